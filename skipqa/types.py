@@ -1,0 +1,143 @@
+"""The values that travel between stages: frozen, small, plain.
+
+Shape letters used everywhere: V visual tokens, V' kept tokens, T question tokens,
+R regions, K passages, d width, C visual concepts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+Box = tuple[float, float, float, float]  # left, top, right, bottom, as fractions of the image
+Route = Literal["draft", "full"]
+
+
+@dataclass(frozen=True, slots=True)
+class SparseVector:
+    """Weights over the 30,522-term vocabulary: ascending unique `terms`, positive `weights`."""
+
+    terms: NDArray[np.int32]
+    weights: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.terms)
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A chunk of a document. `id` is stable over rebuilds; `source` names the corpus."""
+
+    id: str
+    title: str
+    text: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A passage that one query found: its row in the index and the inner product."""
+
+    row: int
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    text: str
+    embedding: torch.Tensor  # [d_text], unit length: the mean-pooled question, q-bar
+    terms: SparseVector  # the question's content words in the retrieval vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class VisualTokens:
+    """The image as V tokens on a square grid, row-major from the top left."""
+
+    features: torch.Tensor  # [V, d_vision]
+    evidence: torch.Tensor  # [V, C], each row a distribution over visual concepts
+    meaning: torch.Tensor  # [V, d_text], the evidence read as a point in the text space
+    grid: int  # V = grid * grid
+
+    def __len__(self) -> int:
+        return self.features.shape[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    answer: str
+    confidence: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    tokens: int  # V'
+    passages: int  # K'
+    difficulty: float | None = None  # None where the budget is fixed
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTokens:
+    positions: torch.Tensor  # [V'] int64 into the grid, ascending
+    saliency: torch.Tensor  # [V] the score of every token, kept or not
+    tokens: VisualTokens  # all V; a stage reads only the rows at `positions`
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    box: Box
+    members: tuple[int, ...]  # grid positions
+    concepts: tuple[tuple[int, float], ...]  # (concept, share of the evidence), best first
+    saliency: float
+
+
+@dataclass(frozen=True, slots=True)
+class RetrievedPassage:
+    row: int
+    passage: Passage
+    score: float
+    region: int  # the region whose query scored it best
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieved:
+    passages: tuple[RetrievedPassage, ...]  # unique, best first, at most K'
+    num_hits: int  # over all regions, before deduplication
+    num_unique: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    passages: tuple[RetrievedPassage, ...]  # kept, best verification score first
+    scores: tuple[float, ...]  # nu_j of each kept passage
+    token_states: tuple[torch.Tensor, ...]  # [L_j, d_text] of each kept passage
+    embeddings: torch.Tensor  # [K, d_text]
+    rejected: tuple[tuple[RetrievedPassage, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    tokens: torch.Tensor  # [V', d_text], a row without an edge is unchanged
+    edges: torch.Tensor  # [V', K] bool
+    mass: tuple[float, ...]  # attention that each passage received over all tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    id: str
+    title: str
+    text: str
+    score: float
+    region: int
+
+
+@dataclass(frozen=True, slots=True)
+class StageCost:
+    name: str
+    ms: float
+    flops: int
+    note: dict[str, Any] = field(default_factory=dict)
