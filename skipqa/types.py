@@ -7,11 +7,13 @@ R regions, K passages, d width, C visual concepts.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:  # index tools use these types and must not wait for torch
+    import torch
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom, as fractions of the image
 Route = Literal["draft", "full"]

