@@ -1,0 +1,67 @@
+"""What a measured number must carry to be worth anything: machine, versions, commit, command."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("torch", "triton", "numpy", "tokenizers", "transformers", "numba", "scipy")
+
+
+def describe() -> dict[str, Any]:
+    """The header of a results file."""
+    return {
+        "machine": _machine(),
+        "python": platform.python_version(),
+        "versions": {name: version for name in PACKAGES if (version := _version(name))},
+        "commit": _commit(),
+        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+def _machine() -> dict[str, Any]:
+    found: dict[str, Any] = {"cpu": _cpu_name(), "cores": os.cpu_count()}
+    if sys.platform == "linux":
+        pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+        found["memory_gb"] = round(pages * size / 1e9, 1)
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        found["gpu"] = torch.cuda.get_device_name()
+        found["cuda"] = torch.version.cuda
+    return found
+
+
+def _cpu_name() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The checkout's commit, with `+` where files differ from it; None outside a checkout."""
+    root = Path(__file__).resolve().parents[2]
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True)
+        return done.stdout.strip()
+
+    if not (root / ".git").exists():
+        return None
+    return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain") else "")
