@@ -1,0 +1,212 @@
+"""The decoder: a Llama-family language model in plain torch.
+
+Enters: embeddings [B, T, D] and a static key/value cache. Leaves: hidden states and logits.
+One class serves SmolLM2-135M on a laptop and the 7B and 13B shapes on a GPU; it knows nothing
+of images, passages or prompts. The cache has a fixed length so that a step can be captured
+in a CUDA graph.
+
+Shapes: B batch, T new tokens, S cached tokens, D width, H heads, G key/value heads, E head width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaConfig:
+    vocabulary: int
+    width: int
+    layers: int
+    heads: int
+    kv_heads: int
+    ffn: int
+    rope_theta: float = 10_000.0
+    norm_eps: float = 1e-5
+    tied: bool = False  # the output layer shares the embedding's weights
+
+    @property
+    def head_width(self) -> int:
+        return self.width // self.heads
+
+    @property
+    def kv_width(self) -> int:
+        return self.kv_heads * self.head_width
+
+
+SMOLLM2_135M = LlamaConfig(49_152, 576, 30, 9, 3, 1_536, rope_theta=100_000.0, tied=True)
+VICUNA_7B = LlamaConfig(32_000, 4_096, 32, 32, 32, 11_008)
+VICUNA_13B = LlamaConfig(32_000, 5_120, 40, 40, 40, 13_824)
+
+
+class KVCache:
+    """Keys and values of every layer, [layers, B, G, S, E], allocated once."""
+
+    def __init__(
+        self,
+        config: LlamaConfig,
+        batch: int,
+        length: int,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        shape = (config.layers, batch, config.kv_heads, length, config.head_width)
+        self.keys = torch.zeros(shape, dtype=dtype, device=device)
+        self.values = torch.zeros(shape, dtype=dtype, device=device)
+
+    @property
+    def length(self) -> int:
+        return self.keys.shape[3]
+
+    @property
+    def bytes(self) -> int:
+        return self.keys.nbytes + self.values.nbytes
+
+
+class Layer(nn.Module):
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.attention_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
+        # One matrix each for q|k|v and gate|up: fewer, larger products.
+        self.qkv = nn.Linear(config.width, config.width + 2 * config.kv_width, bias=False)
+        self.out = nn.Linear(config.width, config.width, bias=False)
+        self.ffn_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
+        self.gate_up = nn.Linear(config.width, 2 * config.ffn, bias=False)
+        self.down = nn.Linear(config.ffn, config.width, bias=False)
+
+    def forward(
+        self,
+        x_BTD: Tensor,
+        rope: tuple[Tensor, Tensor],
+        keys: Tensor,
+        values: Tensor,
+        positions_T: Tensor,
+        end: int,
+        mask_TS: Tensor | None,
+    ) -> Tensor:
+        c = self.config
+        B, T, _ = x_BTD.shape
+        qkv = self.qkv(self.attention_norm(x_BTD))
+        q, k, v = qkv.split((c.width, c.kv_width, c.kv_width), dim=-1)
+        q_BHTE = rotate(q.view(B, T, c.heads, c.head_width).transpose(1, 2), rope)
+        k_BGTE = rotate(k.view(B, T, c.kv_heads, c.head_width).transpose(1, 2), rope)
+        v_BGTE = v.view(B, T, c.kv_heads, c.head_width).transpose(1, 2)
+        keys.index_copy_(2, positions_T, k_BGTE)
+        values.index_copy_(2, positions_T, v_BGTE)
+        mixed = F.scaled_dot_product_attention(
+            q_BHTE,
+            keys[:, :, :end],
+            values[:, :, :end],
+            attn_mask=mask_TS,
+            is_causal=mask_TS is None and T > 1,
+            enable_gqa=c.kv_heads != c.heads,
+        )
+        x_BTD = x_BTD + self.out(mixed.transpose(1, 2).reshape(B, T, c.width))
+        gate, up = self.gate_up(self.ffn_norm(x_BTD)).chunk(2, dim=-1)
+        return x_BTD + self.down(F.silu(gate) * up)
+
+
+class Llama(nn.Module):
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocabulary, config.width)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
+        self.norm = nn.RMSNorm(config.width, eps=config.norm_eps)
+        if not config.tied:
+            self.unembedding = nn.Linear(config.width, config.vocabulary, bias=False)
+
+    def forward(
+        self, x_BTD: Tensor, cache: KVCache, positions_T: Tensor, end: int, *, from_zero: bool
+    ) -> Tensor:
+        """Hidden states [B, T, D] of the new tokens, whose keys and values enter the cache.
+
+        `positions_T` are their places; keys before `end` are visible as far as causality allows.
+        `from_zero` says that the tokens are the first ones, so that the plain causal kernel,
+        faster than an explicit mask, is right.
+        """
+        rope = rotation(self.config, positions_T, x_BTD.dtype)
+        mask = None
+        if not from_zero:
+            mask = torch.arange(end, device=x_BTD.device)[None] <= positions_T[:, None]
+        for index, layer in enumerate(self.layers):
+            keys, values = cache.keys[index], cache.values[index]
+            x_BTD = layer(x_BTD, rope, keys, values, positions_T, end, mask)
+        return self.norm(x_BTD)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[…, vocabulary] in float32, for the positions that need it."""
+        weight = self.embedding.weight if self.config.tied else self.unembedding.weight
+        return F.linear(hidden, weight).float()
+
+    @torch.inference_mode()
+    def generate(
+        self, x_1TD: Tensor, max_new: int, stop: Iterable[int] = ()
+    ) -> tuple[list[int], list[float]]:
+        """Greedy continuation of one prompt: token ids and their log-probabilities."""
+        stop, T = set(stop), x_1TD.shape[1]
+        device = x_1TD.device
+        cache = KVCache(self.config, 1, T + max_new, dtype=x_1TD.dtype, device=device)
+        positions = torch.arange(T, device=device)
+        hidden = self(x_1TD, cache, positions, T, from_zero=True)[:, -1]
+        tokens: list[int] = []
+        scores: list[float] = []
+        while True:
+            best = self.logits(hidden)[0].log_softmax(-1).max(-1)
+            token = int(best.indices)
+            if token in stop:
+                break
+            tokens.append(token)
+            scores.append(float(best.values))
+            if len(tokens) == max_new:
+                break
+            position = torch.tensor([T + len(tokens) - 1], device=device)
+            step = self.embedding(best.indices.view(1, 1))
+            hidden = self(step, cache, position, T + len(tokens), from_zero=False)[:, -1]
+        return tokens, scores
+
+
+def rotation(config: LlamaConfig, positions_T: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """cos and sin [T, E] of the rotary position embedding."""
+    half = torch.arange(0, config.head_width, 2, device=positions_T.device, dtype=torch.float32)
+    angles = positions_T[:, None] * config.rope_theta ** (-half / config.head_width)
+    angles = torch.cat((angles, angles), dim=-1)
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+    cos, sin = rope
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-second, first), dim=-1) * sin
+
+
+def from_hub_names(state: Mapping[str, Tensor], config: LlamaConfig) -> dict[str, Tensor]:
+    """Weights under the names that the Hub's Llama checkpoints use, renamed and joined."""
+    renamed = {
+        "embedding.weight": state["model.embed_tokens.weight"],
+        "norm.weight": state["model.norm.weight"],
+    }
+    if not config.tied:
+        renamed["unembedding.weight"] = state["lm_head.weight"]
+    for i in range(config.layers):
+        theirs, ours = f"model.layers.{i}.", f"layers.{i}."
+        renamed |= {
+            f"{ours}attention_norm.weight": state[f"{theirs}input_layernorm.weight"],
+            f"{ours}ffn_norm.weight": state[f"{theirs}post_attention_layernorm.weight"],
+            f"{ours}out.weight": state[f"{theirs}self_attn.o_proj.weight"],
+            f"{ours}down.weight": state[f"{theirs}mlp.down_proj.weight"],
+            f"{ours}qkv.weight": torch.cat(
+                [state[f"{theirs}self_attn.{x}_proj.weight"] for x in "qkv"]
+            ),
+            f"{ours}gate_up.weight": torch.cat(
+                [state[f"{theirs}mlp.{x}_proj.weight"] for x in ("gate", "up")]
+            ),
+        }
+    return renamed
