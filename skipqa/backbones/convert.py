@@ -1,0 +1,131 @@
+"""Pretrained parts, turned once into files that open in a blink.
+
+Each function returns a folder under the cache and makes it the first time; a kill in the
+middle leaves nothing behind, and the next start begins that part again. This module knows
+the foreign formats so that nobody else has to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from skipqa import assets
+from skipqa.assets import Report
+from skipqa.backbones import bert, efficientnet_lite, llama
+
+# Part of every converted folder's name: raise it when what a converter writes changes.
+FORMAT = 1
+
+NEURAL_PARTS = ("decoder", "text", "vision")
+
+
+def _converted(name: str, asset: assets.Asset, report: Report, write: Callable[[Path, Path], None]):
+    target = assets.home() / "converted" / f"{name}-{FORMAT}-{asset.archive_sha256[:8]}"
+    if not target.is_dir():
+        source = assets.fetch(asset, report)
+        report(f"converting {asset.name}")
+        with assets.building(target) as partial:
+            write(source, partial)
+    return target
+
+
+def decoder(report: Report = lambda _: None) -> Path:
+    """SmolLM2's weights dequantised to float32, and its tokenizer."""
+
+    def write(source: Path, target: Path) -> None:
+        from gguf import GGUFReader
+
+        reader = GGUFReader(next(source.glob("*.gguf")))
+        save_file(_decoder_weights(reader), target / "weights.safetensors")
+        _decoder_tokenizer(reader).save(str(target / "tokenizer.json"))
+
+    return _converted("decoder", assets.SMOLLM2, report, write)
+
+
+def text(report: Report = lambda _: None) -> Path:
+    """MiniLM's weights; its tokenizer is read from the asset itself."""
+
+    def write(source: Path, target: Path) -> None:
+        state = load_file(source / "model.safetensors")
+        save_file(bert.from_hub_names(state, bert.MINILM_L6), target / "weights.safetensors")
+
+    return _converted("text", assets.MINILM, report, write)
+
+
+def vision(report: Report = lambda _: None) -> Path:
+    """EfficientNet-Lite2 with its batch norms folded in."""
+
+    def write(source: Path, target: Path) -> None:
+        state = torch.load(next(source.glob("*.pth")), map_location="cpu", weights_only=True)
+        save_file(efficientnet_lite.fold(state), target / "weights.safetensors")
+
+    return _converted("vision", assets.EFFICIENTNET_LITE2, report, write)
+
+
+def imagenet_synsets() -> list[str]:
+    """WordNet ids (`n07920663`) of the thousand ImageNet classes, in the classifier's order."""
+    return files("skipqa.backbones").joinpath("imagenet_synsets.tsv").read_text().split()
+
+
+def _decoder_weights(reader: object) -> dict[str, Tensor]:
+    from gguf import dequantize
+
+    config = llama.SMOLLM2_135M
+    state: dict[str, Tensor] = {}
+    for tensor in reader.tensors:  # type: ignore[attr-defined]
+        values = dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+        state[tensor.name] = torch.from_numpy(values.reshape(tensor.shape.tolist()[::-1]).copy())
+
+    def pair_halves(weight: Tensor, heads: int) -> Tensor:
+        """GGUF interleaves the two halves of each head for its own rotary kernel; undo that."""
+        rows, columns = weight.shape
+        weight = weight.view(heads, rows // heads // 2, 2, columns)
+        return weight.transpose(1, 2).reshape(rows, columns)
+
+    renamed = {
+        "embedding.weight": state["token_embd.weight"],
+        "norm.weight": state["output_norm.weight"],
+    }
+    for i in range(config.layers):
+        theirs, ours = f"blk.{i}.", f"layers.{i}."
+        q = pair_halves(state[f"{theirs}attn_q.weight"], config.heads)
+        k = pair_halves(state[f"{theirs}attn_k.weight"], config.kv_heads)
+        renamed |= {
+            f"{ours}attention_norm.weight": state[f"{theirs}attn_norm.weight"],
+            f"{ours}qkv.weight": torch.cat([q, k, state[f"{theirs}attn_v.weight"]]),
+            f"{ours}out.weight": state[f"{theirs}attn_output.weight"],
+            f"{ours}ffn_norm.weight": state[f"{theirs}ffn_norm.weight"],
+            f"{ours}gate_up.weight": torch.cat(
+                [state[f"{theirs}ffn_gate.weight"], state[f"{theirs}ffn_up.weight"]]
+            ),
+            f"{ours}down.weight": state[f"{theirs}ffn_down.weight"],
+        }
+    return renamed
+
+
+def _decoder_tokenizer(reader: object):
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    def field(name: str) -> list:
+        return reader.fields[f"tokenizer.ggml.{name}"].contents()  # type: ignore[attr-defined]
+
+    tokens, control = field("tokens"), 3
+    merges = [tuple(merge.split(" ")) for merge in field("merges")]
+    tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    special = [t for t, kind in zip(tokens, field("token_type"), strict=True) if kind == control]
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special])
+    return tokenizer
