@@ -1,0 +1,17 @@
+"""Attention along the surviving edges of a (visual token, passage) graph."""
+
+from skipqa.ops.bipartite_attention.dispatch import (
+    Backend,
+    bipartite_attention,
+    compatibility,
+    passage_mass,
+    select_edges,
+)
+
+__all__ = [
+    "Backend",
+    "bipartite_attention",
+    "compatibility",
+    "passage_mass",
+    "select_edges",
+]

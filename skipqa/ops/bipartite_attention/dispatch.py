@@ -1,0 +1,160 @@
+"""One door to bipartite attention: checks the shapes, then hands over to a backend.
+
+`triton` computes on a CUDA device, `gather` skips the same work on a CPU, `reference` masks a
+dense product and is there to compare with. `auto` picks by the device of the queries. The
+backend is an argument, never a global.
+
+Shape letters: B items, V visual tokens, K passages an item, H heads, D head width,
+N tokens of all passages of all items together. Passages are packed without padding: passage j
+of item b follows passage j - 1 of item b, and item b follows item b - 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from skipqa.errors import UserError
+from skipqa.ops.bipartite_attention import gather, reference
+
+Backend = Literal["auto", "triton", "gather", "reference"]
+Compatibility = Literal["sigmoid", "cosine"]
+
+
+def compatibility(h_v: Tensor, h_k: Tensor, *, kind: Compatibility = "sigmoid") -> Tensor:
+    """How well visual token i and passage j go together: `[..., V, K]`, differentiable.
+
+    `h_v [..., V, d]` and `h_k [..., K, d]` are projected tokens and pooled passages.
+    "sigmoid" is the main text's A_ij = sigmoid(<h_v, h_k> / sqrt d), "cosine" the appendix's.
+    """
+    if kind == "cosine":
+        h_v = torch.nn.functional.normalize(h_v, dim=-1)
+        h_k = torch.nn.functional.normalize(h_k, dim=-1)
+        return h_v @ h_k.transpose(-1, -2)
+    return torch.sigmoid(h_v @ h_k.transpose(-1, -2) / math.sqrt(h_v.shape[-1]))
+
+
+def select_edges(
+    scores: Tensor,
+    *,
+    threshold: float | Tensor | None = None,
+    top: float | None = None,
+    degree: float | None = None,
+    lengths: Tensor | Sequence[int] | None = None,
+    backend: Backend = "auto",
+) -> Tensor:
+    """The edges that survive: a bool tensor of the shape of `scores`, `[V, K]` or `[B, V, K]`.
+
+    Exactly one rule: `threshold` keeps scores above it, `top` keeps that fraction of an item's
+    pairs, `degree` keeps as many pairs as give that mean number of edges a token. `lengths`
+    (`[K]` or `[B, K]`) marks passages of no tokens as absent: they get no edge and do not count
+    as pairs. No gradient flows through the choice.
+    """
+    if sum(rule is not None for rule in (threshold, top, degree)) != 1:
+        raise UserError("select_edges takes exactly one of threshold, top and degree")
+    if top is not None and not 0.0 <= top <= 1.0:
+        raise UserError(f"top is a fraction of all pairs, not {top}")
+    if degree is not None and degree < 0.0:
+        raise UserError(f"degree is a mean number of edges a token, not {degree}")
+    batched = scores if scores.dim() == 3 else scores[None]
+    present_BK = torch.ones(
+        batched.shape[0], batched.shape[2], dtype=torch.bool, device=scores.device
+    )
+    if lengths is not None:
+        present_BK = _lengths(lengths, batched.shape[0], batched.shape[2], scores.device) > 0
+    edges = reference.select_edges(batched, present_BK, threshold, top, degree)
+    return edges.view(scores.shape)
+
+
+def bipartite_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    edges: Tensor,
+    lengths: Tensor | Sequence[int],
+    *,
+    edge_bias: Tensor | None = None,
+    scale: float | None = None,
+    backend: Backend = "auto",
+) -> Tensor:
+    """Each visual token attends to all tokens of the passages it has an edge to.
+
+    One item: `q [V, H, D]`, `edges [V, K]` bool, `lengths [K]`. A batch: `q [B, V, H, D]`,
+    `edges [B, V, K]`, `lengths [B, K]` (0 for a passage that is not there). In both,
+    `k` and `v` are `[N, H, D]`, packed passages, `N = lengths.sum()`.
+    `edge_bias` (shape of `edges`) is added to every logit of an edge: log of a soft gate while
+    training, through which the gate gets its gradient. `scale` defaults to 1 / sqrt(D).
+
+    Returns the shape of `q`. A token without an edge gets zeros, so that a residual connection
+    passes it through unchanged.
+    """
+    batched = q.dim() == 4
+    q_BVHD = q if batched else q[None]
+    edges_BVK = edges if batched else edges[None]
+    bias_BVK = edge_bias if batched or edge_bias is None else edge_bias[None]
+    _check(q_BVHD, k, v, edges_BVK, bias_BVK)
+    lengths_BK = _lengths(lengths, q_BVHD.shape[0], edges_BVK.shape[2], q.device)
+    scale = 1.0 / math.sqrt(q.shape[-1]) if scale is None else scale
+    attend = (
+        reference.bipartite_attention
+        if _resolve(backend, q) == "reference"
+        else gather.bipartite_attention
+    )
+    out = attend(q_BVHD, k, v, edges_BVK, lengths_BK, bias_BVK, scale)
+    return out if batched else out[0]
+
+
+def passage_mass(
+    q: Tensor,
+    k: Tensor,
+    edges: Tensor,
+    lengths: Tensor | Sequence[int],
+    *,
+    edge_bias: Tensor | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    """The share of each token's attention that went to each passage, mean over heads.
+
+    Arguments as in `bipartite_attention`. Returns the shape of `edges`; rows sum to 1, or to 0
+    for a token without an edge. Sum over tokens for the mass a passage received.
+    """
+    batched = q.dim() == 4
+    q_BVHD = q if batched else q[None]
+    edges_BVK = edges if batched else edges[None]
+    bias_BVK = edge_bias if batched or edge_bias is None else edge_bias[None]
+    _check(q_BVHD, k, k, edges_BVK, bias_BVK)
+    lengths_BK = _lengths(lengths, q_BVHD.shape[0], edges_BVK.shape[2], q.device)
+    scale = 1.0 / math.sqrt(q.shape[-1]) if scale is None else scale
+    return gather.edge_mass(q_BVHD, k, edges_BVK, lengths_BK, bias_BVK, scale).view(edges.shape)
+
+
+def _resolve(backend: Backend, q: Tensor) -> Backend:
+    return backend if backend != "auto" else "gather"
+
+
+def _lengths(
+    lengths: Tensor | Sequence[int], num_items: int, num_passages: int, device: torch.device
+) -> Tensor:
+    lengths_BK = torch.as_tensor(lengths, device=device)
+    if lengths_BK.numel() != num_items * num_passages:
+        raise UserError(
+            f"{lengths_BK.numel()} passage lengths for {num_items} x {num_passages} passages"
+        )
+    return lengths_BK.reshape(num_items, num_passages)
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor, edges: Tensor, bias: Tensor | None) -> None:
+    if q.dim() != 4 or k.dim() != 3 or k.shape != v.shape or k.shape[1:] != q.shape[2:]:
+        raise UserError(
+            f"queries {tuple(q.shape)} do not fit keys {tuple(k.shape)} and values {tuple(v.shape)}"
+        )
+    if edges.dtype != torch.bool or edges.dim() != 3 or edges.shape[:2] != q.shape[:2]:
+        raise UserError(
+            f"edges {edges.dtype}{tuple(edges.shape)} do not fit queries {tuple(q.shape)}"
+        )
+    if bias is not None and bias.shape != edges.shape:
+        raise UserError(f"edge_bias {tuple(bias.shape)} does not fit edges {tuple(edges.shape)}")
