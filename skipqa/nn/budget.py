@@ -1,0 +1,253 @@
+"""DBC: how many tokens and passages a question deserves.
+
+Enters: the mean visual token [..., D_v] and the pooled question [..., D_q]. Leaves: an
+`Allocation`, real-valued and differentiable, which becomes a hard `Budget` at inference and a
+relaxed or straight-through count in training. It does not select what fills the budget.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from skipqa.errors import UserError
+from skipqa.nn.relaxation import soft_round, straight_through
+from skipqa.types import Budget
+
+Level = Literal["EASY", "MEDIUM", "HARD"]
+Range = tuple[float, float]
+ROUNDING = 1e-4  # 0.9 * 10 must not become 10 tokens because float32 says 9.000001
+
+
+@dataclass(frozen=True, slots=True)
+class DiscreteBudgetConfig:
+    """Variant A. The main text observes K' in [2, 16] and also K' = 0; the range allows 0."""
+
+    visual_width: int
+    question_width: int
+    hidden: int = 256
+    tokens: tuple[int, int] = (32, 128)
+    passages: tuple[int, int] = (0, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class DifficultyBudgetConfig:
+    """Variant B, Table D.1."""
+
+    visual_width: int
+    question_width: int
+    gflops: Range = (143.8, 384.6)  # B_min, B_max
+    rho_v: Range = (0.25, 0.90)
+    rho_r: Range = (0.30, 0.90)
+    grid: int = 20  # points of Phi_B
+    easy: float = 0.15  # below: no retrieval (SKIP-NR)
+    hard: float = 0.70
+
+
+class Allocation(NamedTuple):
+    """Real-valued counts, one a question; `difficulty` where the variant estimates it."""
+
+    tokens: Tensor
+    passages: Tensor
+    difficulty: Tensor | None = None
+
+
+class DiscreteBudget(nn.Module):
+    """Variant A: a three-layer MLP reads ([v ; q]) and places V' and K' in their ranges."""
+
+    def __init__(self, config: DiscreteBudgetConfig) -> None:
+        super().__init__()
+        self.config = config
+        width = config.visual_width + config.question_width
+        self.mlp = nn.Sequential(
+            nn.Linear(width, config.hidden),
+            nn.GELU(),
+            nn.Linear(config.hidden, config.hidden),
+            nn.GELU(),
+            nn.Linear(config.hidden, 2),
+        )
+
+    def forward(
+        self, visual: Tensor, question: Tensor, num_tokens: int, num_passages: int
+    ) -> Allocation:
+        """`num_tokens` and `num_passages` are what there is: no budget exceeds them."""
+        shares = self.mlp(torch.cat((visual, question), dim=-1)).sigmoid()
+        tokens = _between(shares[..., 0], self.config.tokens).clamp(max=num_tokens)
+        passages = _between(shares[..., 1], self.config.passages).clamp(max=num_passages)
+        return Allocation(tokens, passages)
+
+    @torch.no_grad()
+    def decide(
+        self, visual: Tensor, question: Tensor, num_tokens: int, num_passages: int
+    ) -> Budget:
+        """The hard form, for one question."""
+        allocation = self.relaxed(self(visual, question, num_tokens, num_passages), 0.0)
+        return Budget(int(allocation.tokens), int(allocation.passages))
+
+    def relaxed(self, allocation: Allocation, temperature: float) -> Allocation:
+        """Counts on a staircase that tends to the hard counts; at temperature 0 they are hard."""
+        tokens, passages, _ = allocation
+        return Allocation(_staircase(tokens, temperature), _staircase(passages, temperature))
+
+    def straight_through(self, allocation: Allocation) -> Allocation:
+        """Hard counts forward, the real-valued allocation backward."""
+        return _straight_through(self.relaxed(allocation, 0.0), allocation)
+
+
+class DifficultyBudget(nn.Module):
+    """Variant B: d = sigmoid(W_d [q ; pool(V)]), B(d) linear (eq. B.8), Phi_B piecewise linear.
+
+    Phi_B is data, not weights: stage V fits its values at the grid points and stores them.
+    """
+
+    grid_rho_v: Tensor
+    grid_rho_r: Tensor
+
+    def __init__(self, config: DifficultyBudgetConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.difficulty = nn.Linear(config.visual_width + config.question_width, 1)
+        self.register_buffer("grid_rho_v", torch.linspace(*config.rho_v, config.grid))
+        self.register_buffer("grid_rho_r", torch.linspace(*config.rho_r, config.grid))
+
+    def store_phi(self, rho_v: Sequence[float], rho_r: Sequence[float]) -> None:
+        """Replaces Phi_B's values; a larger budget never keeps less."""
+        for name, values, limits in (
+            ("rho_v", rho_v, self.config.rho_v),
+            ("rho_r", rho_r, self.config.rho_r),
+        ):
+            if len(values) != self.config.grid:
+                raise UserError(f"Phi_B needs {self.config.grid} {name}, not {len(values)}")
+            if any(after < before for before, after in pairwise(values)):
+                raise UserError(f"Phi_B must not decrease: {name} does")
+            if values[0] < limits[0] or values[-1] > limits[1]:
+                raise UserError(f"Phi_B leaves the range {limits} of {name}")
+        self.grid_rho_v.copy_(torch.as_tensor(rho_v))
+        self.grid_rho_r.copy_(torch.as_tensor(rho_r))
+
+    def phi(self, gflops: Tensor) -> tuple[Tensor, Tensor]:
+        """(rho_v, rho_r) of a budget, linear between grid points, differentiable in it."""
+        least, most = self.config.gflops
+        place = ((gflops - least) / (most - least)).clamp(0, 1) * (self.config.grid - 1)
+        left = place.detach().floor().clamp(max=self.config.grid - 2).long()
+        share = place - left
+        rho_v, rho_r = (
+            torch.lerp(values[left], values[left + 1], share)
+            for values in (self.grid_rho_v, self.grid_rho_r)
+        )
+        return rho_v, rho_r
+
+    def forward(
+        self, visual: Tensor, question: Tensor, num_tokens: int, num_passages: int
+    ) -> Allocation:
+        """`num_tokens` is L, `num_passages` what retrieval returns at most."""
+        return self.allocate(self.estimate(visual, question), num_tokens, num_passages)
+
+    def estimate(self, visual: Tensor, question: Tensor) -> Tensor:
+        """d in [0, 1], eq. B.7."""
+        return self.difficulty(torch.cat((question, visual), dim=-1))[..., 0].sigmoid()
+
+    def allocate(self, difficulty: Tensor, num_tokens: int, num_passages: int) -> Allocation:
+        rho_v, rho_r = self.phi(_between(difficulty, self.config.gflops))
+        return Allocation(rho_v * num_tokens, rho_r * num_passages, difficulty)
+
+    @torch.no_grad()
+    def decide(
+        self, visual: Tensor, question: Tensor, num_tokens: int, num_passages: int
+    ) -> Budget:
+        """The hard form, for one question: ceil(rho_v L) tokens, ceil(rho_r K) passages."""
+        allocation = self.relaxed(self(visual, question, num_tokens, num_passages), 0.0)
+        difficulty = allocation.difficulty
+        assert difficulty is not None
+        return Budget(int(allocation.tokens), int(allocation.passages), float(difficulty))
+
+    def relaxed(self, allocation: Allocation, temperature: float) -> Allocation:
+        """Tends to the hard counts; at temperature 0 they are hard. EASY closes retrieval."""
+        tokens, passages, difficulty = allocation
+        assert difficulty is not None
+        margin = difficulty - self.config.easy
+        retrieve = (margin / temperature).sigmoid() if temperature else (margin >= 0).float()
+        return Allocation(
+            _staircase(tokens + 0.5 - ROUNDING, temperature),  # rounding half up, so: ceil
+            _staircase(passages + 0.5 - ROUNDING, temperature) * retrieve,
+            difficulty,
+        )
+
+    def straight_through(self, allocation: Allocation) -> Allocation:
+        """Hard counts forward, the real-valued allocation backward."""
+        return _straight_through(self.relaxed(allocation, 0.0), allocation)
+
+    def level(self, difficulty: float) -> Level:
+        """Which prompt the decoder gets (prompt E.4)."""
+        if difficulty < self.config.easy:
+            return "EASY"
+        return "HARD" if difficulty > self.config.hard else "MEDIUM"
+
+
+BudgetController = DiscreteBudget | DifficultyBudget
+
+
+def build_budget(config: DiscreteBudgetConfig | DifficultyBudgetConfig) -> BudgetController:
+    return (
+        DiscreteBudget(config)
+        if isinstance(config, DiscreteBudgetConfig)
+        else DifficultyBudget(config)
+    )
+
+
+class AveragedRouting:
+    """Routing by an exponential moving average of the controller while it trains.
+
+    The straight-through choice is noisy (the paper's limitation 2): forward, the averaged
+    controller decides; backward, the gradient goes to the live one. Save `averaged` at the end.
+    """
+
+    def __init__(self, live: BudgetController, decay: float = 0.99) -> None:
+        self.live = live
+        self.averaged = copy.deepcopy(live).requires_grad_(False)
+        self.decay = decay
+
+    def __call__(
+        self, visual: Tensor, question: Tensor, num_tokens: int, num_passages: int
+    ) -> Allocation:
+        soft = self.live(visual, question, num_tokens, num_passages)
+        with torch.no_grad():
+            steady = self.averaged(visual, question, num_tokens, num_passages)
+            hard = self.averaged.relaxed(steady, 0.0)
+        return _straight_through(hard, soft)
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Call after each optimiser step."""
+        for slow, fast in zip(self.averaged.parameters(), self.live.parameters(), strict=True):
+            slow.lerp_(fast, 1 - self.decay)
+
+
+def cost_loss(
+    allocation: Allocation, token_cost: float, passage_cost: float, weight: float = 0.1
+) -> Tensor:
+    """The second term of eq. 9, lambda_2 = 0.1: what the counts cost, in any one unit."""
+    spent = token_cost * allocation.tokens + passage_cost * allocation.passages
+    return weight * spent.mean()
+
+
+def _between(share: Tensor, limits: Range) -> Tensor:
+    return limits[0] + (limits[1] - limits[0]) * share
+
+
+def _staircase(counts: Tensor, temperature: float) -> Tensor:
+    return soft_round(counts, temperature) if temperature else (counts + 0.5).floor()
+
+
+def _straight_through(hard: Allocation, soft: Allocation) -> Allocation:
+    return Allocation(
+        straight_through(hard.tokens, soft.tokens),
+        straight_through(hard.passages, soft.passages),
+        soft.difficulty,
+    )

@@ -1,0 +1,86 @@
+"""One component, one safetensors file: its weights, its config, the preset it belongs to.
+
+Enters: a module with a frozen dataclass `config`. Leaves: a file that only the same component
+of the same preset with the same config will load. The presets are not interchangeable, so a
+wrong pairing is an error for the user, never a silent reshape.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+from skipqa.errors import UserError
+
+FORMAT = "skipqa-component/1"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Header:
+    component: str
+    preset: str
+    config: dict[str, Any]
+
+
+def save(module: nn.Module, path: Path, *, preset: str) -> None:
+    """Writes beside the target and renames, so that a reader never sees half a file."""
+    metadata = {
+        "format": FORMAT,
+        "component": type(module).__name__,
+        "preset": preset,
+        "config": json.dumps(_config(module)),
+    }
+    tensors = {name: value.detach().contiguous() for name, value in module.state_dict().items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    save_file(tensors, partial, metadata=metadata)
+    partial.replace(path)
+
+
+def load(module: nn.Module, path: Path, *, preset: str) -> None:
+    """Fills `module`, built from the preset's config, or says why the file is not for it."""
+    header = read_header(path)
+    if header.component != type(module).__name__:
+        raise UserError(f"{path} holds a {header.component}, not a {type(module).__name__}")
+    if header.preset != preset:
+        raise UserError(
+            f"{path} was trained for preset '{header.preset}' and cannot serve '{preset}': "
+            f"presets are not interchangeable"
+        )
+    wanted = json.loads(json.dumps(_config(module)))
+    if header.config != wanted:
+        changed = sorted(
+            f"{name} {header.config.get(name)!r} != {wanted.get(name)!r}"
+            for name in header.config.keys() | wanted.keys()
+            if header.config.get(name) != wanted.get(name)
+        )
+        raise UserError(f"{path} has another config than asked for: {', '.join(changed)}")
+    with safe_open(path, framework="pt") as file:
+        module.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+
+
+def read_header(path: Path) -> Header:
+    """What a file holds, without its weights."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+    except FileNotFoundError:
+        raise UserError(f"no checkpoint at {path}") from None
+    except SafetensorError as error:
+        raise UserError(f"{path} is damaged or no safetensors file: {error}") from None
+    if metadata.get("format") != FORMAT:
+        raise UserError(f"{path} is not a skipqa component")
+    return Header(metadata["component"], metadata["preset"], json.loads(metadata["config"]))
+
+
+def _config(module: nn.Module) -> dict[str, Any]:
+    config = module.config
+    assert dataclasses.is_dataclass(config)
+    return dataclasses.asdict(config)

@@ -1,0 +1,167 @@
+"""SKV, first half: answer from the image alone, and know when that suffices.
+
+Enters: visual tokens [B, V, D_v] and question tokens [B, T, D_q]. Leaves: logits over a fixed
+answer vocabulary; with its temperature fitted on held-out data, a confidence that can be
+compared with a threshold. It does not know the answers' words, nor what the full path does.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterConfig:
+    visual_tokens: int  # V: the grid's positions are learned
+    visual_width: int
+    question_width: int
+    answers: int
+    width: int = 256
+    layers: int = 4
+    heads: int = 4
+    ffn: int = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingConfig:
+    """When a draft is returned as the answer."""
+
+    threshold: float = 0.82  # tau_SKV
+    # Drafters are overconfident where objects overlap (the paper's "SKV misroutes").
+    counting_threshold: float = 0.91
+
+    def takes_draft(self, question: str, confidence: float) -> bool:
+        counting = question.strip().lower().startswith("how many")
+        bar = max(self.threshold, self.counting_threshold) if counting else self.threshold
+        return confidence > bar
+
+
+class Layer(nn.Module):
+    """A pre-norm transformer layer."""
+
+    def __init__(self, config: DrafterConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.attention_norm = nn.LayerNorm(config.width)
+        self.qkv = nn.Linear(config.width, 3 * config.width)
+        self.out = nn.Linear(config.width, config.width)
+        self.ffn_norm = nn.LayerNorm(config.width)
+        self.up = nn.Linear(config.width, config.ffn)
+        self.down = nn.Linear(config.ffn, config.width)
+
+    def forward(self, x_BND: Tensor, mask_B11N: Tensor | None) -> Tensor:
+        B, N, D = x_BND.shape
+        qkv = self.qkv(self.attention_norm(x_BND)).view(B, N, 3, self.heads, D // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask_B11N)
+        x_BND = x_BND + self.out(mixed.transpose(1, 2).reshape(B, N, D))
+        return x_BND + self.down(F.gelu(self.up(self.ffn_norm(x_BND))))
+
+
+class Drafter(nn.Module):
+    temperature: Tensor
+
+    def __init__(self, config: DrafterConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.of_visual = nn.Linear(config.visual_width, config.width)
+        self.of_question = nn.Linear(config.question_width, config.width)
+        self.places = nn.Parameter(torch.randn(config.visual_tokens, config.width) * 0.02)
+        self.summary = nn.Parameter(torch.randn(config.width) * 0.02)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
+        self.norm = nn.LayerNorm(config.width)
+        self.to_answers = nn.Linear(config.width, config.answers)
+        self.register_buffer("temperature", torch.ones(()))
+
+    def forward(
+        self, visual_BVD: Tensor, question_BTD: Tensor, mask_BT: Tensor | None = None
+    ) -> Tensor:
+        """Uncalibrated logits [B, answers]; `mask_BT` is true at real question tokens."""
+        B, V, _ = visual_BVD.shape
+        summary = self.summary.expand(B, 1, -1)
+        visual = self.of_visual(visual_BVD) + self.places
+        x = torch.cat((summary, visual, self.of_question(question_BTD)), dim=1)
+        mask = None if mask_BT is None else F.pad(mask_BT, (1 + V, 0), value=True)[:, None, None]
+        for layer in self.layers:
+            x = layer(x, mask)
+        return self.to_answers(self.norm(x[:, 0]))
+
+    def draft(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """(answer, calibrated confidence), one a question."""
+        best = (logits / self.temperature).softmax(-1).max(-1)
+        return best.indices, best.values
+
+    @torch.no_grad()
+    def calibrate(self, logits: Tensor, answers: Tensor) -> float:
+        """Fits the temperature on held-out logits [N, answers]; returns it."""
+        self.temperature.fill_(fit_temperature(logits, answers))
+        return float(self.temperature)
+
+
+@torch.no_grad()
+def fit_temperature(logits: Tensor, answers: Tensor, *, span: float = 50.0) -> float:
+    """The temperature in [1/span, span] of least cross-entropy (Guo et al., 2017).
+
+    The loss is convex in 1/T, hence unimodal in log T: a golden-section search finds it.
+    """
+
+    def loss(log_temperature: float) -> float:
+        return float(F.cross_entropy(logits.double() / math.exp(log_temperature), answers))
+
+    low, high = -math.log(span), math.log(span)
+    golden = (math.sqrt(5) - 1) / 2
+    left, right = high - golden * (high - low), low + golden * (high - low)
+    at_left, at_right = loss(left), loss(right)
+    while high - low > 1e-4:
+        if at_left < at_right:
+            high, right, at_right = right, left, at_left
+            left = high - golden * (high - low)
+            at_left = loss(left)
+        else:
+            low, left, at_left = left, right, at_right
+            right = low + golden * (high - low)
+            at_right = loss(right)
+    return math.exp((low + high) / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A threshold and what it does on the held-out split."""
+
+    threshold: float
+    draft_rate: float  # share of questions on the fast path
+    accuracy: float  # of the routed system
+    full_accuracy: float  # of the full path alone
+
+
+def calibrate_threshold(
+    confidence_N: Tensor, draft_score_N: Tensor, full_score_N: Tensor, max_loss: float = 0.01
+) -> Calibration:
+    """The threshold that drafts most while losing at most `max_loss` (0.01: one point).
+
+    Scores are the benchmark's, in [0, 1], of the drafter and of the full path on the same
+    questions. Where not even the surest drafts pass, the threshold is 1 and nothing is drafted.
+    """
+    confidence, order = confidence_N.double().sort(descending=True)
+    gain = (draft_score_N - full_score_N).double()[order].cumsum(0) / len(order)
+    full_accuracy = float(full_score_N.double().mean())
+    # A threshold takes all questions of equal confidence or none: only the last of a tie counts.
+    last_of_tie = torch.ones_like(confidence, dtype=torch.bool)
+    last_of_tie[:-1] = confidence[:-1] > confidence[1:]
+    allowed = (last_of_tie & (gain >= -max_loss - 1e-12)).nonzero()[:, 0]
+    if len(allowed) == 0:
+        return Calibration(1.0, 0.0, full_accuracy, full_accuracy)
+    last = int(allowed[-1])
+    below = float(confidence[last + 1]) if last + 1 < len(confidence) else 0.0
+    # The route is strict (c > tau): the next lower confidence itself stays off the fast path.
+    return Calibration(
+        threshold=below,
+        draft_rate=(last + 1) / len(confidence),
+        accuracy=full_accuracy + float(gain[last]),
+        full_accuracy=full_accuracy,
+    )

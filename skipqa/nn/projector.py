@@ -1,0 +1,29 @@
+"""The projector: visual tokens into the width of the decoder.
+
+Enters: tokens [..., V, d_vision]. Leaves: tokens [..., V, d_model]. Two layers, as in the paper
+(1408 -> 4096). It is pointwise, so it runs after pruning, on the kept tokens alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectorConfig:
+    vision_width: int
+    width: int
+
+
+class Projector(nn.Module):
+    def __init__(self, config: ProjectorConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.up = nn.Linear(config.vision_width, config.width)
+        self.out = nn.Linear(config.width, config.width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.out(F.gelu(self.up(tokens)))

@@ -1,0 +1,50 @@
+"""BSCA's edges while training: every edge open a little, by how far its score is inside.
+
+Enters: compatibility scores [..., V, K]. Leaves: gates of that shape in (0, 1) that tend to the
+0/1 edges of `ops.bipartite_attention.select_edges` as the temperature goes to 0. The attention
+takes their logarithm as `edge_bias`; a row's openness scales what the row receives, so that a
+row without edges tends to passing through. It computes no attention itself.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from skipqa.nn.relaxation import gumbel_sigmoid, relaxed_top_k
+from skipqa.ops.bipartite_attention.reference import num_edges_kept
+
+
+def soft_edges(
+    scores: Tensor,
+    *,
+    temperature: float,
+    threshold: float | Tensor | None = None,
+    top: float | None = None,
+    degree: float | None = None,
+    noise: Tensor | None = None,
+) -> Tensor:
+    """One rule as in `select_edges`. Gradients reach the scores and a learned threshold."""
+    assert sum(rule is not None for rule in (threshold, top, degree)) == 1
+    if threshold is not None:
+        return gumbel_sigmoid(scores - threshold, temperature, noise)
+    count = num_edges_kept(scores.shape[-2], scores.shape[-1], top, degree)
+    pairs = scores.flatten(-2)
+    perturbation = None if noise is None else noise.flatten(-2)
+    return relaxed_top_k(pairs, count, temperature, perturbation).view_as(scores)
+
+
+def row_openness(gates: Tensor) -> Tensor:
+    """[..., V]: 1 where a token has an edge, 0 where it has none, between while training."""
+    return 1 - (1 - gates).prod(-1)
+
+
+def edge_bias(gates: Tensor) -> Tensor:
+    """The logarithm of the gates, finite: a closed gate leaves an edge with no weight."""
+    return gates.clamp_min(torch.finfo(gates.dtype).tiny).log()
+
+
+def degree_loss(gates: Tensor, most: float = 6.0, weight: float = 0.05) -> Tensor:
+    """The last term of eq. D.3: lambda_e (mean degree - Delta_max)_+^2, mean over the batch."""
+    mean_degree = gates.sum(-1).mean(-1)
+    return weight * (mean_degree - most).relu().square().mean()
