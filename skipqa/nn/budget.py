@@ -128,8 +128,8 @@ class DifficultyBudget(nn.Module):
                 raise UserError(f"Phi_B must not decrease: {name} does")
             if values[0] < limits[0] or values[-1] > limits[1]:
                 raise UserError(f"Phi_B leaves the range {limits} of {name}")
-        self.grid_rho_v.copy_(torch.as_tensor(rho_v))
-        self.grid_rho_r.copy_(torch.as_tensor(rho_r))
+        self.grid_rho_v.copy_(torch.as_tensor(rho_v, dtype=self.grid_rho_v.dtype))
+        self.grid_rho_r.copy_(torch.as_tensor(rho_r, dtype=self.grid_rho_r.dtype))
 
     def phi(self, gflops: Tensor) -> tuple[Tensor, Tensor]:
         """(rho_v, rho_r) of a budget, linear between grid points, differentiable in it."""

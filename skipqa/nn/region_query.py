@@ -65,7 +65,7 @@ class SparseRegionQuery(nn.Module):
 
 
 class DenseRegionQuery(nn.Module):
-    """Variant B, eq. B.4: MLP([q ; f_r ; p_r]), p_r the normalised box."""
+    """Variant B, eq. B.3: MLP([q ; f_r ; p_r]), p_r the normalised box."""
 
     def __init__(self, config: RegionQueryConfig) -> None:
         super().__init__()

@@ -50,11 +50,11 @@ def gumbel_softmax_top_k(
     gates = torch.zeros_like(left)
     tiny = torch.finfo(left.dtype).tiny
     count = torch.as_tensor(k, dtype=logits.dtype, device=logits.device)
-    for draw in range(math.ceil(float(count.max()))):
+    for draw in range(math.ceil(count.detach().max().item())):
         drawn = torch.softmax(left / temperature, dim=-1)
         gates = gates + (count - draw).clamp(0, 1)[..., None] * drawn
         left = left + (1 - drawn).clamp_min(tiny).log()
-    return gates
+    return _exact_at_the_ends(gates, count)
 
 
 def relaxed_top_k(
@@ -66,15 +66,11 @@ def relaxed_top_k(
     between items, so that gradients reach whatever chose k.
     """
     perturbed = _perturbed(logits, noise)
-    n = logits.shape[-1]
     count = torch.as_tensor(k, dtype=logits.dtype, device=logits.device)
     count = count.expand(logits.shape[:-1])
     boundary = _boundary(perturbed.detach(), count)
     gates = torch.sigmoid((perturbed - boundary[..., None]) / temperature)
-    # All or nothing is exact at any temperature, without losing the gradient.
-    everything, nothing = (count >= n)[..., None], (count <= 0)[..., None]
-    exact = torch.where(everything, 1.0, torch.where(nothing, 0.0, gates.detach()))
-    return straight_through(exact.to(gates.dtype), gates)
+    return _exact_at_the_ends(gates, count)
 
 
 def hard_top_k(scores: Tensor, k: Count) -> Tensor:
@@ -86,7 +82,7 @@ def hard_top_k(scores: Tensor, k: Count) -> Tensor:
 
 def straight_through(hard: Tensor, soft: Tensor) -> Tensor:
     """The value of `hard` with the gradient of `soft` (Bengio et al., 2013)."""
-    return hard + soft - soft.detach()
+    return hard + (soft - soft.detach())
 
 
 def straight_through_top_k(
@@ -112,11 +108,19 @@ def cosine_schedule(start: float, end: float, step: int, steps: int) -> float:
 
 def linear_schedule(start: float, end: float, step: int, steps: int) -> float:
     """The paper's schedule for tau_e."""
-    return start + (end - start) * min(step / max(steps, 1), 1.0)
+    progress = min(step / max(steps, 1), 1.0)
+    return (1 - progress) * start + progress * end
 
 
 def _perturbed(logits: Tensor, noise: Tensor | None) -> Tensor:
     return logits if noise is None else logits + noise
+
+
+def _exact_at_the_ends(gates: Tensor, count: Tensor) -> Tensor:
+    """All or nothing is exact at any temperature, without losing the gradient."""
+    everything, nothing = (count >= gates.shape[-1])[..., None], (count <= 0)[..., None]
+    exact = torch.where(everything, 1.0, torch.where(nothing, 0.0, gates.detach()))
+    return straight_through(exact.to(gates.dtype), gates)
 
 
 def _boundary(scores: Tensor, count: Tensor) -> Tensor:

@@ -1,0 +1,194 @@
+"""Every component against `equations.py`: float64, seed 2026, whole tensors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from skipqa.nn.budget import DifficultyBudget, DifficultyBudgetConfig
+from skipqa.nn.region_query import DenseRegionQuery, RegionQueryConfig, SparseRegionQuery
+from skipqa.nn.relaxation import cosine_schedule, gumbel_softmax
+from skipqa.nn.saliency import AlignedSaliency, ProductSaliency, SaliencyConfig
+from skipqa.nn.verifier import Verifier, VerifierConfig
+from skipqa.ops.bipartite_attention import bipartite_attention, compatibility, select_edges
+
+from . import equations
+
+V, K, D, DV, H = 11, 5, 6, 7, 8
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(2026)
+
+
+def randomised(module: nn.Module) -> nn.Module:
+    module.double()
+    for parameter in module.parameters():
+        nn.init.normal_(parameter)
+    return module
+
+
+def close(ours: torch.Tensor, theirs: np.ndarray) -> None:
+    np.testing.assert_allclose(ours.detach().numpy(), theirs, rtol=1e-11, atol=1e-12)
+
+
+def normal(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def test_saliency_a() -> None:
+    model = randomised(ProductSaliency(SaliencyConfig(D, hidden=H)))
+    v, q = normal(V, D), normal(D)
+    joined = torch.cat((model.of_token, model.of_question, model.of_product), dim=1)
+    want = equations.saliency_a(
+        v.numpy(),
+        q.numpy(),
+        joined.detach().numpy(),
+        model.bias.detach().numpy(),
+        model.out.weight[0].detach().numpy(),
+        model.out.bias.item(),
+    )
+    logits = model(v, q)
+    close(logits, want)
+    for count in range(V + 1):
+        assert model.select(logits, count).tolist() == equations.top(want, count)
+
+
+def test_saliency_b() -> None:
+    model = randomised(AlignedSaliency(SaliencyConfig(D, "B", hidden=H)))
+    v, q = normal(V, D), normal(D)
+    want = equations.saliency_b(
+        v.numpy(),
+        model.of_question(q).detach().numpy(),
+        model.of_token.weight.detach().numpy(),
+        model.content_bias.detach().numpy(),
+    )
+    logits = model(v, q)
+    close(logits.sigmoid(), want)
+    for count in range(V + 1):
+        assert model.select(logits, count).tolist() == equations.top(want, count)
+
+
+def test_region_query_a() -> None:
+    config = RegionQueryConfig(DV, D, hidden=H, vocabulary=50, max_terms=9)
+    model = randomised(SparseRegionQuery(config))
+    regions, q = normal(3, DV), normal(D)
+    joined = torch.cat((model.of_region.weight, model.of_question.weight), dim=1)
+    want = np.array(
+        [
+            equations.region_query_a(
+                c.numpy(),
+                q.numpy(),
+                joined.detach().numpy(),
+                model.of_region.bias.detach().numpy(),
+                model.to_terms.weight.detach().numpy(),
+                model.to_terms.bias.detach().numpy(),
+            )
+            for c in regions
+        ]
+    )
+    weights = model(regions, q)
+    close(weights, want)
+    for query, row in zip(model.queries(weights), want, strict=True):
+        assert query.terms.tolist() == [t for t in equations.top(row, 9) if row[t] > 0]
+        np.testing.assert_allclose(query.weights, row[query.terms], rtol=1e-6)
+
+
+def test_region_query_b() -> None:
+    model = randomised(
+        DenseRegionQuery(RegionQueryConfig(DV, D, "B", hidden=H, retrieval_width=10))
+    )
+    regions, q = normal(2, DV), normal(D)
+    boxes = torch.tensor([[0.1, 0.2, 0.5, 0.9], [0.0, 0.0, 1.0, 1.0]], dtype=torch.float64)
+    joined = torch.cat(
+        (model.of_question.weight, model.of_region.weight, model.of_box.weight), dim=1
+    )
+    want = [
+        equations.region_query_b(
+            q.numpy(),
+            f.numpy(),
+            np.array([box[0], box[1], box[2] - box[0], box[3] - box[1]]),
+            joined.detach().numpy(),
+            model.of_region.bias.detach().numpy(),
+            model.out.weight.detach().numpy(),
+            model.out.bias.detach().numpy(),
+        )
+        for f, box in zip(regions, boxes.numpy(), strict=True)
+    ]
+    close(model(regions, q, boxes), np.array(want))
+
+
+def test_verification() -> None:
+    model = randomised(Verifier(VerifierConfig(D, DV, hidden=H)))
+    q, v, e = normal(D), normal(DV), normal(K, D)
+    joined = torch.cat((model.of_query.weight, model.of_passage.weight), dim=1)
+    want = equations.verification(
+        q.numpy(),
+        v.numpy(),
+        e.numpy(),
+        joined.detach().numpy(),
+        model.of_query.bias.detach().numpy(),
+        model.out.weight[0].detach().numpy(),
+        model.out.bias.item(),
+    )
+    close(model(q, v, e).sigmoid(), want)
+
+
+def test_difficulty_and_its_budget() -> None:
+    config = DifficultyBudgetConfig(DV, D)
+    model = randomised(DifficultyBudget(config))
+    v, q = normal(DV), normal(D)
+    d = equations.difficulty(
+        q.numpy(),
+        v.numpy(),
+        model.difficulty.weight[0].detach().numpy(),
+        model.difficulty.bias.item(),
+    )
+    close(model.estimate(v, q), np.array(d))
+    rho_v = np.sort(np.random.default_rng(2026).uniform(*config.rho_v, config.grid))
+    rho_r = np.sort(np.random.default_rng(42).uniform(*config.rho_r, config.grid))
+    model.store_phi(rho_v.tolist(), rho_r.tolist())
+    points = np.linspace(*config.gflops, config.grid)
+    for difficulty in np.linspace(0, 1, 77):
+        b = equations.budget_gflops(difficulty, *config.gflops)
+        got = model.phi(torch.tensor(b, dtype=torch.float64))
+        close(got[0], np.interp(b, points, rho_v))
+        close(got[1], np.interp(b, points, rho_r))
+
+
+def test_gumbel_softmax_and_its_schedule() -> None:
+    scores, noise = normal(V), normal(V)
+    close(
+        gumbel_softmax(scores, 0.37, noise),
+        equations.gumbel_softmax(scores.numpy(), noise.numpy(), 0.37),
+    )
+    for t in range(0, 15_001, 500):
+        assert cosine_schedule(1.0, 0.1, t, 15_000) == pytest.approx(equations.anneal(t, 15_000))
+
+
+def test_compatibility_and_edges() -> None:
+    w_v, w_k, v, k = normal(H, D), normal(H, D), normal(V, D), normal(K, D)
+    ours = compatibility(v @ w_v.T, k @ w_k.T)
+    close(ours, equations.compatibility_a(w_v.numpy(), w_k.numpy(), v.numpy(), k.numpy()))
+    cosine = compatibility(v @ w_v.T, k @ w_k.T, kind="cosine")
+    edges = select_edges(cosine, threshold=0.1)
+    np.testing.assert_array_equal(
+        edges.numpy(), equations.edges_b((v @ w_v.T).numpy(), (k @ w_k.T).numpy(), 0.1)
+    )
+
+
+@pytest.mark.parametrize("backend", ["reference", "gather"])
+def test_attention_along_edges(backend: str) -> None:
+    lengths = [3, 1, 4, 2, 6]
+    q, k, v = normal(V, 1, H), normal(sum(lengths), 1, H), normal(sum(lengths), 1, H)
+    edges = torch.rand(V, K) < 0.3
+    edges[2] = False
+    splits = zip(k[:, 0].split(lengths), v[:, 0].split(lengths), strict=True)
+    want = equations.bipartite_attention(
+        q[:, 0].numpy(), [(a.numpy(), b.numpy()) for a, b in splits], edges.numpy()
+    )
+    close(bipartite_attention(q, k, v, edges, lengths, backend=backend)[:, 0], want)  # type: ignore[arg-type]
+    assert not want[2].any()

@@ -1,0 +1,92 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skipqa.nn.drafter import (
+    Drafter,
+    DrafterConfig,
+    RoutingConfig,
+    calibrate_threshold,
+    fit_temperature,
+)
+
+CONFIG = DrafterConfig(9, 5, 4, answers=7, width=16, layers=2, heads=2, ffn=32)
+
+
+def test_padding_is_invisible() -> None:
+    torch.manual_seed(0)
+    model = Drafter(CONFIG).double()
+    visual, question = torch.randn(2, 9, 5).double(), torch.randn(2, 3, 4).double()
+    padded = torch.cat((question, torch.randn(2, 2, 4).double()), dim=1)
+    mask = torch.tensor([[True, True, True, False, False]] * 2)
+    torch.testing.assert_close(model(visual, padded, mask), model(visual, question))
+
+
+def test_places_matter() -> None:
+    torch.manual_seed(0)
+    model = Drafter(CONFIG)
+    visual, question = torch.randn(1, 9, 5), torch.randn(1, 3, 4)
+    assert not torch.allclose(model(visual, question), model(visual.flip(1), question))
+
+
+@given(st.floats(0.2, 5.0), st.integers(0, 1000))
+def test_temperature_is_recovered(true: float, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(4000, 7, generator=generator).double() * 2
+    answers = torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
+    assert fit_temperature(logits * true, answers) == pytest.approx(true, rel=0.15)
+
+
+def test_calibration_is_kept_and_changes_no_answer() -> None:
+    torch.manual_seed(0)
+    model = Drafter(CONFIG)
+    logits, answers = torch.randn(50, 7) * 9, torch.randint(0, 7, (50,))
+    before, sure = model.draft(logits)
+    assert model.calibrate(logits, answers) > 1
+    after, less_sure = model.draft(logits)
+    assert torch.equal(before, after)
+    assert (less_sure <= sure).all()
+    assert model.state_dict()["temperature"] > 1
+
+
+held_out = st.integers(1, 60).flatmap(
+    lambda n: st.tuples(
+        st.lists(st.integers(0, 20).map(lambda x: x / 20), min_size=n, max_size=n),
+        st.lists(st.sampled_from([0.0, 0.3, 0.6, 1.0]), min_size=n, max_size=n),
+        st.lists(st.sampled_from([0.0, 0.3, 0.6, 1.0]), min_size=n, max_size=n),
+    )
+)
+
+
+@given(held_out, st.sampled_from([0.0, 0.01, 0.1]))
+def test_threshold_loses_no_more_than_allowed_and_drafts_the_most(
+    split: tuple[list[float], list[float], list[float]], max_loss: float
+) -> None:
+    confidence, draft, full = (torch.tensor(x, dtype=torch.float64) for x in split)
+    found = calibrate_threshold(confidence, draft, full, max_loss)
+
+    def routed(threshold: float) -> tuple[float, float]:
+        fast = confidence > threshold
+        return float(torch.where(fast, draft, full).mean()), float(fast.double().mean())
+
+    accuracy, rate = routed(found.threshold)
+    if found.draft_rate == 1.0 and float(confidence.min()) == 0.0:
+        rate, accuracy = 1.0, float(draft.mean())  # nothing lies strictly above a confidence of 0
+    assert rate == pytest.approx(found.draft_rate)
+    assert accuracy == pytest.approx(found.accuracy)
+    assert found.accuracy >= found.full_accuracy - max_loss - 1e-9
+    for other in {0.0, *confidence.tolist()}:
+        other_accuracy, other_rate = routed(other)
+        if other_accuracy >= found.full_accuracy - max_loss:
+            assert other_rate <= found.draft_rate + 1e-9
+
+
+def test_counting_questions_need_more() -> None:
+    routing = RoutingConfig()
+    assert routing.takes_draft("What colour is it?", 0.83)
+    assert not routing.takes_draft("What colour is it?", 0.82)  # strictly above
+    assert not routing.takes_draft("  How many boats are there?", 0.90)
+    assert routing.takes_draft("how many boats are there?", 0.92)
+    strict = RoutingConfig(threshold=0.95)  # a stricter calibration also binds counting
+    assert not strict.takes_draft("how many boats?", 0.93)

@@ -1,0 +1,56 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skipqa.nn.soft_edges import degree_loss, edge_bias, row_openness, soft_edges
+from skipqa.ops.bipartite_attention import bipartite_attention, select_edges
+
+RULES = [{"threshold": 0.2}, {"top": 0.1}, {"top": 0.6}, {"degree": 2.0}]
+
+
+def graph(seed: int) -> torch.Tensor:
+    """Scores [7, 5] no two of which are closer than the temperature resolves."""
+    generator = torch.Generator().manual_seed(seed)
+    return ((torch.randperm(35, generator=generator) - 17.5) / 20).double().view(7, 5)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+@given(seed=st.integers(0, 10_000))
+def test_soft_edges_tend_to_the_selected_ones(rule: dict[str, float], seed: int) -> None:
+    scores = graph(seed)
+    hard = select_edges(scores, **rule)  # type: ignore[arg-type]
+    soft = soft_edges(scores, temperature=1e-4, **rule)  # type: ignore[arg-type]
+    torch.testing.assert_close(soft, hard.double(), atol=1e-9, rtol=0)
+    torch.testing.assert_close(row_openness(soft), hard.any(-1).double(), atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+@given(seed=st.integers(0, 1000))
+def test_relaxed_attention_tends_to_attention_along_edges(
+    rule: dict[str, float], seed: int
+) -> None:
+    torch.manual_seed(seed)
+    lengths = [3, 1, 4, 2, 5]
+    q, k, v = (torch.randn(n, 2, 4).double() for n in (7, 15, 15))
+    scores = graph(seed)
+    hard = bipartite_attention(q, k, v, select_edges(scores, **rule), lengths)  # type: ignore[arg-type]
+    gates = soft_edges(scores, temperature=1e-4, **rule)  # type: ignore[arg-type]
+    everything = torch.ones(7, 5, dtype=torch.bool)
+    relaxed = bipartite_attention(q, k, v, everything, lengths, edge_bias=edge_bias(gates))
+    relaxed = relaxed * row_openness(gates)[:, None, None]
+    torch.testing.assert_close(relaxed, hard, atol=1e-7, rtol=0)
+
+
+def test_scores_and_learned_threshold_get_gradients() -> None:
+    scores, threshold = graph(0).requires_grad_(), torch.tensor(0.1, requires_grad=True)
+    (soft_edges(scores, threshold=threshold, temperature=0.5) * graph(1)).sum().backward()
+    assert scores.grad is not None
+    assert scores.grad.abs().min() > 0
+    assert threshold.grad is not None
+    assert threshold.grad != 0
+
+
+def test_degree_loss_only_punishes_excess() -> None:
+    assert degree_loss(torch.ones(4, 6)) == 0
+    assert degree_loss(torch.ones(2, 4, 8)) == pytest.approx(0.05 * 4)
