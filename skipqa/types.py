@@ -6,8 +6,8 @@ R regions, K passages, d width, C visual concepts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +52,7 @@ class Hit:
 class Question:
     text: str
     embedding: torch.Tensor  # [d_text], unit length: the mean-pooled question, q-bar
-    terms: SparseVector  # the question's content words in the retrieval vocabulary
+    words: tuple[str, ...]  # its content words, lower-cased
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,7 @@ class VisualTokens:
     features: torch.Tensor  # [V, d_vision]
     evidence: torch.Tensor  # [V, C], each row a distribution over visual concepts
     meaning: torch.Tensor  # [V, d_text], the evidence read as a point in the text space
+    overview: torch.Tensor  # [C], the evidence of the whole image
     grid: int  # V = grid * grid
 
     def __len__(self) -> int:
@@ -130,16 +131,10 @@ class Fused:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
+    """A passage that the answer rests on: its verification score and the region that asked."""
+
     id: str
     title: str
     text: str
     score: float
     region: int
-
-
-@dataclass(frozen=True, slots=True)
-class StageCost:
-    name: str
-    ms: float
-    flops: int
-    note: dict[str, Any] = field(default_factory=dict)

@@ -103,3 +103,9 @@ def from_hub_names(state: Mapping[str, Tensor], config: BertConfig) -> dict[str,
         take(f"layers.{i}.down", f"{layer}output.dense")
         take(f"layers.{i}.ffn_norm", f"{layer}output.LayerNorm")
     return renamed
+
+
+def flops(config: BertConfig, length: int) -> int:
+    """FLOPs of one text of `length` tokens, a multiply and an add counted as two."""
+    linear = config.width * (4 * config.width + 2 * config.ffn)
+    return 2 * config.layers * length * (linear + 2 * config.width * length)

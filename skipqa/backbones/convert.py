@@ -10,24 +10,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from skipqa import assets
 from skipqa.assets import Report
 from skipqa.backbones import bert, efficientnet_lite, llama
 
+if TYPE_CHECKING:  # read only when something is converted
+    from gguf import GGUFReader
+
 # Part of every converted folder's name: raise it when what a converter writes changes.
 FORMAT = 1
 
-NEURAL_PARTS = ("decoder", "text", "vision")
 
-
-def _converted(name: str, asset: assets.Asset, report: Report, write: Callable[[Path, Path], None]):
-    target = assets.home() / "converted" / f"{name}-{FORMAT}-{asset.archive_sha256[:8]}"
+def converted(asset: assets.Asset, report: Report, write: Callable[[Path, Path], None]) -> Path:
+    """The folder made from an asset: `write(source, target)` fills it the first time."""
+    target = assets.home() / "converted" / f"{asset.key}-{FORMAT}"
     if not target.is_dir():
         source = assets.fetch(asset, report)
         report(f"converting {asset.name}")
@@ -46,7 +50,7 @@ def decoder(report: Report = lambda _: None) -> Path:
         save_file(_decoder_weights(reader), target / "weights.safetensors")
         _decoder_tokenizer(reader).save(str(target / "tokenizer.json"))
 
-    return _converted("decoder", assets.SMOLLM2, report, write)
+    return converted(assets.SMOLLM2, report, write)
 
 
 def text(report: Report = lambda _: None) -> Path:
@@ -56,7 +60,7 @@ def text(report: Report = lambda _: None) -> Path:
         state = load_file(source / "model.safetensors")
         save_file(bert.from_hub_names(state, bert.MINILM_L6), target / "weights.safetensors")
 
-    return _converted("text", assets.MINILM, report, write)
+    return converted(assets.MINILM, report, write)
 
 
 def vision(report: Report = lambda _: None) -> Path:
@@ -66,7 +70,7 @@ def vision(report: Report = lambda _: None) -> Path:
         state = torch.load(next(source.glob("*.pth")), map_location="cpu", weights_only=True)
         save_file(efficientnet_lite.fold(state), target / "weights.safetensors")
 
-    return _converted("vision", assets.EFFICIENTNET_LITE2, report, write)
+    return converted(assets.EFFICIENTNET_LITE2, report, write)
 
 
 def imagenet_synsets() -> list[str]:
@@ -74,12 +78,12 @@ def imagenet_synsets() -> list[str]:
     return files("skipqa.backbones").joinpath("imagenet_synsets.tsv").read_text().split()
 
 
-def _decoder_weights(reader: object) -> dict[str, Tensor]:
+def _decoder_weights(reader: GGUFReader) -> dict[str, Tensor]:
     from gguf import dequantize
 
     config = llama.SMOLLM2_135M
     state: dict[str, Tensor] = {}
-    for tensor in reader.tensors:  # type: ignore[attr-defined]
+    for tensor in reader.tensors:
         values = dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
         state[tensor.name] = torch.from_numpy(values.reshape(tensor.shape.tolist()[::-1]).copy())
 
@@ -110,11 +114,11 @@ def _decoder_weights(reader: object) -> dict[str, Tensor]:
     return renamed
 
 
-def _decoder_tokenizer(reader: object):
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+def _decoder_tokenizer(reader: GGUFReader) -> Tokenizer:
+    from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
-    def field(name: str) -> list:
-        return reader.fields[f"tokenizer.ggml.{name}"].contents()  # type: ignore[attr-defined]
+    def field(name: str) -> list[Any]:
+        return reader.fields[f"tokenizer.ggml.{name}"].contents()
 
     tokens, control = field("tokens"), 3
     merges = [tuple(merge.split(" ")) for merge in field("merges")]

@@ -127,3 +127,20 @@ def fold(state: Mapping[str, Tensor], config: EfficientNetLiteConfig = LITE2) ->
     folded["classifier.weight"] = state["_fc.weight"]
     folded["classifier.bias"] = state["_fc.bias"]
     return {name: value.to(torch.float32).contiguous() for name, value in folded.items()}
+
+
+def flops(network: EfficientNetLite, size: int) -> int:
+    """FLOPs of one image of `size` pixels a side with the classifier at every cell."""
+
+    def conv(layer: Conv, size: int) -> tuple[int, int]:
+        size = math.ceil(size / layer.stride[0])
+        return 2 * layer.weight.numel() * size * size, size
+
+    total, size = conv(network.stem, size)
+    for block in network.blocks:
+        for layer in (block.expand, block.depthwise, block.project):
+            if layer is not None:
+                cost, size = conv(layer, size)
+                total += cost
+    cost, size = conv(network.head, size)
+    return total + cost + 2 * network.classifier.weight.numel() * size * size

@@ -69,6 +69,13 @@ class KVCache:
         return self.keys.nbytes + self.values.nbytes
 
 
+@dataclass(frozen=True, slots=True)
+class Generation:
+    tokens: list[int]
+    log_probabilities: list[float]
+    flops: int
+
+
 class Layer(nn.Module):
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
@@ -147,10 +154,8 @@ class Llama(nn.Module):
         return F.linear(hidden, weight).float()
 
     @torch.inference_mode()
-    def generate(
-        self, x_1TD: Tensor, max_new: int, stop: Iterable[int] = ()
-    ) -> tuple[list[int], list[float]]:
-        """Greedy continuation of one prompt: token ids and their log-probabilities."""
+    def generate(self, x_1TD: Tensor, max_new: int, stop: Iterable[int] = ()) -> Generation:
+        """Greedy continuation of one prompt, up to and without a stop token."""
         stop, T = set(stop), x_1TD.shape[1]
         device = x_1TD.device
         cache = KVCache(self.config, 1, T + max_new, dtype=x_1TD.dtype, device=device)
@@ -158,19 +163,19 @@ class Llama(nn.Module):
         hidden = self(x_1TD, cache, positions, T, from_zero=True)[:, -1]
         tokens: list[int] = []
         scores: list[float] = []
-        while True:
+        steps = 0
+        while len(tokens) < max_new:
             best = self.logits(hidden)[0].log_softmax(-1).max(-1)
-            token = int(best.indices)
-            if token in stop:
+            if int(best.indices) in stop:
                 break
-            tokens.append(token)
+            tokens.append(int(best.indices))
             scores.append(float(best.values))
-            if len(tokens) == max_new:
-                break
-            position = torch.tensor([T + len(tokens) - 1], device=device)
-            step = self.embedding(best.indices.view(1, 1))
-            hidden = self(step, cache, position, T + len(tokens), from_zero=False)[:, -1]
-        return tokens, scores
+            if len(tokens) < max_new:
+                position = torch.tensor([T + steps], device=device)
+                step = self.embedding(best.indices.view(1, 1))
+                steps += 1
+                hidden = self(step, cache, position, T + steps, from_zero=False)[:, -1]
+        return Generation(tokens, scores, generation_flops(self.config, T, steps))
 
 
 def rotation(config: LlamaConfig, positions_T: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -210,3 +215,20 @@ def from_hub_names(state: Mapping[str, Tensor], config: LlamaConfig) -> dict[str
             ),
         }
     return renamed
+
+
+def flops(config: LlamaConfig, new: int, context: int, *, logits: int = 1) -> int:
+    """FLOPs of one pass: `new` tokens that see `context` tokens, logits at `logits` of them.
+
+    A multiply and an add are two; attention is counted whole, as torch's counter does.
+    """
+    per_layer = config.width * (2 * config.width + 2 * config.kv_width + 3 * config.ffn)
+    attention = 2 * config.width * context
+    linear = new * config.layers * (per_layer + attention)
+    return 2 * (linear + logits * config.width * config.vocabulary)
+
+
+def generation_flops(config: LlamaConfig, prompt: int, steps: int) -> int:
+    """FLOPs of a prompt and then `steps` tokens, one at a time."""
+    decoded = sum(flops(config, 1, prompt + n) for n in range(1, steps + 1))
+    return flops(config, prompt, prompt) + decoded

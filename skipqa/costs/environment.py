@@ -26,8 +26,19 @@ def describe() -> dict[str, Any]:
     }
 
 
+def available_cores() -> int:
+    """The cores this process may use: its affinity, and a container's quota if there is one."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    quota = Path("/sys/fs/cgroup/cpu.max")
+    if quota.exists():
+        limit, period = quota.read_text().split()
+        if limit != "max":
+            cores = min(cores or 1, max(1, round(int(limit) / int(period))))
+    return cores or 1
+
+
 def _machine() -> dict[str, Any]:
-    found: dict[str, Any] = {"cpu": _cpu_name(), "cores": os.cpu_count()}
+    found: dict[str, Any] = {"cpu": _cpu_name(), "cores": available_cores()}
     if sys.platform == "linux":
         pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
         found["memory_gb"] = round(pages * size / 1e9, 1)

@@ -1,0 +1,86 @@
+"""What the vision tower can name: the thousand ImageNet classes as WordNet entries.
+
+Enters: the WordNet asset and a text encoder. Leaves: names, definitions, the kinds that each
+concept belongs to ("espresso" is a coffee, a beverage, a drink, …) and an embedding each, so
+that visual evidence can be compared with words. Made once, then read from the cache.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from skipqa import assets
+from skipqa.assets import Report
+from skipqa.backbones.convert import converted, imagenet_synsets
+from skipqa.wordnet import Synset, read_synsets
+
+
+@dataclass(frozen=True, slots=True)
+class Concept:
+    synset: str
+    names: tuple[str, ...]
+    gloss: str
+    kinds: tuple[tuple[str, ...], ...]  # lemmas of each ancestor, the nearest first
+
+    @property
+    def name(self) -> str:
+        return self.names[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Concepts:
+    entries: tuple[Concept, ...]
+    embeddings: Tensor  # [C, d_text], unit length: the concept's names
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __getitem__(self, index: int) -> Concept:
+        return self.entries[index]
+
+
+def load(embed: Callable[[list[str]], Tensor], report: Report = lambda _: None) -> Concepts:
+    """The cached table; `embed` is called only the first time."""
+
+    def write(folder: Path, target: Path) -> None:
+        entries = _read(folder)
+        rows = [[c.synset, c.names, c.gloss, c.kinds] for c in entries]
+        (target / "concepts.json").write_text(json.dumps(rows))
+        names = [", ".join(c.names) for c in entries]
+        save_file({"embeddings": embed(names)}, target / "embeddings.safetensors")
+
+    target = converted(assets.WORDNET, report, write)
+    rows = json.loads((target / "concepts.json").read_text())
+    return Concepts(
+        tuple(
+            Concept(synset, tuple(names), gloss, tuple(map(tuple, kinds)))
+            for synset, names, gloss, kinds in rows
+        ),
+        load_file(target / "embeddings.safetensors")["embeddings"],
+    )
+
+
+def _read(folder: Path) -> list[Concept]:
+    synsets = {synset.id: synset for synset in read_synsets(folder, "noun")}
+
+    def ancestors(synset: Synset) -> list[Synset]:
+        """Breadth first, so that nearer kinds come first; each once."""
+        found: dict[str, Synset] = {}
+        level = [synset]
+        while level:
+            above = [synsets[id] for below in level for id in below.hypernyms]
+            level = [one for one in above if one.id not in found]
+            found |= {one.id: one for one in level}
+        return list(found.values())
+
+    def concept(synset: Synset) -> Concept:
+        kinds = tuple(ancestor.lemmas for ancestor in ancestors(synset))
+        return Concept(synset.id, synset.lemmas, synset.gloss, kinds)
+
+    return [concept(synsets[id]) for id in imagenet_synsets()]

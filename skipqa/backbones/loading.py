@@ -1,0 +1,44 @@
+"""Networks built without drawing random weights that would be overwritten at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from skipqa.errors import UserError
+
+Network = TypeVar("Network", bound=nn.Module)
+
+
+def load(build: Callable[[], Network], folder: Path) -> Network:
+    """The network with the weights in `folder`, which stay memory-mapped until they are used."""
+    with _no_initialisation():
+        network = build()
+    try:
+        state = load_file(folder / "weights.safetensors")
+    except (OSError, SafetensorError) as error:
+        raise UserError(
+            f"{folder} is damaged ({error}); delete that folder and the next start makes it again"
+        ) from None
+    network.load_state_dict(state, assign=True)
+    return network.eval().requires_grad_(False)
+
+
+@contextmanager
+def _no_initialisation() -> Iterator[None]:
+    """The meta device would do the same but imports a second's worth of torch."""
+    kinds = (nn.Linear, nn.Embedding, nn.Conv2d)
+    kept = [kind.reset_parameters for kind in kinds]
+    for kind in kinds:
+        kind.reset_parameters = lambda self: None  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for kind, method in zip(kinds, kept, strict=True):
+            kind.reset_parameters = method  # type: ignore[method-assign]

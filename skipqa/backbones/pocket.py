@@ -1,0 +1,159 @@
+"""The pocket backbone: EfficientNet-Lite2, MiniLM and SmolLM2-135M on a laptop's CPU.
+
+Enters: an image, texts, a prompt. Leaves: visual tokens with their evidence, text states and
+embeddings, a continuation, each with the FLOPs it cost. It knows the three networks and
+nothing of the stages that use them.
+
+Shapes: V = G * G cells of the finest scale, C concepts, d text width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from skipqa import assets
+from skipqa.assets import Report
+from skipqa.backbones import bert, concepts, convert, efficientnet_lite, llama, loading
+from skipqa.config import EncodeConfig
+from skipqa.types import VisualTokens
+
+CELL = 32  # pixels a side at the network's last stride
+NATIVE_CELLS = 8  # the view that the network was trained on, 256 / 32
+MAX_TEXT_TOKENS = 128
+SYSTEM_PROMPT = "You answer questions about a picture briefly, using the facts given."
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedTexts:
+    embeddings: Tensor  # [B, d], unit length
+    states: tuple[Tensor, ...]  # [L_b, d] each, without padding
+    flops: int
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    text: str
+    prompt_tokens: int
+    new_tokens: int
+    flops: int
+
+
+class Pocket:
+    """Networks load when first used: a drafted answer never pays for the decoder."""
+
+    def __init__(self, config: EncodeConfig, report: Report = lambda _: None) -> None:
+        self.config = config
+        self.report = report
+
+    @cached_property
+    def vision(self) -> efficientnet_lite.EfficientNetLite:
+        network = loading.load(efficientnet_lite.EfficientNetLite, convert.vision(self.report))
+        return network.to(memory_format=torch.channels_last)
+
+    @cached_property
+    def text(self) -> bert.Bert:
+        return loading.load(lambda: bert.Bert(bert.MINILM_L6), convert.text(self.report))
+
+    @cached_property
+    def text_tokenizer(self) -> Tokenizer:
+        folder = assets.fetch(assets.MINILM, self.report)
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(MAX_TEXT_TOKENS)
+        return tokenizer
+
+    @cached_property
+    def decoder(self) -> llama.Llama:
+        return loading.load(lambda: llama.Llama(llama.SMOLLM2_135M), convert.decoder(self.report))
+
+    @cached_property
+    def decoder_tokenizer(self) -> Tokenizer:
+        return Tokenizer.from_file(str(convert.decoder(self.report) / "tokenizer.json"))
+
+    @cached_property
+    def concepts(self) -> concepts.Concepts:
+        return concepts.load(lambda names: self.encode_texts(names).embeddings, self.report)
+
+    def prepare(self) -> None:
+        """Download and convert everything now rather than at the first question."""
+        for part in (convert.vision, convert.text, convert.decoder):
+            part(self.report)
+        _ = self.concepts
+
+    @torch.inference_mode()
+    def encode_image(self, image: Image.Image) -> tuple[VisualTokens, int]:
+        """The image at every scale; evidence of the scales averaged on the finest grid."""
+        grid = self.config.scales[-1] // CELL
+        total, overview, flops = torch.zeros(()), torch.empty(0), 0
+        for scale in self.config.scales:
+            map_1Fhw = self.vision(_pixels(image, scale))
+            features_hwF = map_1Fhw[0].permute(1, 2, 0)
+            logits_1Chw = self.vision.classifier(features_hwF).permute(2, 0, 1)[None]
+            if scale == self.config.scales[0]:
+                overview = logits_1Chw.mean((2, 3))[0].softmax(-1)
+            mixed = self._mix_with_surroundings(logits_1Chw)
+            total = total + F.interpolate(mixed, (grid, grid), mode="bilinear")
+            flops += efficientnet_lite.flops(self.vision, scale)
+        logits_VC = (total / len(self.config.scales))[0].flatten(1).T
+        evidence_VC = logits_VC.softmax(-1)
+        meaning_VD = evidence_VC @ self.concepts.embeddings
+        flops += 2 * evidence_VC.numel() * meaning_VD.shape[1]
+        tokens = VisualTokens(
+            features=features_hwF.flatten(0, 1),
+            evidence=evidence_VC,
+            meaning=F.normalize(meaning_VD, dim=-1),
+            overview=overview,
+            grid=grid,
+        )
+        return tokens, flops
+
+    def _mix_with_surroundings(self, logits_1Chw: Tensor) -> Tensor:
+        """Blend each cell's logits with those of the native-sized view around it.
+
+        A cell alone sees texture; the classifier was trained to judge the mean of a view.
+        """
+        size = logits_1Chw.shape[-1]
+        views = F.avg_pool2d(logits_1Chw, NATIVE_CELLS, stride=2)
+        views = F.interpolate(views, (size, size), mode="bilinear")
+        return torch.lerp(views, logits_1Chw, self.config.locality)
+
+    @torch.inference_mode()
+    def encode_texts(self, texts: Sequence[str]) -> EncodedTexts:
+        """One text at a time: short passages of mixed lengths lose more to padding than they
+        gain from a batch on a CPU."""
+        states, flops = [], 0
+        for encoding in self.text_tokenizer.encode_batch(list(texts)):
+            states.append(self.text(torch.tensor([encoding.ids]))[0])
+            flops += bert.flops(self.text.config, len(encoding.ids))
+        embeddings = torch.stack([bert.mean_pool(state[None])[0] for state in states])
+        return EncodedTexts(embeddings, tuple(states), flops)
+
+    @torch.inference_mode()
+    def continue_chat(self, prompt: str, max_new_tokens: int) -> Continuation:
+        """The decoder's greedy reply to one user message."""
+        chat = (
+            f"<|im_start|>system\n{SYSTEM_PROMPT}<|im_end|>\n"
+            f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
+        )
+        ids = self.decoder_tokenizer.encode(chat).ids
+        stop = [self.decoder_tokenizer.token_to_id(t) for t in ("<|im_end|>", "<|endoftext|>")]
+        embedded = self.decoder.embedding(torch.tensor([ids]))
+        generated = self.decoder.generate(embedded, max_new_tokens, stop)
+        text = self.decoder_tokenizer.decode(generated.tokens).strip()
+        return Continuation(text, len(ids), len(generated.tokens), generated.flops)
+
+
+def _pixels(image: Image.Image, size: int) -> Tensor:
+    """[1, 3, S, S] in [-1, 1]; the whole image, its aspect ratio given up."""
+    small = image.resize((size, size), Image.Resampling.BICUBIC)
+    pixels = torch.from_numpy(np.asarray(small, dtype=np.float32)) / 127.5 - 1
+    return pixels.permute(2, 0, 1)[None].contiguous(memory_format=torch.channels_last)

@@ -1,0 +1,83 @@
+"""skipqa ask: one photo, one question, an answer with its evidence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from skipqa.cli.console import err, out, print_json, use_all_cores, working
+
+if TYPE_CHECKING:
+    from skipqa.pipeline import Answer
+
+
+def ask(
+    photo: Annotated[Path, typer.Argument(help="An image file.", show_default=False)],
+    question: Annotated[str, typer.Argument(help="The question.", show_default=False)],
+    index: Annotated[
+        Path | None, typer.Option(help="An index folder; the default corpus where none is given.")
+    ] = None,
+    preset: Annotated[str, typer.Option(help="Which models and budgets.")] = "pocket",
+    draft: Annotated[bool, typer.Option(help="Let the drafter answer easy questions.")] = True,
+    explain: Annotated[
+        Path | None, typer.Option(help="Draw the trace into FILE.png or FILE.html.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Answer a question about a photo from the index's passages.
+
+    Examples:
+
+      skipqa ask cup.jpg "How is this drink brewed?"
+
+      skipqa ask dog.jpg "Which country is this dog from?" --explain trace.html
+
+      skipqa ask cup.jpg "What is this?" --json
+    """
+    from skipqa.explain import check_format
+    from skipqa.pipeline import load
+
+    if explain is not None:
+        check_format(explain)
+    use_all_cores()
+    with working("reading the models") as report:
+        pipeline = load(preset, index=index, report=report)
+        report("answering")
+        answer = pipeline.answer(photo, question, fast_path=draft)
+    if explain is not None:
+        from skipqa.explain import draw
+
+        draw(photo, question, answer, pipeline.backbone.concepts, explain)
+        err.print(f"trace drawn into {explain}")
+    if json:
+        print_json(answer.as_dict())
+    else:
+        show(answer)
+
+
+def show(answer: Answer) -> None:
+    """The answer, what it rests on, what was kept at each stage and what that cost."""
+    from rich.table import Table
+    from rich.text import Text
+
+    out.print()
+    out.print(Text(answer.text, style="bold"))
+    out.print()
+    if answer.evidence:
+        evidence = Table("score", "region", "evidence", title="Evidence", title_justify="left")
+        for e in answer.evidence:
+            evidence.add_row(f"{e.score:.2f}", str(e.region + 1), Text(f"{e.text}  [{e.id}]"))
+        out.print(evidence)
+    stages = Table("stage", title="What was kept, and what it cost", title_justify="left")
+    for name in ("kept", "dropped", "ms", "GFLOPs"):
+        stages.add_column(name, justify="right")
+    stages.add_column("why")
+    for s in answer.trace.stages:
+        counts = ("" if n is None else str(n) for n in (s.kept, s.dropped))
+        stages.add_row(s.name, *counts, f"{s.ms:.0f}", f"{s.flops / 1e9:.2f}", Text(s.why))
+    total = answer.trace
+    stages.add_section()
+    stages.add_row("total", "", "", f"{total.latency_ms:.0f}", f"{total.flops / 1e9:.2f}")
+    out.print(stages)

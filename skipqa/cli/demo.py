@@ -1,0 +1,47 @@
+"""skipqa demo: set everything up and ask one question about a real photo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from skipqa.cli.console import err, out, print_json, working
+
+QUESTION = "How is this drink brewed?"
+
+
+def demo(
+    folder: Annotated[Path, typer.Option(help="Where the photo and the trace go.")] = Path("demo"),
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Set up, then ask how the drink in a photo of a cup is brewed.
+
+    Example:
+
+      skipqa demo --folder demo
+    """
+    from skipqa import assets
+    from skipqa.cli.ask import show
+    from skipqa.cli.setup import prepare
+    from skipqa.explain import draw
+    from skipqa.pipeline import load
+
+    with working("looking for the demo photo") as report:
+        photo = assets.fetch(assets.DEMO_PHOTO, report) / "coffee.png"
+    prepare()
+    with working("answering") as report:
+        pipeline = load(report=report)
+        answer = pipeline.answer(photo, QUESTION)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "coffee.png").write_bytes(photo.read_bytes())
+    for name in ("trace.png", "trace.html"):
+        draw(photo, QUESTION, answer, pipeline.backbone.concepts, folder / name)
+    if json:
+        print_json(answer.as_dict())
+        return
+    out.print(f"\n[bold]Q.[/bold] {QUESTION}   (a photo of a cup, {folder / 'coffee.png'})")
+    show(answer)
+    err.print(f"\nThe trace as a picture: {folder / 'trace.png'} and {folder / 'trace.html'}")
+    err.print('Now yours: skipqa ask PHOTO "QUESTION"')

@@ -1,0 +1,50 @@
+"""The `skipqa` command: one file a verb, imported only when that verb is used."""
+
+from __future__ import annotations
+
+import errno
+import sys
+
+import typer
+
+from skipqa import __version__
+from skipqa.cli import ask, demo, setup
+from skipqa.errors import UserError
+
+app = typer.Typer(
+    name="skipqa",
+    help="Ask knowledge questions about pictures; compute goes only where the question needs it.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.command("ask")(ask.ask)
+app.command("setup")(setup.setup)
+app.command("demo")(demo.demo)
+
+
+@app.command("version")
+def version() -> None:
+    """Print the version."""
+    print(__version__)
+
+
+def run() -> None:
+    """The entry point: a `UserError` is one line and exit code 2; anything else is a bug."""
+    try:
+        app()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("interrupted; nothing was lost, run the same command again", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:  # `skipqa … | head`
+        sys.stderr.close()
+        sys.exit(1)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        print("error: no space left on the disk", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,46 @@
+"""skipqa setup: everything a first question would otherwise wait for."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from skipqa.cli.console import err, print_json, use_all_cores, working
+
+
+def setup(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Download the models, convert them, and build the default index (WordNet + Factbook).
+
+    What is there already is kept: run it again after an interruption and it goes on.
+    Needs about 250 MB of downloads and 1.2 GB in the cache folder (SKIPQA_HOME).
+
+    Example:
+
+      skipqa setup
+    """
+    prepare()
+    if json:
+        from skipqa import assets
+        from skipqa.knowledge.index import default_index_path
+
+        print_json({"home": str(assets.home()), "index": str(default_index_path())})
+
+
+def prepare() -> None:
+    from skipqa.backbones.pocket import Pocket
+    from skipqa.config import preset
+    from skipqa.knowledge.index import default_index_path
+
+    use_all_cores()
+    with working("looking for the models") as report:
+        Pocket(preset("pocket").encode, report).prepare()
+    if not default_index_path().is_dir():
+        build_default_index()
+    err.print("ready")
+
+
+def build_default_index() -> None:
+    from skipqa.knowledge.index import build_default
+
+    build_default()

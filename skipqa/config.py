@@ -1,0 +1,125 @@
+"""One dataclass a stage, and the presets that put them together. No I/O, no device queries.
+
+Overrides come as TOML or nested dictionaries; a key that does not exist is an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from skipqa.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeConfig:
+    # The image is seen whole and at two finer scales; 768 / 32 = 24 cells a side.
+    scales: tuple[int, ...] = (256, 512, 768)
+    # A cell's evidence is this much its own and otherwise that of the native-sized view
+    # around it; benchmarks/saliency_boxes.py chose it.
+    locality: float = 0.5
+    max_question_words: int = 200
+
+
+@dataclass(frozen=True, slots=True)
+class DraftConfig:
+    threshold: float = 0.82  # tau_SKV
+    counting_threshold: float = 0.91  # "how many…"
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetConfig:
+    tokens: int = 64  # V'
+    passages: int = 6  # K'
+
+
+@dataclass(frozen=True, slots=True)
+class PruneConfig:
+    overview_weight: float = 0.5  # how much a token gains by agreeing with the whole picture
+
+
+@dataclass(frozen=True, slots=True)
+class RegionsConfig:
+    tokens_per_region: int = 4  # R = min(V' / 4, 8)
+    max_regions: int = 8
+    iterations: int = 8
+    position_weight: float = 0.5  # of the distance on the grid beside that in meaning
+    concepts: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class RetrieveConfig:
+    per_region: int = 4  # k'
+    definition_weight: float = 0.3  # of a concept's definition beside its names
+    question_weight: float = 0.3  # of the question's terms beside the region's concepts
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyConfig:
+    threshold: float = 0.5  # tau_nu
+    # nu = sigmoid(slope (cosine - midpoint)), a fixed calibration of the text encoder
+    slope: float = 12.0
+    midpoint: float = 0.35
+    min_passages: int = 2  # fewer than this and rejected passages are recalled
+
+
+@dataclass(frozen=True, slots=True)
+class FuseConfig:
+    beta: float = 0.10  # the share of (token, passage) pairs that stay edges
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeConfig:
+    max_passages: int = 3
+    max_new_tokens: int = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    preset: str = "pocket"
+    encode: EncodeConfig = field(default_factory=EncodeConfig)
+    draft: DraftConfig = field(default_factory=DraftConfig)
+    budget: BudgetConfig = field(default_factory=BudgetConfig)
+    prune: PruneConfig = field(default_factory=PruneConfig)
+    regions: RegionsConfig = field(default_factory=RegionsConfig)
+    retrieve: RetrieveConfig = field(default_factory=RetrieveConfig)
+    verify: VerifyConfig = field(default_factory=VerifyConfig)
+    fuse: FuseConfig = field(default_factory=FuseConfig)
+    decode: DecodeConfig = field(default_factory=DecodeConfig)
+
+
+PRESETS = {"pocket": Config()}
+
+
+def preset(name: str, overrides: Mapping[str, Any] | None = None) -> Config:
+    if name not in PRESETS:
+        raise UserError(f"no preset {name!r}; there is {', '.join(PRESETS)}")
+    return override(PRESETS[name], overrides or {})
+
+
+T = TypeVar("T")
+
+
+def override(config: T, changes: Mapping[str, Any], where: str = "") -> T:
+    """A copy of a config dataclass with some values replaced, nested ones by nested mappings."""
+    assert dataclasses.is_dataclass(config)
+    known = {f.name for f in dataclasses.fields(config)}
+    replaced = {}
+    for key, value in changes.items():
+        if key not in known:
+            raise UserError(f"unknown setting {where}{key}; known are {', '.join(sorted(known))}")
+        old = getattr(config, key)
+        if dataclasses.is_dataclass(old):
+            if not isinstance(value, Mapping):
+                raise UserError(f"{where}{key} is a group of settings, not {value!r}")
+            value = override(old, value, f"{where}{key}.")
+        elif isinstance(old, tuple) and isinstance(value, list):
+            value = tuple(value)
+        elif isinstance(old, float) and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if not dataclasses.is_dataclass(old) and type(value) is not type(old):
+            raise UserError(f"{where}{key} takes a {type(old).__name__}, not {value!r}")
+        replaced[key] = value
+    return dataclasses.replace(config, **replaced)  # type: ignore[type-var]

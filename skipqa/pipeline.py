@@ -1,0 +1,138 @@
+"""Read this first: the one way from an image and a question to an answer.
+
+    encode -> draft (SKV) -> budget (DBC) -> prune (QVS) -> regions + retrieve (RCSR)
+           -> verify (SKV) -> fuse (BSCA) -> decode -> Answer
+
+Each stage is one file in `stages/`, takes frozen values and returns one; what it kept, dropped
+and spent is in the `Trace`. The command line, the evaluation and every server call `answer`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from PIL import Image
+
+from skipqa.assets import Report
+from skipqa.backbones.pocket import Pocket
+from skipqa.config import Config, preset
+from skipqa.image import open_image
+from skipqa.knowledge.index import Index
+from skipqa.stages.budget import budget
+from skipqa.stages.decode import decode
+from skipqa.stages.draft import draft
+from skipqa.stages.encode import encode
+from skipqa.stages.fuse import fuse
+from skipqa.stages.prune import prune
+from skipqa.stages.regions import find_regions
+from skipqa.stages.retrieve import retrieve
+from skipqa.stages.verify import verify
+from skipqa.trace import Trace
+from skipqa.types import Evidence, Route
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    text: str
+    route: Route
+    evidence: tuple[Evidence, ...]
+    trace: Trace
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `skipqa ask --json` prints."""
+        regions = self.trace["regions"].result if "regions" in self.trace else ()
+        retrieved = self.trace["retrieve"].result if "retrieve" in self.trace else None
+        kept_tokens = self.trace["prune"].kept if "prune" in self.trace else 0
+        return {
+            "answer": self.text,
+            "route": self.route,
+            "evidence": [
+                {"id": e.id, "title": e.title, "text": e.text, "score": e.score, "region": e.region}
+                for e in self.evidence
+            ],
+            "regions": [{"box": list(r.box), "tokens": len(r.members)} for r in regions],
+            "tokens": {"total": self.trace["encode"].kept, "kept": kept_tokens},
+            "passages": {
+                "retrieved": retrieved.num_hits if retrieved else 0,
+                "unique": retrieved.num_unique if retrieved else 0,
+                "kept": len(self.evidence),
+            },
+            "stages": [
+                {"name": s.name, "ms": round(s.ms, 2), "flops": s.flops} for s in self.trace.stages
+            ],
+            "flops": self.trace.flops,
+            "latency_ms": round(self.trace.latency_ms, 2),
+        }
+
+
+class Pipeline:
+    def __init__(self, backbone: Pocket, index: Index, config: Config) -> None:
+        self.backbone = backbone
+        self.index = index
+        self.config = config
+
+    def answer(
+        self,
+        image: Image.Image | Path | str | IO[bytes],
+        question: str,
+        *,
+        fast_path: bool = True,
+    ) -> Answer:
+        """Answer `question` about `image`. Without the fast path every question is looked up."""
+        config, backbone, trace = self.config, self.backbone, Trace()
+        picture = open_image(image)
+
+        with trace.stage("encode") as record:
+            tokens, asked = encode(picture, question, backbone, config.encode, record)
+        concepts = backbone.concepts
+
+        with trace.stage("draft") as record:
+            drafted = draft(asked, tokens, concepts, config.draft, record)
+        if drafted is not None and fast_path:
+            return Answer(drafted.answer, "draft", (), trace)
+
+        with trace.stage("budget") as record:
+            allowed = budget(tokens, config.budget, record)
+
+        with trace.stage("prune") as record:
+            kept = prune(tokens, asked, allowed, concepts, config.prune, record)
+
+        with trace.stage("regions") as record:
+            regions = find_regions(kept, config.regions, record)
+
+        with trace.stage("retrieve") as record:
+            retrieved = retrieve(
+                regions, asked, allowed, concepts, self.index, config.retrieve, record
+            )
+
+        with trace.stage("verify") as record:
+            verified = verify(retrieved, asked, regions, backbone, config.verify, record)
+
+        with trace.stage("fuse") as record:
+            fused = fuse(kept, verified, config.fuse, record)
+
+        with trace.stage("decode") as record:
+            text = decode(asked, regions, verified, fused, backbone, config.decode, record)
+
+        evidence = tuple(
+            Evidence(p.passage.id, p.passage.title, p.passage.text, round(score, 4), p.region)
+            for p, score in zip(verified.passages, verified.scores, strict=True)
+        )
+        return Answer(text, "full", evidence, trace)
+
+
+def load(
+    name: str = "pocket",
+    *,
+    index: Path | str | None = None,
+    overrides: dict[str, Any] | None = None,
+    report: Report = lambda _: None,
+) -> Pipeline:
+    """A pipeline of a preset over an index, the default one where none is named."""
+    from skipqa.knowledge.index import default_index_path
+
+    config = preset(name, overrides)
+    opened = Index.open(index if index is not None else default_index_path())
+    return Pipeline(Pocket(config.encode, report), opened, config)

@@ -1,0 +1,63 @@
+"""decode: the language model answers from the evidence.
+
+Without a trained projector the decoder cannot read fused tokens, so it is told in words: the
+passages that received attention, those with the most last, where a small model heeds them
+best, then what the regions show, then the question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from skipqa.backbones.concepts import Concepts
+from skipqa.backbones.pocket import Pocket
+from skipqa.config import DecodeConfig
+from skipqa.trace import StageRecord
+from skipqa.types import Fused, Question, Region, Verified
+
+
+def decode(
+    question: Question,
+    regions: Sequence[Region],
+    verified: Verified,
+    fused: Fused,
+    backbone: Pocket,
+    config: DecodeConfig,
+    record: StageRecord,
+) -> str:
+    used = read_order(verified, fused)[: config.max_passages]
+    prompt = _prompt(question, regions, verified, used, backbone.concepts)
+    reply = backbone.continue_chat(prompt, config.max_new_tokens)
+    record.flops = reply.flops
+    record.kept, record.dropped = len(used), len(verified.passages) - len(used)
+    record.why = f"{reply.prompt_tokens} prompt tokens, {reply.new_tokens} new"
+    record.result = prompt
+    return _tidy(reply.text)
+
+
+def read_order(verified: Verified, fused: Fused) -> list[int]:
+    """Passages that some token attended to, by verification score and attention together."""
+    total = sum(fused.mass) or 1.0
+    worth = [score + mass / total for score, mass in zip(verified.scores, fused.mass, strict=True)]
+    attended = [j for j, mass in enumerate(fused.mass) if mass > 0]
+    return sorted(attended, key=lambda j: (-worth[j], j))
+
+
+def _prompt(
+    question: Question,
+    regions: Sequence[Region],
+    verified: Verified,
+    used: Sequence[int],
+    concepts: Concepts,
+) -> str:
+    facts = [verified.passages[j].passage.text for j in reversed(used)]
+    shown = dict.fromkeys(concepts[region.concepts[0][0]].name for region in regions)
+    lines = [*facts, f"The picture shows {', '.join(list(shown)[:2])}.", question.text]
+    return "\n".join(lines)
+
+
+def _tidy(text: str) -> str:
+    """Whole sentences only, where there is one; a budget of tokens may cut the last short."""
+    text = " ".join(text.split())
+    end = max(text.rfind(mark) for mark in ".!?")
+    return text[: end + 1] if end > 0 else text

@@ -1,0 +1,65 @@
+"""draft: answer at once what needs no knowledge (SKV's fast path, training-free).
+
+Without a trained drafter the only questions whose answer is certain to lie in the image are
+those that ask what a thing is. They are answered by the concept that the whole image shows,
+with its evidence as the confidence; every other question gets confidence 0 and goes on.
+"""
+
+from __future__ import annotations
+
+import re
+
+from skipqa.backbones.concepts import Concept, Concepts
+from skipqa.config import DraftConfig
+from skipqa.language import base_forms
+from skipqa.trace import StageRecord
+from skipqa.types import Draft, Question, VisualTokens
+
+_POINTER = r"(?:this|that|it|these|those|(?:in|on) th(?:e|is) (?:image|picture|photo))"
+_IDENTITY = re.compile(
+    rf"(?:what|which)(?: (?:kind|type|sort|breed|species) of)?(?: (?P<noun>[a-z]+(?: [a-z]+)?))?"
+    rf" (?:is|are)(?: (?:being )?(?:shown|seen|depicted))? {_POINTER}(?: (?P<after>[a-z]+))?"
+)
+_COUNTING = re.compile(r"how (?:many|much)\b")
+
+
+def draft(
+    question: Question,
+    tokens: VisualTokens,
+    concepts: Concepts,
+    config: DraftConfig,
+    record: StageRecord,
+) -> Draft | None:
+    """The drafted answer if it is confident enough to be given, else None.
+
+    The draft is recorded either way: only the routing decision acts on it.
+    """
+    candidate = _candidate(question, tokens, concepts)
+    counting = _COUNTING.search(question.text.lower()) is not None
+    threshold = config.counting_threshold if counting else config.threshold
+    accepted = candidate.confidence > threshold
+    record.result = candidate
+    record.kept, record.dropped = int(accepted), int(not accepted)
+    verdict = "answered" if accepted else "passed on"
+    record.why = f"{verdict}: {candidate.reason} ({candidate.confidence:.2f} of {threshold})"
+    return candidate if accepted else None
+
+
+def _candidate(question: Question, tokens: VisualTokens, concepts: Concepts) -> Draft:
+    asked = _IDENTITY.fullmatch(question.text.lower().strip(" ?!."))
+    if asked is None:
+        return Draft("", 0.0, "the answer may need knowledge")
+    noun = asked["noun"] or asked["after"]
+    mass = {
+        index: float(share)
+        for index, share in enumerate(tokens.overview)
+        if noun is None or _is_a(concepts[index], noun)
+    }
+    if not mass:
+        return Draft("", 0.0, f"nothing here is known to be a {noun}")
+    best = max(mass, key=mass.__getitem__)
+    return Draft(concepts[best].name, mass[best], "the question asks what is seen")
+
+
+def _is_a(concept: Concept, noun: str) -> bool:
+    return any(noun_form in names for noun_form in base_forms(noun) for names in concept.kinds)

@@ -1,0 +1,37 @@
+"""encode: an image and a question into visual tokens and a question vector."""
+
+from __future__ import annotations
+
+from PIL import Image
+
+from skipqa.backbones.pocket import Pocket
+from skipqa.config import EncodeConfig
+from skipqa.errors import UserError
+from skipqa.language import content_words, words_of
+from skipqa.trace import StageRecord
+from skipqa.types import Question, VisualTokens
+
+
+def encode(
+    image: Image.Image, text: str, backbone: Pocket, config: EncodeConfig, record: StageRecord
+) -> tuple[VisualTokens, Question]:
+    check_question(text, config)
+    tokens, image_flops = backbone.encode_image(image)
+    encoded = backbone.encode_texts([text])
+    record.flops = image_flops + encoded.flops
+    record.kept, record.dropped = len(tokens), 0
+    record.why = f"{tokens.grid} x {tokens.grid} grid, {len(backbone.concepts)} concepts"
+    return tokens, Question(text.strip(), encoded.embeddings[0], content_words(text))
+
+
+def check_question(text: str, config: EncodeConfig) -> None:
+    if not text.strip():
+        raise UserError("the question is empty")
+    if (count := len(text.split())) > config.max_question_words:
+        raise UserError(
+            f"the question has {count} words, more than the limit of {config.max_question_words}"
+        )
+    if not any(character.isalnum() for character in text):
+        raise UserError(f"the question {text.strip()!r} has no words")
+    if not words_of(text) and not any(character.isalpha() for character in text):
+        raise UserError(f"the question {text.strip()!r} has no words")

@@ -1,0 +1,44 @@
+"""fuse: attend only along the (token, passage) edges that matter (BSCA, training-free).
+
+Evidence already lives in the text encoder's space, so compatibility is read there with no
+projection: A_ij = cos(token i, passage j), and the top beta of all pairs stay edges. A token
+then attends to every word of the passages it has an edge to; a token without edges stays
+as it is, and a passage without edges is never read.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from skipqa.config import FuseConfig
+from skipqa.ops.bipartite_attention import (
+    bipartite_attention,
+    compatibility,
+    passage_mass,
+    select_edges,
+)
+from skipqa.trace import StageRecord
+from skipqa.types import Fused, KeptTokens, Verified
+
+
+@torch.inference_mode()
+def fuse(kept: KeptTokens, verified: Verified, config: FuseConfig, record: StageRecord) -> Fused:
+    tokens_VD = kept.tokens.meaning[kept.positions]
+    num_tokens, width = tokens_VD.shape
+    num_passages = len(verified.passages)
+    scores_VK = compatibility(tokens_VD, verified.embeddings, kind="cosine")
+    edges_VK = select_edges(scores_VK, top=config.beta)
+
+    lengths = [len(states) for states in verified.token_states]
+    states_NHD = torch.cat(verified.token_states)[:, None, :] if lengths else tokens_VD[:0, None]
+    queries_VHD = tokens_VD[:, None, :]
+    attended = bipartite_attention(queries_VHD, states_NHD, states_NHD, edges_VK, lengths)
+    mass = passage_mass(queries_VHD, states_NHD, edges_VK, lengths).sum(0)
+
+    num_edges = int(edges_VK.sum())
+    edge_words = int((edges_VK.sum(0) * torch.tensor(lengths, dtype=torch.long)).sum())
+    record.flops = 2 * num_tokens * num_passages * width + 6 * edge_words * width
+    record.kept, record.dropped = num_edges, num_tokens * num_passages - num_edges
+    record.why = f"{num_edges} of {num_tokens} x {num_passages} edges"
+    record.result = Fused(tokens_VD + attended[:, 0], edges_VK, tuple(mass.tolist()))
+    return record.result

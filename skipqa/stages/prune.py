@@ -1,0 +1,58 @@
+"""prune: keep the V' tokens that matter to the question (QVS, training-free).
+
+s_i = sum_c p_ic r_c: the evidence that token i shows concept c, times how much c has to do
+with the question. r_c grows with the likeness of their embeddings, jumps where the question
+names the concept or a kind of it ("drink" names espresso), and leans towards what the whole
+picture shows, which decides when the question names nothing ("What is this?").
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from skipqa.backbones.concepts import Concepts
+from skipqa.config import PruneConfig
+from skipqa.language import base_forms
+from skipqa.trace import StageRecord
+from skipqa.types import Budget, KeptTokens, Question, VisualTokens
+
+
+def prune(
+    tokens: VisualTokens,
+    question: Question,
+    allowed: Budget,
+    concepts: Concepts,
+    config: PruneConfig,
+    record: StageRecord,
+) -> KeptTokens:
+    relevance_C = concept_relevance(question, concepts)
+    relevance_C = relevance_C + config.overview_weight * tokens.overview
+    saliency_V = tokens.evidence @ relevance_C
+    kept = KeptTokens(top_positions(saliency_V, allowed.tokens), saliency_V, tokens)
+    num_concepts, width = concepts.embeddings.shape
+    record.flops = 2 * num_concepts * (width + len(tokens))
+    record.kept, record.dropped = len(kept.positions), len(tokens) - len(kept.positions)
+    record.why = f"evidence for {', '.join(question.words) or 'what the picture shows'}"
+    record.result = kept
+    return kept
+
+
+def concept_relevance(question: Question, concepts: Concepts) -> Tensor:
+    """[C] in [0, 2]: squared likeness of embeddings, plus 1 where the question names the kind."""
+    likeness = (concepts.embeddings @ question.embedding).clamp(min=0)
+    asked = {form for word in question.words for form in base_forms(word)}
+    named = torch.tensor(
+        [
+            any(name in asked for names in (concept.names, *concept.kinds) for name in names)
+            for concept in concepts.entries
+        ],
+        dtype=likeness.dtype,
+    )
+    return likeness.square() + named
+
+
+def top_positions(saliency_V: Tensor, count: int) -> Tensor:
+    """Grid positions of the `count` most salient tokens, ascending; ties go to the first."""
+    order = saliency_V.argsort(descending=True, stable=True)
+    return order[:count].sort().values

@@ -1,0 +1,83 @@
+"""retrieve: every region asks its own sparse query (RCSR, second half, training-free).
+
+The query of region r is phi(c_r, q): the region's concepts, each as its names and, lighter,
+its definition, weighted by their share of the region's evidence, plus the question's terms.
+A region that is sure of what it shows therefore scores its passages higher than one that is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from skipqa.backbones.concepts import Concept, Concepts
+from skipqa.config import RetrieveConfig
+from skipqa.knowledge.index import Index
+from skipqa.trace import StageRecord
+from skipqa.types import Budget, Hit, Question, Region, Retrieved, RetrievedPassage, SparseVector
+
+
+def retrieve(
+    regions: Sequence[Region],
+    question: Question,
+    allowed: Budget,
+    concepts: Concepts,
+    index: Index,
+    config: RetrieveConfig,
+    record: StageRecord,
+) -> Retrieved:
+    queries = [region_query(region, question, concepts, index, config) for region in regions]
+    hits = index.search(queries, config.per_region)
+    unique = best_hits(hits)
+    kept = tuple(
+        RetrievedPassage(hit.row, index.passage(hit.row), hit.score, region)
+        for hit, region in unique[: allowed.passages]
+    )
+    num_hits = sum(map(len, hits))
+    record.kept, record.dropped = len(kept), num_hits - len(kept)
+    record.why = f"{len(queries)} queries, {num_hits} hits, {len(unique)} unique of {len(index):,}"
+    record.result = Retrieved(kept, num_hits, len(unique))
+    return record.result
+
+
+def best_hits(hits: Sequence[Sequence[Hit]]) -> list[tuple[Hit, int]]:
+    """Union over regions: each passage once, with its best score and the region that gave it.
+
+    Ordered by score, then row; on equal scores the earlier region has the passage.
+    """
+    best: dict[int, tuple[Hit, int]] = {}
+    for region, found in enumerate(hits):
+        for hit in found:
+            if hit.row not in best or hit.score > best[hit.row][0].score:
+                best[hit.row] = (hit, region)
+    return sorted(best.values(), key=lambda pair: (-pair[0].score, pair[0].row))
+
+
+def region_query(
+    region: Region,
+    question: Question,
+    concepts: Concepts,
+    index: Index,
+    config: RetrieveConfig,
+) -> SparseVector:
+    parts = [(config.question_weight, index.encoder.encode_query(" ".join(question.words)))]
+    for concept, share in region.concepts:
+        names, definition = _describe(concepts[concept])
+        parts.append((share, index.encoder.encode_query(names)))
+        parts.append((share * config.definition_weight, index.encoder.encode_query(definition)))
+    return weighted_sum(parts)
+
+
+def _describe(concept: Concept) -> tuple[str, str]:
+    """Names, and the definition without its examples."""
+    return " ".join(concept.names), concept.gloss.partition(' "')[0].partition(';"')[0]
+
+
+def weighted_sum(parts: Sequence[tuple[float, SparseVector]]) -> SparseVector:
+    terms = np.concatenate([vector.terms for _, vector in parts])
+    weights = np.concatenate([np.float32(factor) * vector.weights for factor, vector in parts])
+    unique, inverse = np.unique(terms, return_inverse=True)
+    summed = np.bincount(inverse, weights=weights, minlength=len(unique)).astype(np.float32)
+    positive = summed > 0
+    return SparseVector(unique[positive].astype(np.int32), summed[positive])

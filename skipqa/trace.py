@@ -1,0 +1,56 @@
+"""What each stage kept, dropped, spent, and why: written as the pipeline runs.
+
+A stage is recorded by `with trace.stage("prune") as record:`; the record takes the stage's
+FLOPs, counts and result. The trace draws nothing and decides nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class StageRecord:
+    name: str
+    ms: float = 0.0
+    flops: int = 0
+    kept: int | None = None  # of what entered the stage
+    dropped: int | None = None
+    why: str = ""
+    result: Any = None  # the frozen value the stage returned
+
+
+@dataclass(slots=True)
+class Trace:
+    stages: list[StageRecord] = field(default_factory=list)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[StageRecord]:
+        record = StageRecord(name)
+        self.stages.append(record)
+        start = time.perf_counter()
+        try:
+            yield record
+        finally:
+            record.ms = (time.perf_counter() - start) * 1_000
+
+    def __getitem__(self, name: str) -> StageRecord:
+        for record in self.stages:
+            if record.name == name:
+                return record
+        raise KeyError(name)
+
+    def __contains__(self, name: str) -> bool:
+        return any(record.name == name for record in self.stages)
+
+    @property
+    def flops(self) -> int:
+        return sum(record.flops for record in self.stages)
+
+    @property
+    def latency_ms(self) -> float:
+        return sum(record.ms for record in self.stages)

@@ -1,0 +1,43 @@
+"""WordNet 3.0's data files, read line by line.
+
+Enters: the folder of the WordNet asset. Leaves: synsets with lemmas, gloss and the synsets
+they are a kind of. A synset's id is its part of speech and its offset, as in `n07920663`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PARTS_OF_SPEECH = {"noun": "n", "verb": "v", "adj": "a", "adv": "r"}
+
+
+@dataclass(frozen=True, slots=True)
+class Synset:
+    id: str
+    part_of_speech: str  # noun, verb, adj, adv
+    lemmas: tuple[str, ...]  # the most usual first, spaces for underscores
+    gloss: str
+    hypernyms: tuple[str, ...]  # ids, also for instances ("Rome" is an instance of "city")
+
+
+def read_synsets(folder: Path, part_of_speech: str) -> Iterator[Synset]:
+    letter = PARTS_OF_SPEECH[part_of_speech]
+    with (folder / f"data.{part_of_speech}").open(encoding="utf-8") as lines:
+        for line in lines:
+            if line.startswith("  "):  # the licence, in the first lines
+                continue
+            data, _, gloss = line.partition("|")
+            fields = data.split()
+            num_words = int(fields[3], 16)
+            words = fields[4 : 4 + 2 * num_words : 2]
+            pointers = fields[5 + 2 * num_words :]
+            hypernyms = tuple(
+                pointers[i + 2] + pointers[i + 1]
+                for i in range(0, len(pointers) - 3, 4)
+                if pointers[i] in ("@", "@i")
+            )
+            # Adjectives carry their position as in "galore(ip)".
+            lemmas = tuple(word.partition("(")[0].replace("_", " ") for word in words)
+            yield Synset(letter + fields[0], part_of_speech, lemmas, gloss.strip(), hypernyms)
