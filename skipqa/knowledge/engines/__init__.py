@@ -1,0 +1,48 @@
+"""Search engines behind one protocol, chosen by the URI that opens an index.
+
+folder, local:folder                 impact-ordered lists, the default
+exact:folder                         every vector scored: the oracle
+faiss:folder?nlist=1024&pq=64        dense maximum inner product over the embeddings
+milvus:folder?uri=http://host:19530  a Milvus cluster, or a Milvus Lite file when no uri
+ray:folder?workers=2                 shards of the index spread over a Ray cluster
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import parse_qsl
+
+from skipqa.errors import UserError
+from skipqa.types import Hit, SparseVector
+
+if TYPE_CHECKING:
+    from skipqa.knowledge.index.index import Index
+
+ENGINES = ("local", "exact", "faiss", "milvus", "ray")
+
+
+class Engine(Protocol):
+    def search(self, queries: Sequence[SparseVector], k: int) -> list[list[Hit]]:
+        """For each query its k best rows: highest score first, then lowest row."""
+
+
+def parse_uri(uri: str) -> tuple[str, Path, dict[str, str]]:
+    """(engine, folder, options) of `engine:folder?option=value&...`; a bare path is local."""
+    name, colon, rest = uri.partition(":")
+    if not colon or name not in ENGINES:
+        name, rest = "local", uri
+        if colon and name.isalpha() and not Path(uri).exists() and len(uri.partition(":")[0]) > 1:
+            known = ", ".join(ENGINES)
+            raise UserError(f"unknown engine in {uri!r}; known are {known}")
+    path, _, options = rest.partition("?")
+    return name, Path(path).expanduser(), dict(parse_qsl(options, keep_blank_values=True))
+
+
+def open_engine(name: str, index: Index, options: Mapping[str, str]) -> Engine:
+    from skipqa.knowledge.engines.local import ExactEngine, LocalEngine
+
+    if name == "exact":
+        return ExactEngine.open(index, options)
+    return LocalEngine.open(index, options)

@@ -1,0 +1,7 @@
+"""The index on disk: `build` writes it, `Index` reads it."""
+
+from skipqa.knowledge.index.build import Settings, add, build, compact, delete
+from skipqa.knowledge.index.format import verify
+from skipqa.knowledge.index.index import Index
+
+__all__ = ["Index", "Settings", "add", "build", "compact", "delete", "verify"]

@@ -1,0 +1,359 @@
+"""Everything that changes an index: build, add, delete, compact.
+
+Each of them writes new files beside the old ones and ends with one replacement of the
+manifest. Only one process may write at a time; readers are never disturbed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import secrets
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skipqa import __version__
+from skipqa.errors import UserError
+from skipqa.knowledge.chunk import MAX_TOKENS, OVERLAP, Chunk, chunk
+from skipqa.knowledge.corpus import BadRow, Document, Source
+from skipqa.knowledge.index.format import (
+    BUILDING,
+    CONTENT_MODULUS,
+    MANIFEST,
+    SEGMENTS,
+    Segment,
+    content_hash,
+    describe_files,
+    id_hash,
+    open_segments,
+    read_manifest,
+    remove_unnamed,
+    sole_writer,
+    write_manifest,
+)
+from skipqa.knowledge.index.merge import merge
+from skipqa.knowledge.index.parts import Journal, PartWriter, Progress
+from skipqa.knowledge.sparse_encoder import SparseEncoder, load_encoder
+
+Embed = Callable[[list[str]], NDArray[np.floating]]
+Report = Callable[[str, int, int | None], None]  # what, done, of how many where known
+
+BATCH_DOCUMENTS = 4_096
+PART_ROWS = 1 << 17
+MAX_SEGMENTS = 8
+MAX_DELETED = 0.25  # of the rows, before compaction pays
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How an index is built; kept in its manifest."""
+
+    max_tokens: int = MAX_TOKENS
+    overlap: int = OVERLAP
+    list_limit: int | None = None  # rows kept of each list; None keeps all
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a build or an addition did."""
+
+    passages: int
+    progress: Progress
+
+
+def build(
+    folder: Path,
+    sources: Sequence[Source],
+    encoder: SparseEncoder,
+    settings: Settings | None = None,
+    embed: Embed | None = None,
+    report: Report = lambda *_: None,
+) -> Outcome:
+    """A new index in `folder`; an old one there answers until the new one is complete."""
+    settings = settings or Settings()
+    with sole_writer(folder):
+        manifest: dict[str, Any] = {
+            "generation": _generation(folder) + 1,
+            "release": __version__,
+            "settings": {name: getattr(settings, name) for name in settings.__slots__},
+            "segments": [],
+        }
+        segment, progress = _encode_and_merge(
+            folder, "build", sources, encoder, settings, embed, report
+        )
+        manifest["encoder"] = _save_encoder(folder, encoder, manifest["generation"])
+        manifest["segments"] = [_entry(segment)]
+        manifest["corpus"] = {
+            "passages": segment.rows,
+            "hash": f"{_content(segment):032x}",
+            "sources": [source.name for source in sources],
+            "bad_rows": progress.bad_rows,
+        }
+        _commit(folder, manifest)
+        return Outcome(segment.rows, progress)
+
+
+def add(
+    folder: Path,
+    sources: Sequence[Source],
+    embed: Embed | None = None,
+    report: Report = lambda *_: None,
+) -> Outcome:
+    """More passages; one whose id is already there replaces the old one."""
+    with sole_writer(folder):
+        manifest = read_manifest(folder)
+        segments = open_segments(folder, manifest)
+        encoder = load_encoder(
+            manifest["encoder"]["config"], folder / manifest["encoder"]["folder"]
+        )
+        settings = Settings(**manifest["settings"])
+        if any(s.has_embeddings for s in segments) != (embed is not None):
+            has = "has" if embed is None else "has no"
+            raise UserError(f"the index at {folder} {has} embeddings: add with the same setting")
+        segment, progress = _encode_and_merge(
+            folder, "add", sources, encoder, settings, embed, report
+        )
+        replaced = list(_rows_with_hashes(segments, segment))
+        manifest["segments"].append(_entry(segment))
+        manifest["corpus"]["passages"] += segment.rows
+        _change_hash(manifest, _content(segment))
+        manifest["corpus"]["bad_rows"] += progress.bad_rows
+        known = manifest["corpus"]["sources"]
+        known.extend(source.name for source in sources if source.name not in known)
+        _mark_deleted(manifest, segments, replaced)
+        _finish(folder, manifest, report)
+        return Outcome(segment.rows, progress)
+
+
+def delete(folder: Path, ids: Iterable[str], report: Report = lambda *_: None) -> int:
+    """Drop passages by id; returns how many there were."""
+    with sole_writer(folder):
+        manifest = read_manifest(folder)
+        segments = open_segments(folder, manifest)
+        found = [
+            place for passage_id in set(ids) if (place := find(segments, passage_id)) is not None
+        ]
+        if found:
+            _mark_deleted(manifest, segments, found)
+            _finish(folder, manifest, report)
+        return len(found)
+
+
+def compact(folder: Path, report: Report = lambda *_: None) -> None:
+    """One segment out of many, without the deleted rows."""
+    with sole_writer(folder):
+        manifest = read_manifest(folder)
+        _compact(folder, manifest, report)
+
+
+def find(segments: Sequence[Segment], passage_id: str) -> tuple[int, int] | None:
+    """(segment number, row) of a living passage."""
+    wanted = np.uint64(id_hash(passage_id))
+    for number, segment in enumerate(segments):
+        hashes, rows = segment.ids
+        low, high = (
+            np.searchsorted(hashes, wanted, "left"),
+            np.searchsorted(hashes, wanted, "right"),
+        )
+        for row in rows[low:high].tolist():
+            alive = segment.deleted is None or not segment.deleted[row]
+            if alive and json.loads(segment.record(row))[0] == passage_id:
+                return number, row
+    return None
+
+
+def _encode_and_merge(
+    folder: Path,
+    verb: str,
+    sources: Sequence[Source],
+    encoder: SparseEncoder,
+    settings: Settings,
+    embed: Embed | None,
+    report: Report,
+) -> tuple[Segment, Progress]:
+    """The sources as one new segment, which no manifest names yet."""
+    fingerprint = hashlib.sha256(
+        json.dumps(
+            [
+                verb,
+                [s.fingerprint() for s in sources],
+                encoder.config(),
+                repr(settings),
+                bool(embed),
+            ]
+        ).encode()
+    ).hexdigest()
+    journal = Journal(folder / BUILDING, fingerprint)
+    _encode(journal, sources, encoder, settings, embed, report)
+    name = f"{verb}-{secrets.token_hex(4)}"
+    segment = merge(
+        journal.parts(),
+        folder / SEGMENTS / name,
+        settings.list_limit,
+        lambda done, total: report("inverting", done, total),
+    )
+    return segment, journal.progress
+
+
+def _encode(
+    journal: Journal,
+    sources: Sequence[Source],
+    encoder: SparseEncoder,
+    settings: Settings,
+    embed: Embed | None,
+    report: Report,
+) -> None:
+    """Source rows that the journal does not cover yet, as further parts."""
+    progress = journal.progress
+    done = sum(journal.rows_of_parts)
+    everything = itertools.chain.from_iterable(source.read() for source in sources)
+    unread = itertools.islice(everything, progress.rows_read, None)
+    writer: PartWriter | None = None
+    for rows in _batches(unread, BATCH_DOCUMENTS):
+        documents: list[Document] = []
+        for row in rows:
+            if isinstance(row, BadRow):
+                progress.skip(row)
+            else:
+                documents.append(row)
+        progress.rows_read += len(rows)
+        writer = writer or PartWriter(journal.next_part, encoder.ceiling, embed is not None)
+        chunks = list(chunk(documents, encoder.tokenizer, settings.max_tokens, settings.overlap))
+        if chunks:
+            writer.append(chunks, *_vectors(chunks, encoder, embed))
+        report("encoding", done + writer.rows, None)
+        if writer.rows >= PART_ROWS:
+            done += _close(journal, writer)
+            writer = None
+    if writer is not None:
+        _close(journal, writer)
+
+
+def _vectors(chunks: list[Chunk], encoder: SparseEncoder, embed: Embed | None) -> tuple[Any, ...]:
+    passages = [c.passage for c in chunks]
+    embeddings = embed([p.text for p in passages]) if embed else None
+    return encoder.encode_passages(passages), embeddings
+
+
+def _close(journal: Journal, writer: PartWriter) -> int:
+    writer.close()
+    journal.commit(writer.rows)
+    return writer.rows
+
+
+def _batches(rows: Iterable[Document | BadRow], size: int) -> Iterator[list[Document | BadRow]]:
+    iterator = iter(rows)
+    while batch := list(itertools.islice(iterator, size)):
+        yield batch
+
+
+def _rows_with_hashes(segments: Sequence[Segment], new: Segment) -> Iterator[tuple[int, int]]:
+    """Rows of the old segments whose id the new segment holds too."""
+    for old in segments:
+        shared = np.intersect1d(old.ids[0], new.ids[0])
+        at = np.searchsorted(new.ids[0], shared)
+        for row in new.ids[1][at].tolist():
+            place = find(segments, json.loads(new.record(row))[0])
+            if place is not None:
+                yield place
+
+
+def _mark_deleted(
+    manifest: dict[str, Any], segments: Sequence[Segment], places: Iterable[tuple[int, int]]
+) -> None:
+    """New deletion files, and their names in the manifest; what the old files say stays."""
+    removed = 0
+    by_segment: dict[int, set[int]] = {}
+    for number, row in places:
+        by_segment.setdefault(number, set()).add(row)
+    for number, rows in by_segment.items():
+        segment, entry = segments[number], manifest["segments"][number]
+        mask = np.zeros(segment.rows, bool) if segment.deleted is None else segment.deleted.copy()
+        mask[list(rows)] = True
+        if segment.deleted_file is not None:
+            del entry["files"][segment.deleted_file]
+        name = f"deleted-{manifest['generation'] + 1}"
+        (segment.folder / name).write_bytes(np.packbits(mask).tobytes())
+        entry["files"][name] = describe_file(segment.folder / name)
+        entry["deleted"] = name
+        removed += len(rows)
+        for row in rows:
+            _change_hash(manifest, -content_hash(segment.record(row)))
+    manifest["corpus"]["passages"] -= removed
+
+
+def describe_file(path: Path) -> dict[str, Any]:
+    return describe_files(path.parent)[path.name]
+
+
+def _finish(folder: Path, manifest: dict[str, Any], report: Report) -> None:
+    """Commit an addition or deletion, and compact when searches would start to feel it."""
+    manifest["generation"] += 1
+    _commit(folder, manifest)
+    rows = sum(entry["rows"] for entry in manifest["segments"])
+    gone = rows - manifest["corpus"]["passages"]
+    if len(manifest["segments"]) > MAX_SEGMENTS or gone > MAX_DELETED * rows:
+        _compact(folder, manifest, report)
+
+
+def _compact(folder: Path, manifest: dict[str, Any], report: Report) -> None:
+    segment = merge(
+        open_segments(folder, manifest),
+        folder / SEGMENTS / f"compact-{secrets.token_hex(4)}",
+        manifest["settings"]["list_limit"],
+        lambda done, total: report("compacting", done, total),
+    )
+    assert segment.rows == manifest["corpus"]["passages"]
+    manifest["segments"] = [_entry(segment)]
+    manifest["generation"] += 1
+    _commit(folder, manifest, keep_building=True)
+
+
+def _commit(folder: Path, manifest: dict[str, Any], keep_building: bool = False) -> None:
+    write_manifest(folder, manifest)
+    if not keep_building:
+        shutil.rmtree(folder / BUILDING, ignore_errors=True)
+    remove_unnamed(folder, manifest)
+
+
+def _entry(segment: Segment) -> dict[str, Any]:
+    return {"name": segment.name, "rows": segment.rows, "files": dict(segment.files)}
+
+
+def _save_encoder(folder: Path, encoder: SparseEncoder, generation: int) -> dict[str, Any]:
+    target = folder / f"encoder-{generation}"
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir()
+    encoder.save(target)
+    return {
+        "config": encoder.config(),
+        "ceiling": encoder.ceiling,
+        "folder": target.name,
+        "files": describe_files(target),
+    }
+
+
+def _content(segment: Segment) -> int:
+    return sum(content_hash(segment.record(row)) for row in range(segment.rows)) % CONTENT_MODULUS
+
+
+def _change_hash(manifest: dict[str, Any], change: int) -> None:
+    value = (int(manifest["corpus"]["hash"], 16) + change) % CONTENT_MODULUS
+    manifest["corpus"]["hash"] = f"{value:032x}"
+
+
+def _generation(folder: Path) -> int:
+    """Of the index that is there, even where it is of another format; 0 where there is none."""
+    if not (folder / MANIFEST).exists():
+        return 0
+    try:
+        return int(read_manifest(folder)["generation"])
+    except UserError:
+        return secrets.randbelow(1 << 30)  # names must differ from the damaged index's

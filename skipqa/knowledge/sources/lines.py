@@ -1,0 +1,51 @@
+"""Lines out of any text file, compressed or not, with a bad one reported and never fatal."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from skipqa.errors import UserError
+from skipqa.knowledge.corpus import BadRow
+
+MAX_LINE_BYTES = 1 << 20  # far beyond any document worth indexing, small beside memory
+
+
+def open_binary(path: Path) -> IO[bytes]:
+    try:
+        if path.suffix == ".gz":
+            return gzip.open(path, "rb")
+        if path.suffix == ".bz2":
+            return bz2.open(path, "rb")  # type: ignore[return-value]
+        return path.open("rb")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+
+
+def read_lines(path: Path, max_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, str] | BadRow]:
+    """(line number from 1, text without its line break) of each line that is UTF-8."""
+    with open_binary(path) as file:
+        number = 0
+        while line := file.readline(max_bytes + 1):
+            number += 1
+            place = f"{path.name}:{number}"
+            if len(line) > max_bytes and not line.endswith(b"\n"):
+                size = len(line)
+                while (rest := file.readline(max_bytes)) and not rest.endswith(b"\n"):
+                    size += len(rest)
+                yield BadRow(place, f"a line of more than {max_bytes >> 20} MB ({size:,} bytes)")
+                continue
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                yield BadRow(place, f"not UTF-8 (byte {error.start})")
+                continue
+            yield number, text.rstrip("\r\n")
+
+
+def file_fingerprint(path: Path) -> str:
+    status = path.stat()
+    return f"{path.resolve()} {status.st_size} {status.st_mtime_ns}"

@@ -1,0 +1,127 @@
+"""One document a row: JSON Lines, CSV and TSV.
+
+A row has `text`; `id` and `title` where it has them (an id is otherwise the line number).
+`contents` and `passage` are read as `text`, because other tools write those.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from skipqa.errors import UserError
+from skipqa.knowledge.corpus import BadRow, Document
+from skipqa.knowledge.sources.lines import file_fingerprint, read_lines
+
+TEXT_FIELDS = ("text", "contents", "passage")
+ID_FIELDS = ("id", "_id", "docid")
+
+
+class JsonLines:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = path.name.partition(".")[0]
+
+    def fingerprint(self) -> str:
+        return file_fingerprint(self.path)
+
+    def read(self) -> Iterator[Document | BadRow]:
+        for line in read_lines(self.path):
+            if isinstance(line, BadRow):
+                yield line
+                continue
+            number, text = line
+            if not text.strip():
+                continue
+            place = f"{self.path.name}:{number}"
+            try:
+                row = json.loads(text)
+            except (ValueError, RecursionError) as error:
+                yield BadRow(place, f"invalid JSON: {error}")
+                continue
+            if not isinstance(row, dict):
+                yield BadRow(place, f"a JSON object was expected, found {type(row).__name__}")
+                continue
+            yield _document(row, self.name, number, place)
+
+
+class Table:
+    """CSV or TSV with a header line; quoted fields may hold line breaks."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = path.name.partition(".")[0]
+        self.delimiter = "\t" if ".tsv" in path.name.lower() else ","
+
+    def fingerprint(self) -> str:
+        return file_fingerprint(self.path)
+
+    def read(self) -> Iterator[Document | BadRow]:
+        skipped: list[BadRow] = []
+        lines = _Numbered(self.path, skipped)
+        reader = csv.reader(lines, delimiter=self.delimiter, strict=True)
+        header: list[str] | None = None
+        while True:
+            first = lines.number + 1
+            try:
+                cells = next(reader, None)
+            except csv.Error as error:
+                yield BadRow(f"{self.path.name}:{first}", f"invalid row: {error}")
+                continue
+            yield from skipped
+            skipped.clear()
+            if cells is None:
+                return
+            if header is None:
+                header = [name.strip().lower() for name in cells]
+                if not set(header) & set(TEXT_FIELDS):
+                    raise UserError(
+                        f"{self.path.name}: the header line names no `text` column, only "
+                        f"{', '.join(header)[:200]}"
+                    )
+            elif len(cells) != len(header):
+                reason = f"{len(cells)} fields, the header has {len(header)}"
+                yield BadRow(f"{self.path.name}:{first}", reason)
+            elif any(cells):
+                row = dict(zip(header, cells, strict=True))
+                yield _document(row, self.name, first, f"{self.path.name}:{first}")
+
+
+class _Numbered:
+    """The readable lines of a file for `csv`, with the number of the last one given out."""
+
+    def __init__(self, path: Path, skipped: list[BadRow]) -> None:
+        self.number = 0
+        self._lines = read_lines(path)
+        self._skipped = skipped
+
+    def __iter__(self) -> _Numbered:
+        return self
+
+    def __next__(self) -> str:
+        for line in self._lines:
+            if isinstance(line, BadRow):
+                self._skipped.append(line)
+                self.number += 1
+            else:
+                self.number, text = line
+                return text + "\n"
+        raise StopIteration
+
+
+def _document(row: Mapping[str, Any], source: str, number: int, place: str) -> Document | BadRow:
+    text = next((row[name] for name in TEXT_FIELDS if name in row), None)
+    if text is None:
+        return BadRow(place, "no `text` field")
+    title = row.get("title", "")
+    if not isinstance(text, str) or not isinstance(title, str | None):
+        return BadRow(place, "`text` and `title` must be strings")
+    if not text.strip():
+        return BadRow(place, "`text` is empty")
+    given = next((row[name] for name in ID_FIELDS if row.get(name) not in (None, "")), number)
+    if not isinstance(given, str | int):
+        return BadRow(place, "`id` must be a string or a whole number")
+    return Document(id=f"{source}:{given}", title=title or "", text=text.strip(), source=source)

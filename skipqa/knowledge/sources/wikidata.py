@@ -1,0 +1,136 @@
+"""A Wikidata JSON dump, streamed: each entity as sentences made of its statements.
+
+The dump is one JSON array with an entity a line. An entity is kept when it has at least
+three properties and its sentences at least fifty words. A statement names its property and
+often its value by number only, so the dump is read twice: the first pass writes every label
+into a database on disk, the second makes the sentences. Memory stays at one entity.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from skipqa.knowledge.corpus import BadRow, Document
+from skipqa.knowledge.sources.lines import file_fingerprint, read_lines
+
+MIN_WORDS = 50
+MIN_PROPERTIES = 3
+MAX_ENTITY_BYTES = 16 << 20  # some entities (countries, papers) are larger than any text row
+
+
+class Wikidata:
+    def __init__(self, path: Path, language: str = "en") -> None:
+        self.path = path
+        self.name = "wikidata"
+        self.language = language
+
+    def fingerprint(self) -> str:
+        return f"{file_fingerprint(self.path)} {self.language}"
+
+    def read(self) -> Iterator[Document | BadRow]:
+        with tempfile.TemporaryDirectory(prefix="skipqa-wikidata-") as folder:
+            labels = _Labels(Path(folder) / "labels.sqlite")
+            labels.fill(self._labels())
+            for place, entity in self._entities():
+                if isinstance(entity, BadRow):
+                    yield entity
+                    continue
+                try:
+                    document = self._document(entity, labels)
+                except (KeyError, TypeError, AttributeError) as error:
+                    yield BadRow(place, f"not an entity: {error!r}")
+                else:
+                    if document is not None:
+                        yield document
+
+    def _labels(self) -> Iterator[tuple[str, str]]:
+        for _, entity in self._entities():
+            if isinstance(entity, dict):
+                label = entity.get("labels", {}).get(self.language, {}).get("value")
+                if label:
+                    yield entity["id"], label
+
+    def _entities(self) -> Iterator[tuple[str, dict[str, Any] | BadRow]]:
+        for line in read_lines(self.path, MAX_ENTITY_BYTES):
+            if isinstance(line, BadRow):
+                yield line.place, line
+                continue
+            number, text = line
+            text = text.strip().rstrip(",")
+            if text in ("", "[", "]"):
+                continue
+            place = f"{self.path.name}:{number}"
+            try:
+                entity = json.loads(text)
+            except (ValueError, RecursionError) as error:
+                yield place, BadRow(place, f"invalid JSON: {error}")
+                continue
+            if isinstance(entity, dict) and isinstance(entity.get("id"), str):
+                yield place, entity
+            else:
+                yield place, BadRow(place, "not an entity: it has no id")
+
+    def _document(self, entity: Mapping[str, Any], labels: _Labels) -> Document | None:
+        """None for what the filter leaves out, which is no fault of the row."""
+        claims = entity.get("claims") or {}
+        label = self._words(entity.get("labels"))
+        if not label or len(claims) < MIN_PROPERTIES:
+            return None
+        sentences = []
+        if description := self._words(entity.get("descriptions")):
+            sentences.append(f"{label}: {description}.")
+        aliases = (entity.get("aliases") or {}).get(self.language, [])
+        if aliases:
+            sentences.append(f"Also called {', '.join(alias['value'] for alias in aliases)}.")
+        for name, statements in claims.items():
+            values = [value for s in statements if (value := self._value(s["mainsnak"], labels))]
+            if values:
+                sentences.append(f"{labels.get(name) or name}: {', '.join(values)}.")
+        text = " ".join(sentences)
+        if len(text.split()) < MIN_WORDS:
+            return None
+        return Document(f"wikidata:{entity['id']}", label, text, "wikidata")
+
+    def _words(self, by_language: Mapping[str, Any] | None) -> str:
+        return (by_language or {}).get(self.language, {}).get("value", "")
+
+    def _value(self, snak: Mapping[str, Any], labels: _Labels) -> str:
+        if snak["snaktype"] != "value":
+            return ""
+        value, kind = snak["datavalue"]["value"], snak["datavalue"]["type"]
+        if kind == "string":
+            return "" if snak.get("datatype") in ("external-id", "commonsMedia", "url") else value
+        if kind == "monolingualtext":
+            return value["text"] if value["language"] == self.language else ""
+        if kind == "time":
+            return value["time"].lstrip("+").partition("T")[0].replace("-00", "")
+        if kind == "quantity":
+            return value["amount"].lstrip("+")
+        if kind == "wikibase-entityid":
+            return labels.get(value["id"])
+        return ""
+
+
+class _Labels:
+    """Entity id -> label, on disk: a full dump has tens of millions."""
+
+    def __init__(self, path: Path) -> None:
+        self._database = sqlite3.connect(path)
+        self._database.execute("PRAGMA synchronous = OFF")  # a scratch file, made anew each time
+        self._database.execute(
+            "CREATE TABLE labels (id TEXT PRIMARY KEY, label TEXT) WITHOUT ROWID"
+        )
+
+    def fill(self, labels: Iterator[tuple[str, str]]) -> None:
+        with self._database:
+            self._database.executemany("INSERT OR REPLACE INTO labels VALUES (?, ?)", labels)
+
+    def get(self, entity_id: str) -> str:
+        found = self._database.execute("SELECT label FROM labels WHERE id = ?", (entity_id,))
+        row = found.fetchone()
+        return row[0] if row else ""
