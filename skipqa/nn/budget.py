@@ -138,7 +138,7 @@ class DifficultyBudget(nn.Module):
         left = place.detach().floor().clamp(max=self.config.grid - 2).long()
         share = place - left
         rho_v, rho_r = (
-            torch.lerp(values[left], values[left + 1], share)
+            torch.lerp(values.take(left), values.take(left + 1), share)
             for values in (self.grid_rho_v, self.grid_rho_r)
         )
         return rho_v, rho_r
@@ -235,6 +235,14 @@ def cost_loss(
     """The second term of eq. 9, lambda_2 = 0.1: what the counts cost, in any one unit."""
     spent = token_cost * allocation.tokens + passage_cost * allocation.passages
     return weight * spent.mean()
+
+
+def flops(config: DiscreteBudgetConfig | DifficultyBudgetConfig) -> int:
+    """FLOPs of one decision, a multiply and an add counted as two."""
+    width = config.visual_width + config.question_width
+    if isinstance(config, DifficultyBudgetConfig):
+        return 2 * width
+    return 2 * config.hidden * (width + config.hidden + 2)
 
 
 def _between(share: Tensor, limits: Range) -> Tensor:

@@ -27,20 +27,6 @@ class DrafterConfig:
     ffn: int = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class RoutingConfig:
-    """When a draft is returned as the answer."""
-
-    threshold: float = 0.82  # tau_SKV
-    # Drafters are overconfident where objects overlap (the paper's "SKV misroutes").
-    counting_threshold: float = 0.91
-
-    def takes_draft(self, question: str, confidence: float) -> bool:
-        counting = question.strip().lower().startswith("how many")
-        bar = max(self.threshold, self.counting_threshold) if counting else self.threshold
-        return confidence > bar
-
-
 class Layer(nn.Module):
     """A pre-norm transformer layer."""
 
@@ -145,7 +131,8 @@ def calibrate_threshold(
     """The threshold that drafts most while losing at most `max_loss` (0.01: one point).
 
     Scores are the benchmark's, in [0, 1], of the drafter and of the full path on the same
-    questions. Where not even the surest drafts pass, the threshold is 1 and nothing is drafted.
+    questions; counting questions are calibrated apart, drafters being overconfident where objects
+    overlap. Where not even the surest drafts pass, the threshold is 1 and nothing is drafted.
     """
     confidence, order = confidence_N.double().sort(descending=True)
     gain = (draft_score_N - full_score_N).double()[order].cumsum(0) / len(order)
@@ -165,3 +152,13 @@ def calibrate_threshold(
         accuracy=full_accuracy + float(gain[last]),
         full_accuracy=full_accuracy,
     )
+
+
+def flops(config: DrafterConfig, question_tokens: int) -> int:
+    """FLOPs of one draft, a multiply and an add counted as two."""
+    inputs = (
+        config.visual_tokens * config.visual_width + question_tokens * config.question_width
+    ) * config.width
+    tokens = 1 + config.visual_tokens + question_tokens
+    per_token = config.width * (4 * config.width + 2 * config.ffn + 2 * tokens)
+    return 2 * (inputs + config.layers * tokens * per_token + config.width * config.answers)

@@ -27,3 +27,8 @@ class Projector(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.out(F.gelu(self.up(tokens)))
+
+
+def flops(config: ProjectorConfig, num_tokens: int) -> int:
+    """FLOPs of one image, a multiply and an add counted as two."""
+    return 2 * num_tokens * config.width * (config.vision_width + config.width)

@@ -91,3 +91,12 @@ def term_flops_loss(weights: Tensor) -> Tensor:
     """SPLADE's sparsity regulariser: the expected cost of a search, sum over terms of the
     squared mean weight over all queries."""
     return weights.flatten(0, -2).mean(0).square().sum()
+
+
+def flops(config: RegionQueryConfig, num_regions: int) -> int:
+    """FLOPs of the queries of one image, a multiply and an add counted as two."""
+    inputs, outputs = config.visual_width, config.vocabulary
+    if config.variant == "B":
+        inputs, outputs = config.visual_width + 4, config.retrieval_width
+    shared = config.question_width * config.hidden
+    return 2 * (shared + num_regions * config.hidden * (inputs + outputs))

@@ -110,3 +110,11 @@ def absolute_budget_loss(logits: Tensor, rho: float, weight: float = 0.5) -> Ten
 def squared_budget_loss(logits: Tensor, rho: float, weight: float = 0.1) -> Tensor:
     """The appendix's regulariser (stage II), mean over the batch."""
     return weight * (logits.sigmoid().mean(-1) - rho).square().mean()
+
+
+def flops(config: SaliencyConfig, num_tokens: int) -> int:
+    """FLOPs of scoring one image, a multiply and an add counted as two."""
+    D, H = config.width, config.hidden
+    if config.variant == "A":
+        return 2 * (num_tokens * (D * H + H) + D * H)
+    return 2 * (num_tokens * D + 2 * D * H + H * H)

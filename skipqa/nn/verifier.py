@@ -7,7 +7,6 @@ the kept set (inference) or gates that tend to it (training). It neither retriev
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -23,7 +22,7 @@ class VerifierConfig:
     visual_width: int
     hidden: int = 512
     threshold: float = 0.5  # tau_nu
-    least_coverage: float = 0.25  # of the passage budget; below it rejected passages are recalled
+    min_passages: int = 2  # fewer than this and rejected passages are recalled
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +58,8 @@ class Verifier(nn.Module):
     def judge(self, logits_K: Tensor, budget: int) -> Verdict:
         """The hard form, for one question: at most `budget` passages, the best first.
 
-        A passage under the threshold is recalled only while fewer than `least_coverage` of the
-        budget are kept: the paper's "speculative" rejection.
+        A passage under the threshold is recalled only while fewer than `min_passages` are kept:
+        the paper's "speculative" rejection.
         """
         order = torch.argsort(logits_K, descending=True, stable=True)
         count = int(self._kept_count(logits_K, budget))
@@ -76,11 +75,17 @@ class Verifier(nn.Module):
 
     def _kept_count(self, logits: Tensor, budget: int) -> Tensor:
         limit = min(budget, logits.shape[-1])
-        floor = min(math.ceil(self.config.least_coverage * budget), limit)
-        return (logits.sigmoid() >= self.config.threshold).sum(-1).clamp(floor, limit)
+        least = min(self.config.min_passages, limit)
+        return (logits.sigmoid() >= self.config.threshold).sum(-1).clamp(least, limit)
 
 
 def distillation_loss(logits: Tensor, oracle: Tensor) -> Tensor:
     """Stage IV: cross-entropy against the dense oracle's soft labels (eq. D.4), clipped to
     [0, 1] because one passage alone may do better than all together."""
     return F.binary_cross_entropy_with_logits(logits, oracle.clamp(0, 1))
+
+
+def flops(config: VerifierConfig, num_passages: int) -> int:
+    """FLOPs for one question, a multiply and an add counted as two."""
+    shared = (config.width + config.visual_width) * config.hidden
+    return 2 * (shared + num_passages * (3 * config.width + 1) * config.hidden)

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from skipqa.nn.drafter import (
     Drafter,
     DrafterConfig,
-    RoutingConfig,
     calibrate_threshold,
     fit_temperature,
 )
@@ -80,13 +79,3 @@ def test_threshold_loses_no_more_than_allowed_and_drafts_the_most(
         other_accuracy, other_rate = routed(other)
         if other_accuracy >= found.full_accuracy - max_loss:
             assert other_rate <= found.draft_rate + 1e-9
-
-
-def test_counting_questions_need_more() -> None:
-    routing = RoutingConfig()
-    assert routing.takes_draft("What colour is it?", 0.83)
-    assert not routing.takes_draft("What colour is it?", 0.82)  # strictly above
-    assert not routing.takes_draft("  How many boats are there?", 0.90)
-    assert routing.takes_draft("how many boats are there?", 0.92)
-    strict = RoutingConfig(threshold=0.95)  # a stricter calibration also binds counting
-    assert not strict.takes_draft("how many boats?", 0.93)

@@ -1,0 +1,77 @@
+"""FLOPs and memory counted by running: on any device, also on `meta`, where nothing is computed.
+
+Enters: a callable. Leaves: what torch's counter saw, a multiply and an add counted as two,
+matrix products and convolutions only; and the largest sum of living tensors. The analytic models
+stand beside the networks they describe; tests hold them to these counts.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+from torch.utils.flop_counter import FlopCounterMode
+
+
+def _attention_flops(
+    query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any
+) -> int:
+    return 2 * query.numel() * key[-2] + 2 * query[:-1].numel() * key[-2] * value[-1]
+
+
+# torch's counter knows the attention kernels of GPUs, not the one of CPUs.
+_CPU_ATTENTION = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops}
+
+
+def count_flops(run: Callable[[], Any]) -> int:
+    with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=_CPU_ATTENTION) as counter:
+        run()
+    return counter.get_total_flops()
+
+
+def peak_activation_bytes(run: Callable[[], Any]) -> int:
+    """The most bytes alive at once among tensors made while running; weights made before and
+    whatever a fused kernel keeps inside do not count."""
+    with torch.no_grad(), _LivingTensors() as living:
+        result = run()
+    del result
+    return living.peak
+
+
+class _LivingTensors(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        # What enters from outside was made before: a view of it is no new memory.
+        entering = {
+            x.untyped_storage()._cdata for x in tree_iter((args, kwargs)) if isinstance(x, Tensor)
+        }
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_iter(result):
+            if isinstance(leaf, Tensor):
+                self._watch(leaf, entering)
+        return result
+
+    def _watch(self, tensor: Tensor, entering: set[int]) -> None:
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._known or key in entering:
+            return
+        self._known.add(key)
+        self.now += size
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(storage, self._forget, key, size)
+
+    def _forget(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.now -= size
