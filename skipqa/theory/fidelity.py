@@ -1,0 +1,74 @@
+"""Saliency fidelity: does QVS score what a token is worth? (the paper's assumption 2)
+
+Enters: any model as a function from visual tokens to the log-probability of the right answer,
+and the saliency of the same tokens. Leaves: eta and Spearman's correlation between saliency and
+the counterfactual proxy: the log-probability lost when a token becomes the mean token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from skipqa.errors import UserError
+
+LogProb = Callable[[Tensor], Tensor]  # tokens [B, V, D] -> log p(right answer) [B]
+
+
+@torch.no_grad()
+def counterfactual_worth(log_prob: LogProb, tokens_VD: Tensor, batch: int = 64) -> Tensor:
+    """[V], in nats: log p with all tokens minus log p with token i replaced by the mean token."""
+    mean_D = tokens_VD.mean(0)
+    whole = log_prob(tokens_VD[None])
+    worth = []
+    for positions in torch.arange(len(tokens_VD)).split(batch):
+        ablated_BVD = tokens_VD.expand(len(positions), -1, -1).clone()
+        ablated_BVD[torch.arange(len(positions)), positions] = mean_D
+        worth.append(whole - log_prob(ablated_BVD))
+    return torch.cat(worth)
+
+
+@dataclass(frozen=True, slots=True)
+class Fidelity:
+    """Over a data set. `eta` compares the numbers as they are, as the paper does; a score in
+    [0, 1] and a proxy in nats need not share a scale, so `eta_calibrated` compares after the one
+    affine map of all scores that fits the proxy best, which changes no ranking."""
+
+    eta: float
+    eta_calibrated: float
+    spearman: float  # mean over questions
+    num_questions: int
+
+
+def saliency_fidelity(pairs: Iterable[tuple[Tensor, Tensor]]) -> Fidelity:
+    """Each pair: saliency [V] and counterfactual worth [V] of one question."""
+    questions = [(saliency.double(), worth.double()) for saliency, worth in pairs]
+    if not questions:
+        raise UserError("saliency fidelity needs at least one question")
+    saliency = torch.cat([s for s, _ in questions])
+    worth = torch.cat([w for _, w in questions])
+    design = torch.stack((saliency, torch.ones_like(saliency)), dim=1)
+    fitted = design @ torch.linalg.lstsq(design, worth[:, None], driver="gelsd").solution[:, 0]
+    return Fidelity(
+        eta=float((saliency - worth).abs().max()),
+        eta_calibrated=float((fitted - worth).abs().max()),
+        spearman=sum(spearman(s, w) for s, w in questions) / len(questions),
+        num_questions=len(questions),
+    )
+
+
+def spearman(a: Tensor, b: Tensor) -> float:
+    """Pearson's correlation of ranks, ties sharing their mean rank; 0 where a side is constant."""
+    ranks = torch.stack([_ranks(x) for x in (a, b)])
+    centred = ranks - ranks.mean(1, keepdim=True)
+    scale = centred.norm(dim=1).prod()
+    return float((centred[0] @ centred[1]) / scale) if scale > 0 else 0.0
+
+
+def _ranks(x: Tensor) -> Tensor:
+    _, group, sizes = x.unique(return_inverse=True, return_counts=True)
+    last = sizes.cumsum(0).double()
+    return (last - (sizes.double() - 1) / 2)[group]
