@@ -95,10 +95,10 @@ def evaluate(
                 else score(row["question"], candidate, references, kind, bem)
             )
         except ValueError as error:
-            raise UserError(f"row {number}: {error}") from error
+            raise UserError(f"row {number} cannot be scored: {error}") from error
         every.append(value)
         groups["perQuestionType"][kind].append(value)
-        groups["perSplit"][row["encyclopedic_vqa_split"]].append(value)
+        groups["perSplit"][row.get("encyclopedic_vqa_split", "")].append(value)
     means: dict[str, Any] = {
         name: {kind: _percent(values) for kind, values in by_kind.items()}
         for name, by_kind in groups.items()

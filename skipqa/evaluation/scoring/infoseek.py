@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from skipqa.errors import UserError
 from skipqa.evaluation.scoring.report import Pairing, Report, named
 from skipqa.evaluation.scoring.text import squad_normalise
 
@@ -85,9 +86,11 @@ def evaluate(
         reference = reference_of[row["data_id"]]
         kind = question_types[row["data_id"]]
         split = SPLITS[0] if reference["data_split"].endswith(SPLITS[0]) else SPLITS[1]
-        scores[split][_SHORT.get(kind.lower(), "string")].append(
-            score(row["prediction"], kind, reference["answer_eval"])
-        )
+        try:
+            value = score(row["prediction"], kind, reference["answer_eval"])
+        except (ValueError, TypeError, LookupError) as error:
+            raise UserError(f"{row['data_id']} cannot be scored: {error}") from error
+        scores[split][_SHORT.get(kind.lower(), "string")].append(value)
     splits = {f"{split}_score": _split_score(by_kind) for split, by_kind in scores.items()}
     final = harmonic_mean(*(split["score"] for split in splits.values()))
     pairing = Pairing.of((row["data_id"] for row in predictions), reference_of)

@@ -1,0 +1,143 @@
+"""skipqa score: the official score of a predictions file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from skipqa.cli.console import err, out, print_json, working
+from skipqa.errors import UserError
+
+if TYPE_CHECKING:
+    from skipqa.evaluation.scoring.report import Report
+
+# benchmark -> (options it needs, options it may have)
+OPTIONS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "okvqa": (("predictions", "annotations"), ("questions",)),
+    "vqav2": (("predictions", "annotations"), ("questions",)),
+    "aokvqa": (("predictions", "annotations"), ()),
+    "infoseek": (("predictions", "references", "qtypes"), ()),
+    "evqa": (("predictions", "references"), ("bem",)),
+    "viquae": (("predictions", "references"), ()),
+    "viquae-retrieval": (("qrels", "run"), ()),
+}
+
+
+def score(
+    benchmark: Annotated[
+        str, typer.Argument(help=f"One of {', '.join(OPTIONS)}.", show_default=False)
+    ],
+    predictions: Annotated[
+        Path | None, typer.Option(help="Predictions, in the benchmark's own layout.")
+    ] = None,
+    annotations: Annotated[
+        Path | None, typer.Option(help="Annotations (okvqa, vqav2, aokvqa).")
+    ] = None,
+    questions: Annotated[Path | None, typer.Option(help="Questions (okvqa, vqav2).")] = None,
+    references: Annotated[
+        Path | None, typer.Option(help="The data set with its answers (infoseek, evqa, viquae).")
+    ] = None,
+    qtypes: Annotated[Path | None, typer.Option(help="Question types (infoseek).")] = None,
+    bem: Annotated[
+        Path | None, typer.Option(help="Folder of the BEM model (evqa); else exact match alone.")
+    ] = None,
+    qrels: Annotated[
+        Path | None, typer.Option(help="Relevant passages, JSON or TREC (viquae-retrieval).")
+    ] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="Retrieved passages, JSON or TREC (viquae-retrieval).")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Score a predictions file exactly as the benchmark's official code does, in percent.
+
+    Where a benchmark has no predictions file of its own (evqa, viquae): a JSON list in row
+    order, or a JSON object id -> answer (evqa: the row number, from 0).
+
+    Examples:
+
+      skipqa score okvqa --predictions p.json --questions q.json --annotations a.json
+
+      skipqa score aokvqa --predictions predictions_val.json --annotations aokvqa_v1p0_val.json
+
+      skipqa score infoseek --predictions p.jsonl --references infoseek_val.jsonl --qtypes
+      infoseek_val_qtype.jsonl --json
+
+      skipqa score evqa --predictions p.json --references test.csv
+
+      skipqa score viquae --predictions p.json --references test.jsonl
+    """
+    given = {
+        "predictions": predictions,
+        "annotations": annotations,
+        "questions": questions,
+        "references": references,
+        "qtypes": qtypes,
+        "bem": bem,
+        "qrels": qrels,
+        "run": run,
+    }
+    files = {name: path for name, path in given.items() if path is not None}
+    _check_options(benchmark, files)
+    with working(f"scoring {benchmark}"):
+        report = _score(benchmark, files)
+    for note in report.notes:
+        err.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
+    if json:
+        print_json(report.as_dict())
+    else:
+        show(report)
+
+
+def show(report: Report) -> None:
+    from rich.table import Table
+
+    pairing = report.pairing
+    table = Table(
+        report.benchmark,
+        title=f"{pairing.num_questions} questions, {pairing.num_predictions} predictions",
+        title_justify="left",
+    )
+    table.add_column("percent", justify="right")
+    for name, value in report.scores.items():
+        if not isinstance(value, Mapping):
+            table.add_row(name, f"{value:.2f}")
+            continue
+        table.add_row(name, "")
+        for group, part in value.items():
+            table.add_row(f"  {group}", f"{part:.2f}")
+    out.print(table)
+
+
+def _check_options(benchmark: str, files: Mapping[str, Path]) -> None:
+    if benchmark not in OPTIONS:
+        raise UserError(f"unknown benchmark {benchmark!r}: use one of {', '.join(OPTIONS)}")
+    needed, possible = OPTIONS[benchmark]
+    for name in needed:
+        if name not in files:
+            raise UserError(f"skipqa score {benchmark} needs --{name}")
+    for name in files:
+        if name not in needed + possible:
+            raise UserError(f"skipqa score {benchmark} has no use for --{name}")
+
+
+def _score(benchmark: str, files: Mapping[str, Path]) -> Report:
+    from skipqa.evaluation.scoring import bem, from_files
+
+    match benchmark:
+        case "okvqa" | "vqav2":
+            return from_files.score_vqa(benchmark, **files)
+        case "aokvqa":
+            return from_files.score_aokvqa(**files)
+        case "infoseek":
+            return from_files.score_infoseek(**files)
+        case "evqa":
+            scorer = bem.load(files["bem"]) if "bem" in files else None
+            return from_files.score_evqa(files["predictions"], files["references"], scorer)
+        case "viquae":
+            return from_files.score_viquae(**files)
+        case _:
+            return from_files.score_retrieval(**files)

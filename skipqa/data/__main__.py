@@ -1,0 +1,90 @@
+"""`python -m skipqa.data`: list the official files and fetch them."""
+
+from __future__ import annotations
+
+import json as json_format
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TransferSpeedColumn,
+)
+
+from skipqa.data import download
+from skipqa.errors import UserError
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command("list")
+def list_collections(json: Json = False) -> None:
+    """What can be fetched, and what has to be fetched by hand.
+
+    Example: python -m skipqa.data list
+    """
+    found = download.manifest().values()
+    if json:
+        urls = {c.name: [source.url for source in c.sources] for c in found}
+        print(json_format.dumps(urls, indent=2))
+        return
+    for collection in found:
+        print(f"{collection.name}  ({collection.page})")
+        for source in collection.sources:
+            print(f"  {source.url}")
+        for what, where in collection.by_hand.items():
+            print(f"  by hand: {what}: {where}")
+
+
+@app.command()
+def fetch(
+    name: Annotated[str, typer.Argument(help="A name from `list`.", show_default=False)],
+    to: Annotated[Path, typer.Option(help="The folder for the files.", show_default=False)],
+    json: Json = False,
+) -> None:
+    """Download a collection; a broken download continues where it stopped.
+
+    Example: python -m skipqa.data fetch okvqa --to data/okvqa
+    """
+    known = download.manifest()
+    if name not in known:
+        raise UserError(f"unknown collection {name!r}: use one of {', '.join(known)}")
+    collection = known[name]
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, TransferSpeedColumn(), console=Console(stderr=True)) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def show(file: str, done: int, total: int | None) -> None:
+            if file not in tasks:
+                tasks[file] = bars.add_task(file)
+            bars.update(tasks[file], completed=done, total=total)
+
+        new = download.fetch(collection, to, show)
+    if json:
+        print(json_format.dumps({"folder": str(to), "new": [source.name for source in new]}))
+    else:
+        print(f"{name} is in {to} ({len(new)} of {len(collection.sources)} files were new)")
+    if collection.images:
+        print(f"its images: python -m skipqa.data fetch {collection.images}", file=sys.stderr)
+    for what, where in collection.by_hand.items():
+        print(f"by hand: {what}: {where}", file=sys.stderr)
+
+
+def run() -> None:
+    try:
+        app()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,153 @@
+"""Intervals and comparisons by the bootstrap: scores enter, small tables leave.
+
+Scores are one number a question, in any unit; two systems are compared on the same
+questions in the same order. Every result depends on its seed alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from skipqa.errors import UserError
+
+RESAMPLES = 10_000
+LEVEL = 0.95
+_CHUNK = 1 << 22  # numbers drawn at once: 32 MB
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    mean: float
+    low: float
+    high: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How much better the first system is; `p_value` is two-sided, at least 2/(resamples+1)."""
+
+    difference: float
+    low: float
+    high: float
+    p_value: float
+    count: int
+
+
+def mean_interval(
+    scores: ArrayLike, *, level: float = LEVEL, resamples: int = RESAMPLES, seed: int = 0
+) -> Interval:
+    """The mean and its percentile bootstrap interval."""
+    values = _as_scores(scores)
+    means = resampled_means(values, resamples, seed)
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(values.mean()), float(low), float(high), len(values))
+
+
+def paired_bootstrap(
+    first: ArrayLike,
+    second: ArrayLike,
+    *,
+    level: float = LEVEL,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Comparison:
+    """The mean difference over questions, resampled question by question.
+
+    The p value is twice the share of resamples that do not favour the side that the data
+    favour, with one resample added on each side so that it is never zero.
+    """
+    one, two = _as_scores(first), _as_scores(second)
+    if len(one) != len(two):
+        raise UserError(f"a paired comparison needs equal lengths, not {len(one)} and {len(two)}")
+    differences = one - two
+    means = resampled_means(differences, resamples, seed)
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    against = min(np.count_nonzero(means <= 0), np.count_nonzero(means >= 0))
+    p_value = min(1.0, 2 * (against + 1) / (resamples + 1))
+    return Comparison(float(differences.mean()), float(low), float(high), p_value, len(one))
+
+
+def by_group(
+    scores: ArrayLike,
+    groups: Sequence[Hashable],
+    *,
+    level: float = LEVEL,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> dict[Hashable, Interval]:
+    """An interval for each group, in order of first appearance."""
+    values = _as_scores(scores)
+    return {
+        group: mean_interval(values[rows], level=level, resamples=resamples, seed=seed)
+        for group, rows in _rows_of(groups, len(values)).items()
+    }
+
+
+def compare_by_group(
+    first: ArrayLike,
+    second: ArrayLike,
+    groups: Sequence[Hashable],
+    *,
+    level: float = LEVEL,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> dict[Hashable, Comparison]:
+    """A paired comparison within each group, in order of first appearance."""
+    one, two = _as_scores(first), _as_scores(second)
+    return {
+        group: paired_bootstrap(one[rows], two[rows], level=level, resamples=resamples, seed=seed)
+        for group, rows in _rows_of(groups, len(one)).items()
+    }
+
+
+def bins(values: ArrayLike, edges: Sequence[float]) -> list[str]:
+    """A label for each value, such as popularity: edges (10, 100) give "<10", "10-100", ">=100".
+
+    An edge belongs to the bin above it.
+    """
+    if list(edges) != sorted(set(edges)) or not edges:
+        raise UserError(f"bin edges must increase, not {list(edges)}")
+    inner = [f"{low:g}-{high:g}" for low, high in pairwise(edges)]
+    labels = [f"<{edges[0]:g}", *inner, f">={edges[-1]:g}"]
+    return [labels[i] for i in np.searchsorted(edges, np.asarray(values), side="right")]
+
+
+def resampled_means(
+    values: NDArray[np.float64], resamples: int = RESAMPLES, seed: int = 0
+) -> NDArray[np.float64]:
+    """Means of samples of the same size, drawn with replacement.
+
+    Drawing how often each distinct value occurs is the same as drawing rows, and far
+    cheaper: accuracies take few values however many questions there are.
+    """
+    distinct, counts = np.unique(values, return_counts=True)
+    generator = np.random.default_rng(seed)
+    rows = max(1, _CHUNK // len(distinct))
+    sizes = [min(rows, resamples - start) for start in range(0, resamples, rows)]
+    shares = counts / len(values)
+    chunks = [generator.multinomial(len(values), shares, size=size) @ distinct for size in sizes]
+    return np.concatenate(chunks) / len(values)
+
+
+def _as_scores(scores: ArrayLike) -> NDArray[np.float64]:
+    values = np.asarray(scores, dtype=np.float64)
+    if values.ndim != 1 or not len(values):
+        raise UserError("statistics need a non-empty list of scores")
+    if not np.isfinite(values).all():
+        raise UserError("statistics need finite scores; some are NaN or infinite")
+    return values
+
+
+def _rows_of(groups: Sequence[Hashable], length: int) -> dict[Hashable, NDArray[np.int64]]:
+    if len(groups) != length:
+        raise UserError(f"{len(groups)} groups for {length} scores")
+    rows: dict[Hashable, list[int]] = {}
+    for row, group in enumerate(groups):
+        rows.setdefault(group, []).append(row)
+    return {group: np.array(found) for group, found in rows.items()}
