@@ -90,7 +90,7 @@ def fetch(
         else:
             path.rename(folder / source.name)
             files = [source.name]
-        _tag(source, folder).unlink(missing_ok=True)  # last, so that a kill costs no download
+        _tag(path).unlink(missing_ok=True)  # last, so that a kill costs no download
         lock[source.name] = {
             "url": source.url,
             "sha256": digest,
@@ -109,7 +109,8 @@ def _is_here(source: Source, folder: Path, lock: Mapping[str, Any]) -> bool:
 
 def _download(source: Source, folder: Path, progress: Progress) -> Path:
     """The whole file as `.part`, continued where the server still has the same version."""
-    part, tag = _part(source, folder), _tag(source, folder)
+    part = folder / f"{source.name}.part"
+    tag = _tag(part)
     done = part.stat().st_size if part.is_file() and tag.is_file() else 0
     headers = {"User-Agent": "skipqa"}
     if done:
@@ -162,7 +163,7 @@ def _check(source: Source, part: Path, lock: Mapping[str, Any]) -> str:
     digest = sha256_of(part)
     known = source.sha256 or lock.get(source.name, {}).get("sha256")
     if known is not None and digest != known:
-        part.unlink()
+        _forget(part)
         origin = "its publisher states" if source.sha256 else f"{LOCK} holds from the first time"
         raise UserError(
             f"{source.name} has sha256 {digest[:12]}…, but {origin} {known[:12]}…: the download "
@@ -171,13 +172,14 @@ def _check(source: Source, part: Path, lock: Mapping[str, Any]) -> str:
     return digest
 
 
-def _part(source: Source, folder: Path) -> Path:
-    return folder / f"{source.name}.part"
+def _tag(part: Path) -> Path:
+    """Beside a `.part`: the server's name for the version that it is a beginning of."""
+    return part.with_name(f"{part.name}.tag")
 
 
-def _tag(source: Source, folder: Path) -> Path:
-    """Holds the server's name for the version that `.part` is a beginning of."""
-    return folder / f"{source.name}.part.tag"
+def _forget(part: Path) -> None:
+    part.unlink()
+    _tag(part).unlink(missing_ok=True)
 
 
 def _unpack(source: Source, archive: Path, folder: Path) -> list[str]:
@@ -198,7 +200,7 @@ def _unpack(source: Source, archive: Path, folder: Path) -> list[str]:
             partial.rename(target)
             names.append(name)
     except (zipfile.BadZipFile, tarfile.TarError, EOFError) as error:
-        archive.unlink()
+        _forget(archive)
         raise UserError(
             f"{source.name} is no readable archive ({error}); it was deleted"
         ) from error
