@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, BinaryIO
+from typing import IO, Any
 
 from skipqa.assets import sha256_of
 from skipqa.errors import UserError
@@ -136,26 +136,22 @@ def _download(source: Source, folder: Path, progress: Progress) -> Path:
             tag.unlink(missing_ok=True)
         length = response.headers.get("Content-Length")
         total = done + int(length) if length else None
+        broken = False
         with part.open("ab" if done else "wb") as file:
-            for block in _blocks(response):
-                file.write(block)
-                done += len(block)
-                progress(source.name, done, total)
-    if total is not None and done < total:
+            try:
+                while block := response.read(_BLOCK):
+                    file.write(block)
+                    done += len(block)
+                    progress(source.name, done, total)
+            except (ConnectionError, TimeoutError, http.client.HTTPException):
+                broken = True
+    if broken or (total is not None and done < total):
+        size = "an unknown number of" if total is None else f"{total:,}"
         raise UserError(
-            f"{source.name} broke off at {done:,} of {total:,} bytes: run the same command again "
+            f"{source.name} broke off at {done:,} of {size} bytes: run the same command again "
             "to continue"
         )
     return part
-
-
-def _blocks(response: BinaryIO) -> Iterator[bytes]:
-    """The body until it ends or the connection does; the caller counts what came."""
-    try:
-        while block := response.read(_BLOCK):
-            yield block
-    except (ConnectionError, TimeoutError, http.client.HTTPException):
-        return
 
 
 def _check(source: Source, part: Path, lock: Mapping[str, Any]) -> str:

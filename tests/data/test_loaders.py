@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from skipqa.data import DATA_SETS, DataSet, Example
 from skipqa.errors import UserError
-from skipqa.evaluation.scoring import from_files
+from skipqa.evaluation.scoring import from_files, per_example
 
 IMAGES = Path("images")
 
@@ -216,6 +217,18 @@ def test_a_part_can_be_written_and_scored(loaded: Loaded, tmp_path: Path) -> Non
         case "viquae":
             report = from_files.score_viquae(predictions, folder / "validation.jsonl")
             assert report.scores["f1"] == 100.0
+
+
+def test_one_answer_scores_as_the_files_do(loaded: Loaded) -> None:
+    data_set, _, examples = loaded
+    for example in examples:
+        right = " and ".join(example.answers[0].split("&&"))
+        assert per_example.score(data_set.name, example, right) == 1.0
+        assert per_example.score(data_set.name, example, "zebra") == 0.0
+    with pytest.raises(UserError, match="keeps the answers back"):
+        per_example.score(data_set.name, replace(examples[0], answers=()), "zebra")
+    with pytest.raises(UserError, match="no score for the data set 'gqa'"):
+        per_example.score("gqa", examples[0], "zebra")
 
 
 def test_image_paths_follow_the_official_layouts(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import typer
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from skipqa.cli.score import score
@@ -272,6 +274,19 @@ def test_bad_predictions_give_one_clear_line(vqa: list[object], name: str) -> No
     contents, expected = BAD_FILES[name]
     Path(str(vqa[-1])).write_bytes(contents)
     assert expected in complaint("okvqa", *vqa)
+
+
+@given(st.data())
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_bytes_score_or_give_one_line(vqa: list[object], data: st.DataObject) -> None:
+    """Damage the file anywhere: never a traceback."""
+    good = b'[{"question_id": 1, "answer": "dog"}, {"question_id": 2, "answer": "cat"}]'
+    start, end = sorted(
+        (data.draw(st.integers(0, len(good))), data.draw(st.integers(0, len(good))))
+    )
+    Path(str(vqa[-1])).write_bytes(good[:start] + data.draw(st.binary(max_size=5)) + good[end:])
+    result = run("okvqa", *vqa)
+    assert result.exit_code == 0 or isinstance(result.exception, UserError), result.exception
 
 
 def test_byte_order_mark_is_no_fault(vqa: list[object]) -> None:
