@@ -94,13 +94,11 @@ def score(
 
 def show(report: Report) -> None:
     from rich.table import Table
+    from rich.text import Text
 
     pairing = report.pairing
-    table = Table(
-        report.benchmark,
-        title=f"{pairing.num_questions} questions, {pairing.num_predictions} predictions",
-        title_justify="left",
-    )
+    out.print(f"{pairing.num_questions} questions, {pairing.num_predictions} predictions")
+    table = Table(report.benchmark)
     table.add_column("percent", justify="right")
     for name, value in report.scores.items():
         if not isinstance(value, Mapping):
@@ -108,7 +106,7 @@ def show(report: Report) -> None:
             continue
         table.add_row(name, "")
         for group, part in value.items():
-            table.add_row(f"  {group}", f"{part:.2f}")
+            table.add_row(Text(f"  {group}"), f"{part:.2f}")
     out.print(table)
 
 

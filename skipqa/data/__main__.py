@@ -52,6 +52,9 @@ def fetch(
 ) -> None:
     """Download a collection; a broken download continues where it stopped.
 
+    A sha256 that the publisher states is enforced. Where none is stated, the sha256 of the
+    first download is written into skipqa-data.lock and enforced from then on.
+
     Example: python -m skipqa.data fetch okvqa --to data/okvqa
     """
     known = download.manifest()

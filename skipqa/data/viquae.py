@@ -9,6 +9,7 @@ from typing import Any
 from skipqa.data.example import Example, QuestionId
 from skipqa.data.files import check_object, check_rows, read_jsonl, write_json, write_jsonl
 from skipqa.data.official import official_file, require_split
+from skipqa.errors import UserError
 
 SCORING_FIELDS = {"id": str, "output": dict}
 FIELDS = {**SCORING_FIELDS, "input": str, "image": str}
@@ -50,7 +51,10 @@ def read_references(path: Path) -> list[dict[str, Any]]:
 def _read(path: Path, fields: Mapping[str, type]) -> list[dict[str, Any]]:
     rows = check_rows(str(path), read_jsonl(path), fields)
     for row in rows:
-        check_object(f"{path} question {row['id']} output", row["output"], {"answer": list})
+        where = f"{path} question {row['id']} output"
+        check_object(where, row["output"], {"answer": list})
+        if not all(isinstance(answer, str) for answer in row["output"]["answer"]):
+            raise UserError(f"{where}: every answer must be a string")
     return rows
 
 

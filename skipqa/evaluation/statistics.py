@@ -39,6 +39,16 @@ class Comparison:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class SeedSpread:
+    """One score under several seeds; `spread` is the largest minus the smallest."""
+
+    mean: float
+    deviation: float  # of the sample, 0 for a single seed
+    spread: float
+    count: int
+
+
 def mean_interval(
     scores: ArrayLike, *, level: float = LEVEL, resamples: int = RESAMPLES, seed: int = 0
 ) -> Interval:
@@ -104,6 +114,13 @@ def compare_by_group(
         group: paired_bootstrap(one[rows], two[rows], level=level, resamples=resamples, seed=seed)
         for group, rows in _rows_of(groups, len(one)).items()
     }
+
+
+def across_seeds(scores: ArrayLike) -> SeedSpread:
+    """How much a system's score depends on the seed that trained or ran it."""
+    values = _as_scores(scores)
+    deviation = values.std(ddof=1) if len(values) > 1 else 0.0
+    return SeedSpread(float(values.mean()), float(deviation), float(np.ptp(values)), len(values))
 
 
 def bins(values: ArrayLike, edges: Sequence[float]) -> list[str]:

@@ -105,6 +105,12 @@ def test_groups_keep_order_and_split_scores() -> None:
     assert compared["y"].difference == 0.0
 
 
+def test_seeds() -> None:
+    found = statistics.across_seeds([57.0, 58.0, 59.0])
+    assert (found.mean, found.deviation, found.spread, found.count) == (58.0, 1.0, 2.0, 3)
+    assert statistics.across_seeds([57.0]).deviation == 0.0
+
+
 def test_bins_put_edges_above() -> None:
     assert statistics.bins([1, 9, 10, 99, 100, 5000], (10, 100)) == [
         "<10",

@@ -88,7 +88,7 @@ def evaluate(
         split = SPLITS[0] if reference["data_split"].endswith(SPLITS[0]) else SPLITS[1]
         try:
             value = score(row["prediction"], kind, reference["answer_eval"])
-        except (ValueError, TypeError, LookupError) as error:
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise UserError(f"{row['data_id']} cannot be scored: {error}") from error
         scores[split][_SHORT.get(kind.lower(), "string")].append(value)
     splits = {f"{split}_score": _split_score(by_kind) for split, by_kind in scores.items()}
