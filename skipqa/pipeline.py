@@ -18,8 +18,9 @@ from PIL import Image
 from skipqa.assets import Report
 from skipqa.backbones.pocket import Pocket
 from skipqa.config import Config, preset
+from skipqa.errors import UserError
 from skipqa.image import open_image
-from skipqa.knowledge.index import Index
+from skipqa.knowledge import Index, default_index_path
 from skipqa.stages.budget import budget
 from skipqa.stages.decode import decode
 from skipqa.stages.draft import draft
@@ -111,7 +112,7 @@ class Pipeline:
             verified = verify(retrieved, asked, regions, backbone, config.verify, record)
 
         with trace.stage("fuse") as record:
-            fused = fuse(kept, verified, config.fuse, record)
+            fused = fuse(kept, asked, verified, config.fuse, record)
 
         with trace.stage("decode") as record:
             text = decode(asked, regions, verified, fused, backbone, config.decode, record)
@@ -131,8 +132,8 @@ def load(
     report: Report = lambda _: None,
 ) -> Pipeline:
     """A pipeline of a preset over an index, the default one where none is named."""
-    from skipqa.knowledge.index import default_index_path
-
     config = preset(name, overrides)
-    opened = Index.open(index if index is not None else default_index_path())
+    if index is None and not default_index_path().is_dir():
+        raise UserError("the default index is not built yet: run `skipqa setup` once")
+    opened = Index.open(default_index_path() if index is None else index)
     return Pipeline(Pocket(config.encode, report), opened, config)

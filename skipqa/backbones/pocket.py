@@ -1,7 +1,7 @@
 """The pocket backbone: EfficientNet-Lite2, MiniLM and SmolLM2-135M on a laptop's CPU.
 
 Enters: an image, texts, a prompt. Leaves: visual tokens with their evidence, text states and
-embeddings, a continuation, each with the FLOPs it cost. It knows the three networks and
+embeddings, a completion, each with the FLOPs it cost. It knows the three networks and
 nothing of the stages that use them.
 
 Shapes: V = G * G cells of the finest scale, C concepts, d text width.
@@ -29,7 +29,6 @@ from skipqa.types import VisualTokens
 CELL = 32  # pixels a side at the network's last stride
 NATIVE_CELLS = 8  # the view that the network was trained on, 256 / 32
 MAX_TEXT_TOKENS = 128
-SYSTEM_PROMPT = "You answer questions about a picture briefly, using the facts given."
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class EncodedTexts:
 
 
 @dataclass(frozen=True, slots=True)
-class Continuation:
+class Completion:
     text: str
     prompt_tokens: int
     new_tokens: int
@@ -138,18 +137,20 @@ class Pocket:
         return EncodedTexts(embeddings, tuple(states), flops)
 
     @torch.inference_mode()
-    def continue_chat(self, prompt: str, max_new_tokens: int) -> Continuation:
-        """The decoder's greedy reply to one user message."""
-        chat = (
-            f"<|im_start|>system\n{SYSTEM_PROMPT}<|im_end|>\n"
-            f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
-        )
-        ids = self.decoder_tokenizer.encode(chat).ids
-        stop = [self.decoder_tokenizer.token_to_id(t) for t in ("<|im_end|>", "<|endoftext|>")]
+    def complete(self, prompt: str, max_new_tokens: int) -> Completion:
+        """The decoder's greedy completion of the prompt's last line."""
+        ids = self.decoder_tokenizer.encode(prompt).ids
         embedded = self.decoder.embedding(torch.tensor([ids]))
-        generated = self.decoder.generate(embedded, max_new_tokens, stop)
+        generated = self.decoder.generate(embedded, max_new_tokens, self._line_ends)
         text = self.decoder_tokenizer.decode(generated.tokens).strip()
-        return Continuation(text, len(ids), len(generated.tokens), generated.flops)
+        return Completion(text, len(ids), len(generated.tokens), generated.flops)
+
+    @cached_property
+    def _line_ends(self) -> list[int]:
+        """Tokens that end a line or a text; the byte-level vocabulary writes a newline as Ċ."""
+        vocabulary = self.decoder_tokenizer.get_vocab()
+        ends = ("<|im_end|>", "<|endoftext|>")
+        return [index for token, index in vocabulary.items() if "Ċ" in token or token in ends]
 
 
 def _pixels(image: Image.Image, size: int) -> Tensor:

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from skipqa.assets import Report
 
@@ -29,6 +37,21 @@ def working(first: str) -> Iterator[Report]:
             status.update(message)
             if not err.is_terminal:
                 err.print(message)
+
+        yield report
+
+
+@contextmanager
+def counting() -> Iterator[Callable[[str, int, int | None], None]]:
+    """Progress bars on standard error: call the value with (what, done, of how many)."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=err) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def report(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total)
+            bars.update(tasks[what], completed=done, total=total)
 
         yield report
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 
 import typer
@@ -10,6 +11,10 @@ import typer
 from skipqa import __version__
 from skipqa.cli import ask, demo, setup
 from skipqa.errors import UserError
+
+# Threads that wait asleep: on a busy machine OpenMP's spinning makes a question four times
+# slower, on a quiet one sleeping costs nothing that can be measured. Read when torch loads.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 app = typer.Typer(
     name="skipqa",

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from skipqa.cli.console import err, print_json, use_all_cores, working
+from skipqa.cli.console import counting, err, print_json, use_all_cores, working
 
 
 def setup(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
@@ -22,7 +22,7 @@ def setup(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = Fa
     prepare()
     if json:
         from skipqa import assets
-        from skipqa.knowledge.index import default_index_path
+        from skipqa.knowledge import default_index_path
 
         print_json({"home": str(assets.home()), "index": str(default_index_path())})
 
@@ -30,17 +30,12 @@ def setup(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = Fa
 def prepare() -> None:
     from skipqa.backbones.pocket import Pocket
     from skipqa.config import preset
-    from skipqa.knowledge.index import default_index_path
+    from skipqa.knowledge import build_default, default_index_path
 
     use_all_cores()
     with working("looking for the models") as report:
         Pocket(preset("pocket").encode, report).prepare()
     if not default_index_path().is_dir():
-        build_default_index()
+        with counting() as progress:
+            build_default(progress=progress)
     err.print("ready")
-
-
-def build_default_index() -> None:
-    from skipqa.knowledge.index import build_default
-
-    build_default()

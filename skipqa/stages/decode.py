@@ -2,7 +2,8 @@
 
 Without a trained projector the decoder cannot read fused tokens, so it is told in words: the
 passages that received attention, those with the most last, where a small model heeds them
-best, then what the regions show, then the question.
+best, then what the regions show, then the question. Two worked examples come first: they
+teach a model of this size to answer from the fact and to stop (LOG.md has the comparison).
 """
 
 from __future__ import annotations
@@ -14,6 +15,21 @@ from skipqa.backbones.pocket import Pocket
 from skipqa.config import DecodeConfig
 from skipqa.trace import StageRecord
 from skipqa.types import Fused, Question, Region, Verified
+
+MAX_SHOWN = 2  # regions named to the decoder, the most salient
+
+EXAMPLES = """\
+Fact: lantern (noun): a lamp in a case of glass that shields its flame from the wind
+Picture: lantern
+Question: What does the glass do?
+Answer: it shields the flame from the wind
+
+Fact: leipajuusto (noun): soft cheese from the north of Finland, often eaten with cloudberries
+Picture: cheese
+Question: Which country does this food come from?
+Answer: Finland
+
+"""
 
 
 def decode(
@@ -27,12 +43,12 @@ def decode(
 ) -> str:
     used = read_order(verified, fused)[: config.max_passages]
     prompt = _prompt(question, regions, verified, used, backbone.concepts)
-    reply = backbone.continue_chat(prompt, config.max_new_tokens)
+    reply = backbone.complete(prompt, config.max_new_tokens)
     record.flops = reply.flops
     record.kept, record.dropped = len(used), len(verified.passages) - len(used)
     record.why = f"{reply.prompt_tokens} prompt tokens, {reply.new_tokens} new"
     record.result = prompt
-    return _tidy(reply.text)
+    return reply.text
 
 
 def read_order(verified: Verified, fused: Fused) -> list[int]:
@@ -50,14 +66,7 @@ def _prompt(
     used: Sequence[int],
     concepts: Concepts,
 ) -> str:
-    facts = [verified.passages[j].passage.text for j in reversed(used)]
+    facts = [f"Fact: {verified.passages[j].passage.text}" for j in reversed(used)]
     shown = dict.fromkeys(concepts[region.concepts[0][0]].name for region in regions)
-    lines = [*facts, f"The picture shows {', '.join(list(shown)[:2])}.", question.text]
-    return "\n".join(lines)
-
-
-def _tidy(text: str) -> str:
-    """Whole sentences only, where there is one; a budget of tokens may cut the last short."""
-    text = " ".join(text.split())
-    end = max(text.rfind(mark) for mark in ".!?")
-    return text[: end + 1] if end > 0 else text
+    picture = f"Picture: {', '.join(list(shown)[:MAX_SHOWN])}"
+    return EXAMPLES + "\n".join([*facts, picture, f"Question: {question.text}", "Answer:"])

@@ -1,8 +1,8 @@
 """fuse: attend only along the (token, passage) edges that matter (BSCA, training-free).
 
 Evidence already lives in the text encoder's space, so compatibility is read there with no
-projection: A_ij = cos(token i, passage j), and the top beta of all pairs stay edges. A token
-then attends to every word of the passages it has an edge to; a token without edges stays
+projection: A_ij = cos(v_i + q, k_j), the token in the light of the question against the
+passage, and the top beta of all pairs stay edges. A token then attends to every word of the passages it has an edge to; a token without edges stays
 as it is, and a passage without edges is never read.
 """
 
@@ -18,20 +18,27 @@ from skipqa.ops.bipartite_attention import (
     select_edges,
 )
 from skipqa.trace import StageRecord
-from skipqa.types import Fused, KeptTokens, Verified
+from skipqa.types import Fused, KeptTokens, Question, Verified
 
 
 @torch.inference_mode()
-def fuse(kept: KeptTokens, verified: Verified, config: FuseConfig, record: StageRecord) -> Fused:
+def fuse(
+    kept: KeptTokens,
+    question: Question,
+    verified: Verified,
+    config: FuseConfig,
+    record: StageRecord,
+) -> Fused:
     tokens_VD = kept.tokens.meaning[kept.positions]
     num_tokens, width = tokens_VD.shape
     num_passages = len(verified.passages)
-    scores_VK = compatibility(tokens_VD, verified.embeddings, kind="cosine")
+    asking_VD = tokens_VD + question.embedding
+    scores_VK = compatibility(asking_VD, verified.embeddings, kind="cosine")
     edges_VK = select_edges(scores_VK, top=config.beta)
 
     lengths = [len(states) for states in verified.token_states]
     states_NHD = torch.cat(verified.token_states)[:, None, :] if lengths else tokens_VD[:0, None]
-    queries_VHD = tokens_VD[:, None, :]
+    queries_VHD = asking_VD[:, None, :]
     attended = bipartite_attention(queries_VHD, states_NHD, states_NHD, edges_VK, lengths)
     mass = passage_mass(queries_VHD, states_NHD, edges_VK, lengths).sum(0)
 

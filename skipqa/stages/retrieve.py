@@ -13,7 +13,7 @@ import numpy as np
 
 from skipqa.backbones.concepts import Concept, Concepts
 from skipqa.config import RetrieveConfig
-from skipqa.knowledge.index import Index
+from skipqa.knowledge import Index
 from skipqa.trace import StageRecord
 from skipqa.types import Budget, Hit, Question, Region, Retrieved, RetrievedPassage, SparseVector
 

@@ -1,0 +1,41 @@
+# Two commands do everything on a machine that has Python (>= 3.11), pip, git and make.
+#   make demo   create the environment, set up the models and the default index, ask a question
+#   make test   lint, types, tests
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export HF_HUB_OFFLINE = 1
+
+.PHONY: demo test lint types unit install clean
+
+demo: $(VENV)/.installed
+	$(BIN)/skipqa demo
+
+install: $(VENV)/.installed
+
+test: lint types unit
+
+lint: $(VENV)/.tested
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.tested
+	$(BIN)/mypy
+
+unit: $(VENV)/.tested
+	$(BIN)/pytest
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	touch $@
+
+$(VENV)/.tested: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) demo

@@ -1,0 +1,40 @@
+"""The trace as something to look at: which patches were kept, what they asked, what it cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from PIL import Image
+
+from skipqa.backbones.concepts import Concepts
+from skipqa.errors import UserError
+from skipqa.image import open_image
+from skipqa.pipeline import Answer
+
+FORMATS = (".png", ".html")
+
+
+def check_format(path: Path) -> None:
+    """Called before the work starts, so that a typing slip costs nothing."""
+    if path.suffix.lower() not in FORMATS:
+        raise UserError(f"{path} should end in .png or .html")
+    if not path.absolute().parent.is_dir():
+        raise UserError(f"there is no folder {path.absolute().parent} to draw into")
+
+
+def draw(
+    photo: Path | str | Image.Image,
+    question: str,
+    answer: Answer,
+    concepts: Concepts,
+    path: Path,
+) -> None:
+    """Write the trace of `answer` to `path`, as a picture or a page by its ending."""
+    from skipqa.explain import page, picture
+
+    check_format(path)
+    image = open_image(photo)
+    if path.suffix.lower() == ".png":
+        picture.draw(image, question, answer, concepts).save(path)
+    else:
+        path.write_text(page.render(image, question, answer, concepts), encoding="utf-8")

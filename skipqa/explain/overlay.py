@@ -1,0 +1,68 @@
+"""The photo with its tokens: kept ones bright in their region's colour, dropped ones dimmed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from skipqa.trace import Trace
+from skipqa.types import Region
+
+# Okabe and Ito's palette: distinct to colour-blind eyes too
+COLOURS = (
+    (230, 159, 0),
+    (86, 180, 233),
+    (0, 158, 115),
+    (240, 228, 66),
+    (0, 114, 178),
+    (213, 94, 0),
+    (204, 121, 167),
+    (153, 153, 153),
+)
+DIMMED = 0.35
+
+
+def region_colour(region: int) -> tuple[int, int, int]:
+    return COLOURS[region % len(COLOURS)]
+
+
+def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    return ImageFont.load_default(size)
+
+
+def overlay(image: Image.Image, trace: Trace, width: int) -> Image.Image:
+    """The photo scaled to `width`, with kept patches and region boxes if the trace has any."""
+    height = max(1, round(image.height * width / image.width))
+    photo = image.resize((width, height), Image.Resampling.LANCZOS)
+    if "regions" not in trace:
+        return photo
+    regions: Sequence[Region] = trace["regions"].result
+    grid = trace["prune"].result.tokens.grid
+    owner = np.full(grid * grid, -1)
+    for number, region in enumerate(regions):
+        owner[list(region.members)] = number
+
+    rows = np.arange(height) * grid // height
+    columns = np.arange(width) * grid // width
+    owner_at = owner.reshape(grid, grid)[rows][:, columns]
+    pixels = np.asarray(photo, dtype=np.float32)
+    kept = (owner_at >= 0)[..., None]
+    tint = np.array([region_colour(max(n, 0)) for n in range(len(regions))], dtype=np.float32)
+    tinted = 0.8 * pixels + 0.2 * tint[np.maximum(owner_at, 0)]
+    drawn = Image.fromarray(np.where(kept, tinted, DIMMED * pixels).astype(np.uint8))
+    _draw_boxes(drawn, regions)
+    return drawn
+
+
+def _draw_boxes(photo: Image.Image, regions: Sequence[Region]) -> None:
+    pen = ImageDraw.Draw(photo)
+    width, height = photo.size
+    for number, region in reversed(list(enumerate(regions))):  # the most salient on top
+        left, top, right, bottom = region.box
+        corners = (left * width, top * height, right * width - 1, bottom * height - 1)
+        pen.rectangle(corners, outline=region_colour(number), width=2)
+        badge = (corners[0], corners[1], corners[0] + 18, corners[1] + 18)
+        pen.rectangle(badge, fill=region_colour(number))
+        pen.text((badge[0] + 5, badge[1] + 1), str(number + 1), fill="black", font=font(14))

@@ -1,0 +1,97 @@
+"""The trace as one self-contained HTML page, with the full text of every passage."""
+
+from __future__ import annotations
+
+import base64
+import io
+from html import escape
+from importlib.resources import files
+from string import Template
+
+from PIL import Image
+
+from skipqa.backbones.concepts import Concepts
+from skipqa.explain.overlay import overlay, region_colour
+from skipqa.pipeline import Answer
+from skipqa.types import RetrievedPassage
+
+PHOTO_WIDTH = 720
+
+
+def render(image: Image.Image, question: str, answer: Answer, concepts: Concepts) -> str:
+    template = Template(files("skipqa.explain").joinpath("page.html").read_text(encoding="utf-8"))
+    trace = answer.trace
+    return template.substitute(
+        question=escape(question),
+        answer=escape(answer.text),
+        route=escape(_route(answer)),
+        photo=_data_uri(overlay(image, trace, PHOTO_WIDTH)),
+        regions=_regions(answer, concepts),
+        passages=_passages(answer),
+        stages=_stages(answer),
+        latency=f"{trace.latency_ms:.0f}",
+        gflops=f"{trace.flops / 1e9:.1f}",
+    )
+
+
+def _route(answer: Answer) -> str:
+    if answer.route == "draft":
+        return "answered by the drafter; nothing was looked up"
+    return f"looked up; {answer.trace['prune'].kept} of {answer.trace['encode'].kept} tokens kept"
+
+
+def _data_uri(image: Image.Image) -> str:
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=88)
+    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def _chip(region: int) -> str:
+    colour = "#{:02x}{:02x}{:02x}".format(*region_colour(region))
+    return f'<span class="chip" style="background:{colour}">{region + 1}</span>'
+
+
+def _regions(answer: Answer, concepts: Concepts) -> str:
+    if "regions" not in answer.trace:
+        return ""
+    items = []
+    for number, region in enumerate(answer.trace["regions"].result):
+        shown = ", ".join(
+            f"{escape(concepts[c].name)} {share:.2f}" for c, share in region.concepts[:3]
+        )
+        items.append(
+            f"<li>{_chip(number)} {shown} <small>{len(region.members)} tokens</small></li>"
+        )
+    return "\n".join(items)
+
+
+def _passages(answer: Answer) -> str:
+    if "verify" not in answer.trace:
+        return ""
+    verified = answer.trace["verify"].result
+
+    def row(found: RetrievedPassage, score: float, verdict: str) -> str:
+        return (
+            f'<tr class="{verdict}"><td>{_chip(found.region)}</td><td>{score:.2f}</td>'
+            f"<td>{verdict}</td><td><b>{escape(found.passage.title)}</b><br>"
+            f"{escape(found.passage.text)}<br><small>{escape(found.passage.id)}, retrieval score "
+            f"{found.score:.2f}</small></td></tr>"
+        )
+
+    kept = zip(verified.passages, verified.scores, strict=True)
+    rows = [row(found, score, "kept") for found, score in kept]
+    rows += [row(found, score, "rejected") for found, score in verified.rejected]
+    return "\n".join(rows)
+
+
+def _stages(answer: Answer) -> str:
+    longest = max(stage.ms for stage in answer.trace.stages) or 1.0
+    rows = []
+    for s in answer.trace.stages:
+        kept, dropped = ("" if n is None else str(n) for n in (s.kept, s.dropped))
+        rows.append(
+            f"<tr><td>{s.name}</td><td>{kept}</td><td>{dropped}</td>"
+            f'<td><span class="bar" style="width:{100 * s.ms / longest:.0f}px"></span>{s.ms:.0f}'
+            f"</td><td>{s.flops / 1e9:.2f}</td><td>{escape(s.why)}</td></tr>"
+        )
+    return "\n".join(rows)
