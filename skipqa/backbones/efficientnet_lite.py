@@ -136,11 +136,9 @@ def flops(network: EfficientNetLite, size: int) -> int:
         size = math.ceil(size / layer.stride[0])
         return 2 * layer.weight.numel() * size * size, size
 
-    total, size = conv(network.stem, size)
-    for block in network.blocks:
-        for layer in (block.expand, block.depthwise, block.project):
-            if layer is not None:
-                cost, size = conv(layer, size)
-                total += cost
-    cost, size = conv(network.head, size)
-    return total + cost + 2 * network.classifier.weight.numel() * size * size
+    total = 0
+    for layer in network.modules():  # registered in the order of the forward pass
+        if isinstance(layer, Conv):
+            cost, size = conv(layer, size)
+            total += cost
+    return total + 2 * network.classifier.weight.numel() * size * size

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -33,12 +33,12 @@ def load(build: Callable[[], Network], folder: Path) -> Network:
 @contextmanager
 def _no_initialisation() -> Iterator[None]:
     """The meta device would do the same but imports a second's worth of torch."""
-    kinds = (nn.Linear, nn.Embedding, nn.Conv2d)
+    kinds: tuple[Any, ...] = (nn.Linear, nn.Embedding, nn.Conv2d)
     kept = [kind.reset_parameters for kind in kinds]
     for kind in kinds:
-        kind.reset_parameters = lambda self: None  # type: ignore[method-assign]
+        kind.reset_parameters = lambda self: None
     try:
         yield
     finally:
         for kind, method in zip(kinds, kept, strict=True):
-            kind.reset_parameters = method  # type: ignore[method-assign]
+            kind.reset_parameters = method

@@ -56,7 +56,7 @@ class Pocket:
     @cached_property
     def vision(self) -> efficientnet_lite.EfficientNetLite:
         network = loading.load(efficientnet_lite.EfficientNetLite, convert.vision(self.report))
-        return network.to(memory_format=torch.channels_last)
+        return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
     @cached_property
     def text(self) -> bert.Bert:

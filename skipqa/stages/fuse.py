@@ -2,8 +2,9 @@
 
 Evidence already lives in the text encoder's space, so compatibility is read there with no
 projection: A_ij = cos(v_i + q, k_j), the token in the light of the question against the
-passage, and the top beta of all pairs stay edges. A token then attends to every word of the passages it has an edge to; a token without edges stays
-as it is, and a passage without edges is never read.
+passage, and the top beta of all pairs stay edges. A token then attends to every word of the
+passages it has an edge to; a token without edges stays as it is, and a passage without edges
+is never read.
 """
 
 from __future__ import annotations
