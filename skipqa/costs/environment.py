@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
+import json
 import os
 import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +26,18 @@ def describe() -> dict[str, Any]:
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "date": datetime.date.today().isoformat(),
     }
+
+
+def write_results(results: Any, subject: str, folder: Path) -> Path:
+    """`folder/<subject>_<machine>_<yyyymm>.json`: the header above, then the results."""
+    header = describe()
+    machine = header["machine"].get("gpu") or f"{header['machine']['cores']}-core-cpu"
+    machine = re.sub("[^a-z0-9]+", "-", machine.lower())
+    month = header["date"][:7].replace("-", "")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{subject}_{machine}_{month}.json"
+    path.write_text(json.dumps({**header, "results": results}, indent=1) + "\n")
+    return path
 
 
 def available_cores() -> int:
