@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import FlopCounterMode
@@ -34,13 +37,43 @@ def count_flops(run: Callable[[], Any]) -> int:
     return counter.get_total_flops()
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of a system with its analytic FLOPs, and the means to check them.
+
+    `prepare` makes modules and inputs on the current default device and returns the run.
+    """
+
+    name: str
+    flops: int
+    prepare: Callable[[], Callable[[], object]]
+    always: bool = False  # also paid by a question that the drafter answers
+
+    def counted_flops(self) -> int:
+        with torch.device("meta"):
+            run = self.prepare()
+        return count_flops(run)
+
+
 def peak_activation_bytes(run: Callable[[], Any]) -> int:
-    """The most bytes alive at once among tensors made while running; weights made before and
-    whatever a fused kernel keeps inside do not count."""
-    with torch.no_grad(), _LivingTensors() as living:
+    """The most bytes alive at once among tensors made while running. Weights made before do not
+    count, and attention is taken as a fused kernel, which keeps no matrix of scores."""
+    with torch.no_grad(), _FusedAttention(), _LivingTensors() as living:
         result = run()
     del result
     return living.peak
+
+
+class _FusedAttention(TorchFunctionMode):
+    """Only shapes matter to a peak, and on `meta` torch would take attention apart."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is F.scaled_dot_product_attention:
+            query, _, value = args[:3]
+            return query.new_empty((*query.shape[:-1], value.shape[-1]))
+        return func(*args, **(kwargs or {}))
 
 
 class _LivingTensors(TorchDispatchMode):

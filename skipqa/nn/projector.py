@@ -1,7 +1,7 @@
 """The projector: visual tokens into the width of the decoder.
 
 Enters: tokens [..., V, d_vision]. Leaves: tokens [..., V, d_model]. Two layers, as in the paper
-(1408 -> 4096). It is pointwise, so it runs after pruning, on the kept tokens alone.
+(1408 -> 4096). It runs before pruning: QVS multiplies tokens with the question, in one width.
 """
 
 from __future__ import annotations
