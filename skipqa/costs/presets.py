@@ -20,7 +20,8 @@ from skipqa.nn.saliency import SaliencyConfig
 from skipqa.nn.verifier import VerifierConfig
 
 SPLADE = BertConfig(width=768, layers=12, heads=12, ffn=3_072)
-VQA_ANSWERS = 3_129  # the usual answer vocabulary of VQA
+# As many as the usual answer vocabulary of VQA; only their number costs anything.
+ANSWERS = tuple(map(str, range(3_129)))
 
 
 def architecture(name: str) -> Architecture:
@@ -91,7 +92,7 @@ def _pocket() -> Architecture:
         text=MINILM_L6,
         decoder=SMOLLM2_135M,
         projector=None,
-        drafter=DrafterConfig(576, 1_280, width, VQA_ANSWERS),
+        drafter=DrafterConfig(576, 1_280, width, ANSWERS),
         budget=DiscreteBudgetConfig(width, width),
         saliency=SaliencyConfig(width),
         region_query=RegionQueryConfig(width, width),
@@ -116,7 +117,7 @@ def _pocket() -> Architecture:
 
 def _drafter_700m(visual_tokens: int, width: int) -> DrafterConfig:
     return DrafterConfig(
-        visual_tokens, width, width, VQA_ANSWERS, width=1_536, layers=24, heads=16, ffn=6_144
+        visual_tokens, width, width, ANSWERS, width=1_536, layers=24, heads=16, ffn=6_144
     )
 
 

@@ -12,7 +12,7 @@ says. Both share encoder, decoder and passage encoder.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -82,7 +82,7 @@ def parts(preset: Architecture, load: Load, system: System) -> list[Part]:
         found.append(_projector(preset.projector, load))
     if skip:
         if preset.drafter is not None:
-            found.append(_drafter(preset.drafter, load))
+            found.append(_drafter(replace(preset.drafter, visual_tokens=load.V), load))
         found += [_budget(preset, load), _saliency(preset, load)]
         if preset.k_means:
             found.append(_k_means(preset, load))

@@ -11,7 +11,7 @@ import dataclasses
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -19,6 +19,10 @@ from torch import nn
 
 from skipqa.errors import UserError
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+C = TypeVar("C", bound="DataclassInstance")
 FORMAT = "skipqa-component/1"
 
 
@@ -57,7 +61,7 @@ def load(module: nn.Module, path: Path, *, preset: str) -> None:
     wanted = json.loads(json.dumps(_config(module)))
     if header.config != wanted:
         changed = sorted(
-            f"{name} {header.config.get(name)!r} != {wanted.get(name)!r}"
+            f"{name} {_short(header.config.get(name))} != {_short(wanted.get(name))}"
             for name in header.config.keys() | wanted.keys()
             if header.config.get(name) != wanted.get(name)
         )
@@ -78,6 +82,24 @@ def read_header(path: Path) -> Header:
     if metadata.get("format") != FORMAT:
         raise UserError(f"{path} is not a skipqa component")
     return Header(metadata["component"], metadata["preset"], json.loads(metadata["config"]))
+
+
+def read_config(path: Path, kind: type[C]) -> C:
+    """The config that a file was saved with, to build the module that will load it."""
+    stored = read_header(path).config
+    known = {field.name for field in dataclasses.fields(kind)}
+    if stored.keys() - known:
+        raise UserError(f"{path} holds no {kind.__name__}: it has {', '.join(sorted(stored))}")
+    return kind(**{name: _frozen(value) for name, value in stored.items()})
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:36]}…"
 
 
 def _config(module: nn.Module) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 Enters: visual tokens [B, V, D_v] and question tokens [B, T, D_q]. Leaves: logits over a fixed
 answer vocabulary; with its temperature fitted on held-out data, a confidence that can be
-compared with a threshold. It does not know the answers' words, nor what the full path does.
+compared with a threshold. Its config carries the answers' words, so that a checkpoint does; it
+does not know what the full path does.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class DrafterConfig:
     visual_tokens: int  # V: the grid's positions are learned
     visual_width: int
     question_width: int
-    answers: int
+    answers: tuple[str, ...]  # the vocabulary
     width: int = 256
     layers: int = 4
     heads: int = 4
@@ -63,7 +64,7 @@ class Drafter(nn.Module):
             Layer(config.width, config.heads, config.ffn) for _ in range(config.layers)
         )
         self.norm = nn.LayerNorm(config.width)
-        self.to_answers = nn.Linear(config.width, config.answers)
+        self.to_answers = nn.Linear(config.width, len(config.answers))
         self.register_buffer("temperature", torch.ones(()))
 
     def forward(
@@ -80,7 +81,7 @@ class Drafter(nn.Module):
         return self.to_answers(self.norm(x[:, 0]))
 
     def draft(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """(answer, calibrated confidence), one a question."""
+        """(index of the answer, calibrated confidence), one a question."""
         best = (logits / self.temperature).softmax(-1).max(-1)
         return best.indices, best.values
 
@@ -163,4 +164,4 @@ def flops(config: DrafterConfig, question_tokens: int) -> int:
     ) * config.width
     tokens = 1 + config.visual_tokens + question_tokens
     per_token = config.width * (4 * config.width + 2 * config.ffn + 2 * tokens)
-    return 2 * (inputs + config.layers * tokens * per_token + config.width * config.answers)
+    return 2 * (inputs + config.layers * tokens * per_token + config.width * len(config.answers))

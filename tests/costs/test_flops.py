@@ -44,7 +44,7 @@ def verifier_case() -> Case:
 
 
 def drafter_case() -> Case:
-    config = drafter.DrafterConfig(49, 96, 64, answers=300, width=64, layers=3)
+    config = drafter.DrafterConfig(49, 96, 64, answers=("a",) * 300, width=64, layers=3)
     model = drafter.Drafter(config)
     v, q = torch.empty(1, 49, 96), torch.empty(1, 12, 64)
     return drafter.flops(config, 12), lambda: model(v, q)

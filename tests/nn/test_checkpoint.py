@@ -6,7 +6,7 @@ from torch import nn
 
 from skipqa.errors import UserError
 from skipqa.nn.budget import DifficultyBudgetConfig, DiscreteBudgetConfig, build_budget
-from skipqa.nn.checkpoint import load, read_header, save
+from skipqa.nn.checkpoint import load, read_config, read_header, save
 from skipqa.nn.drafter import Drafter, DrafterConfig
 from skipqa.nn.projector import Projector, ProjectorConfig
 from skipqa.nn.region_query import RegionQueryConfig, build_region_query
@@ -23,7 +23,11 @@ def components() -> list[nn.Module]:
         build_budget(DiscreteBudgetConfig(5, 4)),
         build_budget(DifficultyBudgetConfig(5, 4)),
         Verifier(VerifierConfig(4, 5)),
-        Drafter(DrafterConfig(9, 5, 4, answers=7, width=16, layers=1, heads=2, ffn=32)),
+        Drafter(
+            DrafterConfig(
+                9, 5, 4, answers=("red", "two", "a dog"), width=16, layers=1, heads=2, ffn=32
+            )
+        ),
         Projector(ProjectorConfig(5, 4)),
     ]
 
@@ -38,6 +42,7 @@ def test_round_trip(index: int, tmp_path: Path) -> None:
     load(fresh, tmp_path / "deep" / "x.safetensors", preset="pocket")
     for name, value in trained.state_dict().items():
         assert torch.equal(fresh.state_dict()[name], value), name
+    assert read_config(tmp_path / "deep" / "x.safetensors", type(trained.config)) == trained.config
     header = read_header(tmp_path / "deep" / "x.safetensors")
     assert header.preset == "pocket"
     assert header.component == type(trained).__name__
@@ -52,6 +57,8 @@ def test_wrong_pairings_are_refused(tmp_path: Path) -> None:
         load(same, path, preset="ablation-13b")
     with pytest.raises(UserError, match="hidden 256 != 128"):
         load(build_saliency(SaliencyConfig(6, hidden=128)), path, preset="submission-7b")
+    with pytest.raises(UserError, match="holds no ProjectorConfig"):
+        read_config(path, ProjectorConfig)
     with pytest.raises(UserError, match="holds a ProductSaliency, not a AlignedSaliency"):
         load(build_saliency(SaliencyConfig(6, "B")), path, preset="submission-7b")
 

@@ -10,7 +10,7 @@ from skipqa.nn.drafter import (
     fit_temperature,
 )
 
-CONFIG = DrafterConfig(9, 5, 4, answers=7, width=16, layers=2, heads=2, ffn=32)
+CONFIG = DrafterConfig(9, 5, 4, answers=tuple("abcdefg"), width=16, layers=2, heads=2, ffn=32)
 
 
 def test_padding_is_invisible() -> None:

@@ -42,6 +42,29 @@ def test_relaxed_attention_tends_to_attention_along_edges(
     torch.testing.assert_close(relaxed, hard, atol=1e-7, rtol=0)
 
 
+@pytest.mark.parametrize("rule", RULES, ids=str)
+@given(seed=st.integers(0, 1000), hard=st.booleans())
+def test_the_order_of_passages_does_not_matter(
+    rule: dict[str, float], seed: int, hard: bool
+) -> None:
+    torch.manual_seed(seed)
+    lengths = [3, 1, 4, 2, 5]
+    q, k, v = (torch.randn(n, 2, 4).double() for n in (7, 15, 15))
+    scores, order = graph(seed), torch.randperm(5).tolist()
+
+    def attend(order: list[int]) -> torch.Tensor:
+        keys, values = (torch.cat([x.split(lengths)[j] for j in order]) for x in (k, v))
+        sizes = [lengths[j] for j in order]
+        if hard:
+            edges = select_edges(scores[:, order], **rule)  # type: ignore[arg-type]
+            return bipartite_attention(q, keys, values, edges, sizes)
+        gates = soft_edges(scores[:, order], temperature=0.3, **rule)  # type: ignore[arg-type]
+        everything = torch.ones(7, 5, dtype=torch.bool)
+        return bipartite_attention(q, keys, values, everything, sizes, edge_bias=edge_bias(gates))
+
+    torch.testing.assert_close(attend(order), attend(list(range(5))))
+
+
 def test_scores_and_learned_threshold_get_gradients() -> None:
     scores, threshold = graph(0).requires_grad_(), torch.tensor(0.1, requires_grad=True)
     (soft_edges(scores, threshold=threshold, temperature=0.5) * graph(1)).sum().backward()
