@@ -58,7 +58,28 @@ class Allocation(NamedTuple):
     difficulty: Tensor | None = None
 
 
-class DiscreteBudget(nn.Module):
+class BudgetController(nn.Module):
+    """What both variants share: from a real-valued allocation to counts."""
+
+    def relaxed(self, allocation: Allocation, temperature: float) -> Allocation:
+        """Counts on a staircase that tends to the hard counts; at temperature 0 they are hard."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def decide(
+        self, visual: Tensor, question: Tensor, num_tokens: int, num_passages: int
+    ) -> Budget:
+        """The hard form, for one question; nothing exceeds what there is."""
+        counts = self.relaxed(self(visual, question, num_tokens, num_passages), 0.0)
+        difficulty = None if counts.difficulty is None else float(counts.difficulty)
+        return Budget(int(counts.tokens), int(counts.passages), difficulty)
+
+    def straight_through(self, allocation: Allocation) -> Allocation:
+        """Hard counts forward, the real-valued allocation backward."""
+        return _straight_through(self.relaxed(allocation, 0.0), allocation)
+
+
+class DiscreteBudget(BudgetController):
     """Variant A: a three-layer MLP reads ([v ; q]) and places V' and K' in their ranges."""
 
     def __init__(self, config: DiscreteBudgetConfig) -> None:
@@ -82,25 +103,12 @@ class DiscreteBudget(nn.Module):
         passages = _between(shares[..., 1], self.config.passages).clamp(max=num_passages)
         return Allocation(tokens, passages)
 
-    @torch.no_grad()
-    def decide(
-        self, visual: Tensor, question: Tensor, num_tokens: int, num_passages: int
-    ) -> Budget:
-        """The hard form, for one question."""
-        allocation = self.relaxed(self(visual, question, num_tokens, num_passages), 0.0)
-        return Budget(int(allocation.tokens), int(allocation.passages))
-
     def relaxed(self, allocation: Allocation, temperature: float) -> Allocation:
-        """Counts on a staircase that tends to the hard counts; at temperature 0 they are hard."""
         tokens, passages, _ = allocation
         return Allocation(_staircase(tokens, temperature), _staircase(passages, temperature))
 
-    def straight_through(self, allocation: Allocation) -> Allocation:
-        """Hard counts forward, the real-valued allocation backward."""
-        return _straight_through(self.relaxed(allocation, 0.0), allocation)
 
-
-class DifficultyBudget(nn.Module):
+class DifficultyBudget(BudgetController):
     """Variant B: d = sigmoid(W_d [q ; pool(V)]), B(d) linear (eq. B.8), Phi_B piecewise linear.
 
     Phi_B is data, not weights: stage V fits its values at the grid points and stores them.
@@ -157,40 +165,23 @@ class DifficultyBudget(nn.Module):
         rho_v, rho_r = self.phi(_between(difficulty, self.config.gflops))
         return Allocation(rho_v * num_tokens, rho_r * num_passages, difficulty)
 
-    @torch.no_grad()
-    def decide(
-        self, visual: Tensor, question: Tensor, num_tokens: int, num_passages: int
-    ) -> Budget:
-        """The hard form, for one question: ceil(rho_v L) tokens, ceil(rho_r K) passages."""
-        allocation = self.relaxed(self(visual, question, num_tokens, num_passages), 0.0)
-        difficulty = allocation.difficulty
-        assert difficulty is not None
-        return Budget(int(allocation.tokens), int(allocation.passages), float(difficulty))
-
     def relaxed(self, allocation: Allocation, temperature: float) -> Allocation:
-        """Tends to the hard counts; at temperature 0 they are hard. EASY closes retrieval."""
+        """ceil(rho_v L) tokens, ceil(rho_r K) passages; EASY closes retrieval (SKIP-NR)."""
         tokens, passages, difficulty = allocation
         assert difficulty is not None
         margin = difficulty - self.config.easy
-        retrieve = (margin / temperature).sigmoid() if temperature else (margin >= 0).float()
+        retrieve = (margin / temperature).sigmoid() if temperature else (margin >= 0).to(margin)
         return Allocation(
             _staircase(tokens + 0.5 - ROUNDING, temperature),  # rounding half up, so: ceil
             _staircase(passages + 0.5 - ROUNDING, temperature) * retrieve,
             difficulty,
         )
 
-    def straight_through(self, allocation: Allocation) -> Allocation:
-        """Hard counts forward, the real-valued allocation backward."""
-        return _straight_through(self.relaxed(allocation, 0.0), allocation)
-
     def level(self, difficulty: float) -> Level:
         """Which prompt the decoder gets (prompt E.4)."""
         if difficulty < self.config.easy:
             return "EASY"
         return "HARD" if difficulty > self.config.hard else "MEDIUM"
-
-
-BudgetController = DiscreteBudget | DifficultyBudget
 
 
 def build_budget(config: DiscreteBudgetConfig | DifficultyBudgetConfig) -> BudgetController:

@@ -10,6 +10,7 @@ the sums are those of the paper's equations, only in another order.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from skipqa.nn.relaxation import Count, gumbel_softmax_top_k, hard_top_k, relaxed_top_k
+from skipqa.nn.relaxation import gumbel_softmax_top_k, hard_top_k, relaxed_top_k
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,9 @@ class SaliencyConfig:
 class Saliency(nn.Module):
     """What both variants share: from logits to kept tokens."""
 
+    # The relaxed selection, [..., V], of the same arguments as `relaxed_top_k`.
+    gates: Callable[..., Tensor]
+
     def __init__(self, config: SaliencyConfig) -> None:
         super().__init__()
         self.config = config
@@ -39,15 +43,11 @@ class Saliency(nn.Module):
         """Positions of the `count` most salient tokens of one image, ascending."""
         return hard_top_k(logits_V, count).nonzero()[:, 0]
 
-    def gates(
-        self, logits: Tensor, count: Count, temperature: float, noise: Tensor | None = None
-    ) -> Tensor:
-        """The relaxed selection, [..., V]."""
-        raise NotImplementedError
-
 
 class ProductSaliency(Saliency):
     """Variant A, eq. 5: s_i = MLP([v_i ; q ; v_i * q]), relaxed by Gumbel-sigmoid."""
+
+    gates = staticmethod(relaxed_top_k)
 
     def __init__(self, config: SaliencyConfig) -> None:
         super().__init__(config)
@@ -67,11 +67,6 @@ class ProductSaliency(Saliency):
         hidden = visual @ per_token.transpose(-1, -2) + constant[..., None, :]
         return self.out(F.gelu(hidden))[..., 0]
 
-    def gates(
-        self, logits: Tensor, count: Count, temperature: float, noise: Tensor | None = None
-    ) -> Tensor:
-        return relaxed_top_k(logits, count, temperature, noise)
-
 
 class AlignedSaliency(Saliency):
     """Variant B, eq. B.1: s_i = sigmoid(f_q(Q) . f_v(v_i) / sqrt(d) + w_b . v_i).
@@ -79,6 +74,8 @@ class AlignedSaliency(Saliency):
     The logits are the sigmoid's argument: same order, and no saturation. Relaxed by
     Gumbel-softmax (eq. D.1).
     """
+
+    gates = staticmethod(gumbel_softmax_top_k)
 
     def __init__(self, config: SaliencyConfig) -> None:
         super().__init__(config)
@@ -91,11 +88,6 @@ class AlignedSaliency(Saliency):
         # f_v is linear, so f_q . f_v(v) = (W_v^T f_q) . v: D products a token, not D * H.
         wanted = self.of_question(question) @ self.of_token.weight / self.config.hidden**0.5
         return (visual @ (wanted + self.content_bias)[..., None])[..., 0]
-
-    def gates(
-        self, logits: Tensor, count: Count, temperature: float, noise: Tensor | None = None
-    ) -> Tensor:
-        return gumbel_softmax_top_k(logits, count, temperature, noise)
 
 
 def build_saliency(config: SaliencyConfig) -> Saliency:
