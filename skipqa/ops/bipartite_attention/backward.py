@@ -1,0 +1,232 @@
+# mypy: disallow-untyped-defs=False
+"""The backward kernels: the same walk over passages as `forward.py`.
+
+While a program holds a passage, its tokens' gradients of keys and values add up in registers and
+are written once; the gradient of a query is a sum over the passages of its token and travels as
+the forward result does: through `state`, and a merge where its edges lie in several parts.
+Weights are recomputed from the saved log-sum-exp (base 2). No atomics.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from skipqa.ops.bipartite_attention.forward import next_part
+from skipqa.ops.bipartite_attention.schedule import EDGELESS, FIRST, LAST, SEVERAL, SOLE, TOKEN
+
+LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def attend_backward_kernel(
+    q,
+    k,
+    v,
+    bias,
+    out,
+    lse,
+    d_out,
+    d_q,
+    d_k,
+    d_v,
+    d_bias,
+    state,
+    rows,
+    first_tile,
+    count,
+    part_start,
+    apart,
+    apart_count,
+    lengths,
+    q_item,
+    q_token,
+    q_head,
+    k_head,
+    v_head,
+    scale,
+    num_tokens,
+    num_passages,
+    most_tiles,
+    K_TOKEN: tl.constexpr,
+    V_TOKEN: tl.constexpr,
+    H: tl.constexpr,
+    D: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    TILE_M: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    PARTS: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Grid: (heads, parts, items). All but q, k and v are contiguous.
+
+    TILE_M is the tile of the schedule, BLOCK_M a divisor of it.
+    """
+    head = tl.program_id(0).to(tl.int64)
+    part = tl.program_id(1)
+    item = tl.program_id(2).to(tl.int64)
+    rows += item * (most_tiles + 1) * TILE_M
+    first_tile += item * num_passages
+    count += item * num_passages
+    lengths += item * num_passages
+    q += item * q_item + head * q_head
+    k += head * k_head
+    v += head * v_head
+    whole = item * num_tokens * (H * D) + head * D
+    out += whole
+    d_out += whole
+    d_q += whole
+    lse += item * num_tokens * H + head
+    state += (item * PARTS + part) * num_tokens * (H * D) + head * D
+    m_range = tl.arange(0, BLOCK_M)
+    n_range = tl.arange(0, BLOCK_N)
+    d = tl.arange(0, BLOCK_D)
+    in_width = d < D
+
+    if part == 0:
+        edgeless = tl.load(apart_count + item * 2 + EDGELESS)
+        for first in range(0, edgeless, BLOCK_M):
+            valid = first + m_range < edgeless
+            entry = tl.load(
+                apart + (item * 2 + EDGELESS) * num_tokens + first + m_range, mask=valid, other=0
+            )
+            tl.store(
+                d_q + ((entry & TOKEN) * (H * D))[:, None] + d[None, :],
+                tl.zeros([BLOCK_M, BLOCK_D], dtype=d_q.dtype.element_ty),
+                mask=valid[:, None] & in_width[None, :],
+            )
+
+    # Where this part's passages begin in the packed keys, edges or not.
+    group_size = tl.cdiv(num_passages, PARTS)
+    base = tl.load(part_start + item * PARTS + part).to(tl.int64)
+    for j in range(part * group_size, tl.minimum((part + 1) * group_size, num_passages)):
+        degree = tl.load(count + j)
+        length = tl.load(lengths + j).to(tl.int32)
+        listed = rows + tl.load(first_tile + j) * TILE_M + m_range
+        for n0 in range(0, length, BLOCK_N):
+            in_passage = n0 + n_range < length
+            mask_ND = in_passage[:, None] & in_width[None, :]
+            # Keys and values of a passage without an edge are not read.
+            used_ND = mask_ND & (degree > 0)
+            k_ND = tl.load(
+                k + (base + n0) * K_TOKEN + (n_range * K_TOKEN)[:, None] + d[None, :],
+                mask=used_ND,
+                other=0.0,
+            )
+            v_ND = tl.load(
+                v + (base + n0) * V_TOKEN + (n_range * V_TOKEN)[:, None] + d[None, :],
+                mask=used_ND,
+                other=0.0,
+            )
+            ends_passage = n0 + BLOCK_N >= length
+            dk_ND = tl.zeros([BLOCK_N, BLOCK_D], dtype=tl.float32)
+            dv_ND = tl.zeros([BLOCK_N, BLOCK_D], dtype=tl.float32)
+            for first in range(0, degree, BLOCK_M):
+                entry = tl.load(listed + first)
+                valid = entry >= 0
+                token = entry & TOKEN
+                mask_MD = valid[:, None] & in_width[None, :]
+                at_MD = (token * (H * D))[:, None] + d[None, :]
+                q_MD = tl.load(q + (token * q_token)[:, None] + d[None, :], mask=mask_MD, other=0.0)
+                do_MD = tl.load(d_out + at_MD, mask=mask_MD, other=0.0)
+                o_MD = tl.load(out + at_MD, mask=mask_MD, other=0.0)
+                lse_M = tl.load(lse + token * H, mask=valid, other=float("inf"))
+                delta_M = tl.sum(do_MD.to(tl.float32) * o_MD.to(tl.float32), axis=1)
+                edge = (item * num_tokens + token) * num_passages + j
+                if HAS_BIAS:
+                    gate_M = tl.load(bias + edge, mask=valid, other=0.0).to(tl.float32)
+                    lse_M -= gate_M * LOG2E
+                s_MN = tl.dot(q_MD, tl.trans(k_ND), input_precision=PRECISION) * (scale * LOG2E)
+                p_MN = tl.where(in_passage[None, :], tl.exp2(s_MN - lse_M[:, None]), 0.0)
+                dv_ND = tl.dot(
+                    tl.trans(p_MN.to(do_MD.dtype)), do_MD, dv_ND, input_precision=PRECISION
+                )
+                dp_MN = tl.dot(do_MD, tl.trans(v_ND), input_precision=PRECISION)
+                ds_MN = p_MN * (dp_MN - delta_M[:, None])
+                if HAS_BIAS:
+                    at = d_bias + head * tl.num_programs(2) * num_tokens * num_passages + edge
+                    before_M = tl.load(at, mask=valid & (n0 > 0), other=0.0)
+                    tl.store(at, before_M + tl.sum(ds_MN, axis=1), mask=valid)
+                ds_MN = (ds_MN * scale).to(q_MD.dtype)
+                dk_ND = tl.dot(tl.trans(ds_MN), q_MD, dk_ND, input_precision=PRECISION)
+                dq_MD = tl.dot(ds_MN, k_ND, input_precision=PRECISION)
+
+                met = valid & (((entry & FIRST) == 0) | (n0 > 0))
+                done = valid & ((entry & LAST) != 0) & ends_passage
+                if PARTS > 1:
+                    done = done & ((entry & SOLE) != 0)
+                dq_MD += tl.load(
+                    state + at_MD, mask=met[:, None] & in_width[None, :], other=0.0
+                ).to(tl.float32)
+                tl.store(
+                    d_q + at_MD,
+                    dq_MD.to(d_q.dtype.element_ty),
+                    mask=done[:, None] & in_width[None, :],
+                )
+                tl.store(
+                    state + at_MD,
+                    dq_MD.to(state.dtype.element_ty),
+                    mask=(valid & (done == 0))[:, None] & in_width[None, :],
+                )
+                tl.debug_barrier()  # a later turn reads rows that other threads have written
+            at_ND = ((base + n0) * H + head) * D + (n_range * (H * D))[:, None] + d[None, :]
+            tl.store(d_k + at_ND, dk_ND.to(d_k.dtype.element_ty), mask=mask_ND)
+            tl.store(d_v + at_ND, dv_ND.to(d_v.dtype.element_ty), mask=mask_ND)
+        base += length
+
+
+@triton.jit
+def merge_backward_kernel(
+    edges,
+    lengths,
+    d_q,
+    state,
+    apart,
+    apart_count,
+    num_tokens,
+    num_passages,
+    H: tl.constexpr,
+    D: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    """Grid: (heads, blocks of tokens, items): tokens with edges in several parts, summed."""
+    head = tl.program_id(0).to(tl.int64)
+    item = tl.program_id(2).to(tl.int64)
+    several = tl.load(apart_count + item * 2 + SEVERAL)
+    first = tl.program_id(1) * BLOCK_M
+    if first < several:
+        m = first + tl.arange(0, BLOCK_M)
+        valid = m < several
+        entry = tl.load(apart + (item * 2 + SEVERAL) * num_tokens + m, mask=valid, other=0)
+        token = (entry & TOKEN).to(tl.int64)
+        row = item * num_tokens + token
+        d = tl.arange(0, BLOCK_D)
+        k = tl.arange(0, BLOCK_K)
+        present = tl.load(lengths + item * num_passages + k, mask=k < num_passages, other=0) > 0
+        edge_MK = tl.load(
+            edges + row[:, None] * num_passages + k[None, :],
+            mask=valid[:, None] & present[None, :],
+            other=0,
+        )
+        group_K = k // tl.cdiv(num_passages, PARTS)
+        dq_MD = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
+        part_M = next_part(edge_MK, group_K, tl.full([BLOCK_M], -1, tl.int32), PARTS)
+        while tl.min(part_M, axis=0) < PARTS:
+            there = part_M < PARTS
+            slot = ((item * PARTS + part_M) * num_tokens + token) * H + head
+            dq_MD += tl.load(
+                state + slot[:, None] * D + d[None, :],
+                mask=there[:, None] & (d < D)[None, :],
+                other=0.0,
+            ).to(tl.float32)
+            part_M = next_part(edge_MK, group_K, part_M, PARTS)
+        tl.store(
+            d_q + (row * H + head)[:, None] * D + d[None, :],
+            dq_MD.to(d_q.dtype.element_ty),
+            mask=valid[:, None] & (d < D)[None, :],
+        )

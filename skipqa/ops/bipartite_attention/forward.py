@@ -1,0 +1,289 @@
+# mypy: disallow-untyped-defs=False
+"""The forward kernels: attention over surviving edges, in the order of the passages.
+
+A program owns one head of one part of an item's passages and walks over the tiles of that part
+(`schedule.py`), so that keys and values of a tile arrive while the one before is worked on. A
+token that meets its second passage finds its running result in `state`, merges, and leaves the
+result in `out` at its last one. Where its edges lie in several parts, each part leaves its result
+in `state`, and `merge_kernel` combines them. No atomics: the same input gives the same bits.
+
+A row's running result is its normalised output and its log-sum-exp (base 2).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from skipqa.ops.bipartite_attention.schedule import EDGELESS, FIRST, LAST, SEVERAL, SOLE, TOKEN
+
+LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def synchronise(lane, INTERPRETED: tl.constexpr):
+    """Wait for all threads of the program: rows that one has written, another reads next.
+
+    `tl.debug_barrier` would do, but a loop that holds it is not software-pipelined.
+    """
+    if not INTERPRETED:
+        tl.inline_asm_elementwise(
+            "bar.sync 0; mov.b32 $0, $1;",
+            "=r,r,~{memory}",
+            [lane],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
+
+
+@triton.jit
+def _log2_add(a, b):
+    peak = tl.maximum(a, b)
+    return peak + tl.log2(tl.exp2(a - peak) + tl.exp2(b - peak))
+
+
+@triton.jit
+def attend_kernel(
+    q,
+    k,
+    v,
+    bias,
+    out,
+    lse,
+    state,
+    state_lse,
+    rows,
+    tiles,
+    part_tile,
+    part_steps,
+    apart,
+    apart_count,
+    q_item,
+    q_token,
+    q_head,
+    k_head,
+    v_head,
+    scale_log2,
+    num_tokens,
+    num_passages,
+    most_tiles,
+    K_TOKEN: tl.constexpr,
+    V_TOKEN: tl.constexpr,
+    H: tl.constexpr,
+    D: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    PARTS: tl.constexpr,
+    MEETS_AGAIN: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):
+    """Grid: (heads, parts, items). `out`, `lse` and `state` are contiguous.
+
+    MEETS_AGAIN: a part holds more than one passage, so that a token may come back.
+    Strides over passage tokens are constants of the program: the addresses of a tile then differ
+    by constants and take no registers.
+    """
+    head = tl.program_id(0).to(tl.int64)
+    part = tl.program_id(1)
+    item = tl.program_id(2).to(tl.int64)
+    rows += item * (most_tiles + 1) * BLOCK_M
+    tiles += item * (most_tiles + 1) * 4
+    q += item * q_item + head * q_head
+    k += head * k_head
+    v += head * v_head
+    out += item * num_tokens * (H * D) + head * D
+    lse += item * num_tokens * H + head
+    state += (item * PARTS + part) * num_tokens * (H * D) + head * D
+    state_lse += (item * PARTS + part) * num_tokens * H + head
+    m_range = tl.arange(0, BLOCK_M)
+    n_range = tl.arange(0, BLOCK_N)
+    d = tl.arange(0, BLOCK_D)
+    in_width = d < D
+
+    tile = tl.load(part_tile + item * PARTS + part)
+    steps = tl.load(part_steps + item * PARTS + part)
+
+    if part == 0:  # tokens without an edge: their attention is zero
+        edgeless = tl.load(apart_count + item * 2 + EDGELESS)
+        for first in range(0, edgeless, BLOCK_M):
+            valid = first + m_range < edgeless
+            entry = tl.load(
+                apart + (item * 2 + EDGELESS) * num_tokens + first + m_range, mask=valid, other=0
+            )
+            token = entry & TOKEN
+            tl.store(
+                out + (token * (H * D))[:, None] + d[None, :],
+                tl.zeros([BLOCK_M, BLOCK_D], dtype=out.dtype.element_ty),
+                mask=valid[:, None] & in_width[None, :],
+            )
+            tl.store(lse + token * H, tl.full([BLOCK_M], float("-inf"), tl.float32), mask=valid)
+
+    passage = tl.load(tiles + tile * 4)
+    base = tl.load(tiles + tile * 4 + 1)
+    length = tl.load(tiles + tile * 4 + 2)
+    entry = tl.load(rows + tile * BLOCK_M + m_range)
+    ahead = tl.minimum(tile + 1, most_tiles)
+    next_passage = tl.load(tiles + ahead * 4)
+    next_base = tl.load(tiles + ahead * 4 + 1)
+    next_length = tl.load(tiles + ahead * 4 + 2)
+    next_entry = tl.load(rows + ahead * BLOCK_M + m_range)
+    n0 = 0
+    peak_M = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    total_M = tl.zeros([BLOCK_M], dtype=tl.float32)
+    acc_MD = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
+    for _ in range(steps):
+        valid = entry >= 0
+        token = entry & TOKEN
+        q_MD = tl.load(
+            q + (token * q_token)[:, None] + d[None, :],
+            mask=valid[:, None] & in_width[None, :],
+            other=0.0,
+        )
+        in_passage = n0 + n_range < length
+        mask_ND = in_passage[:, None] & in_width[None, :]
+        first_row = (base + n0).to(tl.int64)
+        k_ND = tl.load(
+            k + first_row * K_TOKEN + (n_range * K_TOKEN)[:, None] + d[None, :],
+            mask=mask_ND,
+            other=0.0,
+        )
+        v_ND = tl.load(
+            v + first_row * V_TOKEN + (n_range * V_TOKEN)[:, None] + d[None, :],
+            mask=mask_ND,
+            other=0.0,
+        )
+        s_MN = tl.dot(q_MD, tl.trans(k_ND), input_precision=PRECISION)
+        s_MN = tl.where(in_passage[None, :], s_MN, float("-inf"))
+        new_peak_M = tl.maximum(peak_M, tl.max(s_MN, axis=1) * scale_log2)
+        p_MN = tl.exp2(s_MN * scale_log2 - new_peak_M[:, None])
+        shrink_M = tl.exp2(peak_M - new_peak_M)
+        total_M = total_M * shrink_M + tl.sum(p_MN, axis=1)
+        acc_MD = tl.dot(
+            p_MN.to(v_ND.dtype), v_ND, acc_MD * shrink_M[:, None], input_precision=PRECISION
+        )
+        peak_M = new_peak_M
+
+        ends_passage = n0 + BLOCK_N >= length
+        if ends_passage:
+            lse_M = peak_M + tl.log2(total_M)
+            if HAS_BIAS:
+                gate = bias + (item * num_tokens + token) * num_passages + passage
+                lse_M += LOG2E * tl.load(gate, mask=valid, other=0.0).to(tl.float32)
+            at_MD = (token * (H * D))[:, None] + d[None, :]
+            done = valid & ((entry & LAST) != 0)
+            if PARTS > 1:
+                done = done & ((entry & SOLE) != 0)
+            if MEETS_AGAIN:
+                met = valid & ((entry & FIRST) == 0)
+                earlier_M = tl.load(state_lse + token * H, mask=met, other=float("-inf"))
+                earlier_MD = tl.load(
+                    state + at_MD, mask=met[:, None] & in_width[None, :], other=0.0
+                )
+                both_M = _log2_add(earlier_M, lse_M)
+                out_MD = acc_MD * (tl.exp2(lse_M - both_M) / total_M)[:, None]
+                out_MD += earlier_MD.to(tl.float32) * tl.exp2(earlier_M - both_M)[:, None]
+                lse_M = both_M
+            else:
+                out_MD = acc_MD * (1.0 / total_M)[:, None]
+            out_MD = out_MD.to(out.dtype.element_ty)
+            tl.store(lse + token * H, lse_M, mask=done)
+            tl.store(out + at_MD, out_MD, mask=done[:, None] & in_width[None, :])
+            keep = valid & (done == 0)
+            tl.store(state_lse + token * H, lse_M, mask=keep)
+            tl.store(state + at_MD, out_MD, mask=keep[:, None] & in_width[None, :])
+            if MEETS_AGAIN:
+                synchronise(m_range, INTERPRETED)
+            peak_M = tl.full([BLOCK_M], float("-inf"), tl.float32)
+            total_M = tl.zeros([BLOCK_M], dtype=tl.float32)
+            acc_MD = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
+
+        # The next chunk of this passage, or the next tile, which is already here.
+        n0 = tl.where(ends_passage, 0, n0 + BLOCK_N)
+        tile = tl.where(ends_passage, tile + 1, tile)
+        passage = tl.where(ends_passage, next_passage, passage)
+        base = tl.where(ends_passage, next_base, base)
+        length = tl.where(ends_passage, next_length, length)
+        entry = tl.where(ends_passage, next_entry, entry)
+        ahead = tl.minimum(tile + 1, most_tiles)
+        next_passage = tl.load(tiles + ahead * 4)
+        next_base = tl.load(tiles + ahead * 4 + 1)
+        next_length = tl.load(tiles + ahead * 4 + 2)
+        next_entry = tl.load(rows + ahead * BLOCK_M + m_range)
+
+
+@triton.jit
+def merge_kernel(
+    edges,
+    lengths,
+    out,
+    lse,
+    state,
+    state_lse,
+    apart,
+    apart_count,
+    num_tokens,
+    num_passages,
+    H: tl.constexpr,
+    D: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    """Grid: (heads, blocks of tokens, items): tokens with edges in several parts."""
+    head = tl.program_id(0).to(tl.int64)
+    item = tl.program_id(2).to(tl.int64)
+    several = tl.load(apart_count + item * 2 + SEVERAL)
+    first = tl.program_id(1) * BLOCK_M
+    if first < several:
+        m = first + tl.arange(0, BLOCK_M)
+        valid = m < several
+        entry = tl.load(apart + (item * 2 + SEVERAL) * num_tokens + m, mask=valid, other=0)
+        token = (entry & TOKEN).to(tl.int64)
+        row = item * num_tokens + token
+        d = tl.arange(0, BLOCK_D)
+        k = tl.arange(0, BLOCK_K)
+        present = tl.load(lengths + item * num_passages + k, mask=k < num_passages, other=0) > 0
+        edge_MK = tl.load(
+            edges + row[:, None] * num_passages + k[None, :],
+            mask=valid[:, None] & present[None, :],
+            other=0,
+        )
+        group_K = k // tl.cdiv(num_passages, PARTS)
+        lse_M = tl.full([BLOCK_M], float("-inf"), tl.float32)
+        out_MD = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
+        part_M = next_part(edge_MK, group_K, tl.full([BLOCK_M], -1, tl.int32), PARTS)
+        while tl.min(part_M, axis=0) < PARTS:
+            there = part_M < PARTS
+            slot = ((item * PARTS + part_M) * num_tokens + token) * H + head
+            found_M = tl.load(state_lse + slot, mask=there, other=float("-inf"))
+            found_MD = tl.load(
+                state + slot[:, None] * D + d[None, :],
+                mask=there[:, None] & (d < D)[None, :],
+                other=0.0,
+            ).to(tl.float32)
+            both_M = tl.where(valid, _log2_add(lse_M, found_M), 0.0)
+            out_MD = (
+                out_MD * tl.exp2(lse_M - both_M)[:, None]
+                + found_MD * tl.exp2(found_M - both_M)[:, None]
+            )
+            lse_M = both_M
+            part_M = next_part(edge_MK, group_K, part_M, PARTS)
+        target = row * H + head
+        tl.store(lse + target, lse_M, mask=valid)
+        tl.store(
+            out + target[:, None] * D + d[None, :],
+            out_MD.to(out.dtype.element_ty),
+            mask=valid[:, None] & (d < D)[None, :],
+        )
+
+
+@triton.jit
+def next_part(edge_MK, group_K, part_M, PARTS: tl.constexpr):
+    """Each row's next part after `part_M` that holds an edge of it, or PARTS."""
+    ahead = (edge_MK > 0) & (group_K[None, :] > part_M[:, None])
+    return tl.min(tl.where(ahead, group_K[None, :], PARTS), axis=1)

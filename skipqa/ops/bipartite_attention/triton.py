@@ -1,0 +1,313 @@
+"""The path for a GPU: launches the Triton kernels and ties them to autograd.
+
+Knows launch shapes and buffers; the mathematics is in `forward.py` and `backward.py`, the order
+of work in `schedule.py`. Why these shapes: NOTES.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from skipqa.ops.bipartite_attention import backward, forward, schedule
+from skipqa.ops.bipartite_attention.schedule import Schedule
+
+LOG2E = 1.0 / math.log(2.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How the work is cut. Any value gives the same result; only the time differs."""
+
+    parts: int  # of the passages of an item, worked on independently
+    block_m: int  # tokens a tile
+    block_n: int  # passage tokens a tile
+    num_warps: int
+    num_stages: int
+
+
+def choose_forward(num_items: int, num_tokens: int, num_passages: int, num_heads: int) -> Launch:
+    parts = 1 if num_items * num_heads >= 192 else num_passages
+    return Launch(parts, _tile(num_tokens, 64), 128, 4, 2)
+
+
+def choose_backward(forward_launch: Launch) -> Launch:
+    """The same parts, since both follow one schedule."""
+    return replace(forward_launch, block_m=min(32, forward_launch.block_m), num_warps=8)
+
+
+def bipartite_attention(
+    q_BVHD: Tensor,
+    k_NHD: Tensor,
+    v_NHD: Tensor,
+    edges_BVK: Tensor,
+    lengths_BK: Tensor,
+    bias_BVK: Tensor | None,
+    scale: float,
+    *,
+    forward_launch: Launch | None = None,
+    backward_launch: Launch | None = None,
+) -> Tensor:
+    num_items, num_tokens, num_heads, _ = q_BVHD.shape
+    launch = forward_launch or choose_forward(
+        num_items, num_tokens, edges_BVK.shape[2], num_heads
+    )
+    edges_BVK = edges_BVK.contiguous()
+    plan = schedule.build(
+        edges_BVK,
+        lengths_BK,
+        parts=launch.parts,
+        block_m=launch.block_m,
+        block_n=launch.block_n,
+    )
+    out: Tensor = _Attention.apply(  # type: ignore[no-untyped-call]
+        _unit_stride(q_BVHD),
+        _unit_stride(k_NHD),
+        _unit_stride(v_NHD),
+        None if bias_BVK is None else bias_BVK.contiguous(),
+        edges_BVK,
+        lengths_BK,
+        plan,
+        scale,
+        launch,
+        backward_launch or choose_backward(launch),
+    )
+    return out
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: Tensor | None,
+        edges: Tensor,
+        lengths: Tensor,
+        plan: Schedule,
+        scale: float,
+        launch: Launch,
+        backward_launch: Launch,
+    ) -> Tensor:
+        out, lse = attend(q, k, v, bias, edges, lengths, plan, scale, launch)
+        ctx.save_for_backward(q, k, v, bias, edges, lengths, *plan, out, lse)
+        ctx.scale, ctx.launch = scale, backward_launch
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, bias, edges, lengths, *plan, out, lse = ctx.saved_tensors
+        gradients = attend_backward(
+            q,
+            k,
+            v,
+            bias,
+            edges,
+            lengths,
+            Schedule(*plan),
+            out,
+            lse,
+            d_out.contiguous(),
+            ctx.scale,
+            ctx.launch,
+        )
+        return *gradients, None, None, None, None, None, None
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    edges: Tensor,
+    lengths: Tensor,
+    plan: Schedule,
+    scale: float,
+    launch: Launch,
+) -> tuple[Tensor, Tensor]:
+    """The attention rows and their log-sum-exp (base 2), [B, V, H, D] and [B, V, H]."""
+    num_items, num_tokens, num_heads, width = q.shape
+    num_passages = edges.shape[2]
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+    state, state_lse = _state(q, launch)
+    block_d = max(16, triton.next_power_of_2(width))
+    forward.attend_kernel[(num_heads, launch.parts, num_items)](
+        q,
+        k,
+        v,
+        bias,
+        out,
+        lse,
+        state,
+        state_lse,
+        plan.rows,
+        plan.tiles,
+        plan.part_tile,
+        plan.part_steps,
+        plan.apart,
+        plan.apart_count,
+        *q.stride()[:3],
+        k.stride(1),
+        v.stride(1),
+        scale * LOG2E,
+        num_tokens,
+        num_passages,
+        plan.tiles.shape[1] - 1,
+        K_TOKEN=k.stride(0),
+        V_TOKEN=v.stride(0),
+        H=num_heads,
+        D=width,
+        BLOCK_D=block_d,
+        BLOCK_M=launch.block_m,
+        BLOCK_N=launch.block_n,
+        PARTS=launch.parts,
+        MEETS_AGAIN=triton.cdiv(num_passages, launch.parts) > 1,
+        HAS_BIAS=bias is not None,
+        PRECISION=_precision(q),
+        INTERPRETED=not q.is_cuda,
+        num_warps=launch.num_warps,
+        num_stages=launch.num_stages,
+    )
+    if launch.parts > 1:
+        forward.merge_kernel[(num_heads, triton.cdiv(num_tokens, 16), num_items)](
+            edges,
+            lengths,
+            out,
+            lse,
+            state,
+            state_lse,
+            plan.apart,
+            plan.apart_count,
+            num_tokens,
+            num_passages,
+            H=num_heads,
+            D=width,
+            BLOCK_D=block_d,
+            BLOCK_M=16,
+            BLOCK_K=triton.next_power_of_2(num_passages),
+            PARTS=launch.parts,
+            num_warps=4,
+        )
+    return out, lse
+
+
+def attend_backward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    edges: Tensor,
+    lengths: Tensor,
+    plan: Schedule,
+    out: Tensor,
+    lse: Tensor,
+    d_out: Tensor,
+    scale: float,
+    launch: Launch,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    num_items, num_tokens, num_heads, width = q.shape
+    num_passages = edges.shape[2]
+    assert plan.rows.shape[2] % launch.block_m == 0
+    d_q = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    d_k = torch.empty(k.shape, dtype=k.dtype, device=k.device)
+    d_v = torch.empty(v.shape, dtype=v.dtype, device=v.device)
+    d_bias = None
+    if bias is not None:  # a pair without an edge has no gradient, and no program visits it
+        d_bias = torch.zeros(num_heads, *edges.shape, dtype=torch.float32, device=q.device)
+    state, _ = _state(q, launch)
+    block_d = max(16, triton.next_power_of_2(width))
+    backward.attend_backward_kernel[(num_heads, launch.parts, num_items)](
+        q,
+        k,
+        v,
+        bias,
+        out,
+        lse,
+        d_out,
+        d_q,
+        d_k,
+        d_v,
+        d_bias,
+        state,
+        plan.rows,
+        plan.first_tile,
+        plan.count,
+        plan.part_start,
+        plan.apart,
+        plan.apart_count,
+        lengths,
+        *q.stride()[:3],
+        k.stride(1),
+        v.stride(1),
+        scale,
+        num_tokens,
+        num_passages,
+        plan.tiles.shape[1] - 1,
+        K_TOKEN=k.stride(0),
+        V_TOKEN=v.stride(0),
+        H=num_heads,
+        D=width,
+        BLOCK_D=block_d,
+        TILE_M=plan.rows.shape[2],
+        BLOCK_M=launch.block_m,
+        BLOCK_N=launch.block_n,
+        PARTS=launch.parts,
+        HAS_BIAS=bias is not None,
+        PRECISION=_precision(q),
+        num_warps=launch.num_warps,
+        num_stages=launch.num_stages,
+    )
+    if launch.parts > 1:
+        backward.merge_backward_kernel[(num_heads, triton.cdiv(num_tokens, 16), num_items)](
+            edges,
+            lengths,
+            d_q,
+            state,
+            plan.apart,
+            plan.apart_count,
+            num_tokens,
+            num_passages,
+            H=num_heads,
+            D=width,
+            BLOCK_D=block_d,
+            BLOCK_M=16,
+            BLOCK_K=triton.next_power_of_2(num_passages),
+            PARTS=launch.parts,
+            num_warps=4,
+        )
+    if bias is None or d_bias is None:
+        return d_q, d_k, d_v, None
+    return d_q, d_k, d_v, d_bias.sum(0).to(bias.dtype)
+
+
+def _state(q: Tensor, launch: Launch) -> tuple[Tensor, Tensor]:
+    """Room for running results, [B, P, V, H, D] and [B, P, V, H]."""
+    num_items, num_tokens, num_heads, width = q.shape
+    slots = (num_items, launch.parts, num_tokens, num_heads)
+    return (
+        torch.empty(*slots, width, dtype=q.dtype, device=q.device),
+        torch.empty(slots, dtype=torch.float32, device=q.device),
+    )
+
+
+def _tile(num_tokens: int, most: int) -> int:
+    """A power of two from 16, the least a matrix unit takes."""
+    return min(most, max(16, triton.next_power_of_2(num_tokens)))
+
+
+def _precision(x: Tensor) -> str:
+    """float32 stays float32: tf32 would lose 13 bits that the caller asked to keep."""
+    return "ieee" if x.dtype == torch.float32 else "tf32"
+
+
+def _unit_stride(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
