@@ -1,0 +1,220 @@
+"""The whole way on the real parts: answer, evidence, JSON, and a trace that adds up."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from skipqa.errors import UserError
+from skipqa.knowledge import Index
+from skipqa.knowledge.index.build import build
+from skipqa.knowledge.sources.tables import JsonLines
+from skipqa.knowledge.sparse_encoder import LexicalEncoder
+from skipqa.pipeline import Answer, Pipeline, load
+
+QUESTION = "How is this drink brewed?"
+ESPRESSO = "wordnet:n07920052"
+STAGES = "encode draft budget prune regions retrieve verify fuse decode".split()
+
+
+def same_but_for_time(answer: Answer) -> dict[str, Any]:
+    found = answer.as_dict()
+    del found["latency_ms"]
+    for stage in found["stages"]:
+        del stage["ms"]
+    return found
+
+
+def test_answer_comes_from_the_gloss_of_what_the_photo_shows(looked_up: Answer) -> None:
+    assert looked_up.route == "full"
+    assert "forcing hot water" in looked_up.text or "pressure" in looked_up.text
+    assert looked_up.evidence[0].id == ESPRESSO
+    assert "pressure" in looked_up.evidence[0].text
+    scores = [evidence.score for evidence in looked_up.evidence]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_json_has_exactly_these_keys_and_types(looked_up: Answer) -> None:
+    found = json.loads(json.dumps(looked_up.as_dict()))
+    types = {
+        "answer": str,
+        "route": str,
+        "evidence": list,
+        "regions": list,
+        "tokens": dict,
+        "passages": dict,
+        "stages": list,
+        "flops": int,
+        "latency_ms": float,
+    }
+    assert {key: type(value) for key, value in found.items()} == types
+    for evidence in found["evidence"]:
+        assert {key: type(value) for key, value in evidence.items()} == {
+            "id": str, "title": str, "text": str, "score": float, "region": int,
+        }  # fmt: skip
+        assert 0 <= evidence["region"] < len(found["regions"])
+    for region in found["regions"]:
+        assert set(region) == {"box", "tokens"}
+        left, top, right, bottom = region["box"]
+        assert 0 <= left < right <= 1
+        assert 0 <= top < bottom <= 1
+        assert isinstance(region["tokens"], int)
+        assert region["tokens"] > 0
+    assert {key: type(value) for key, value in found["tokens"].items()} == {
+        "total": int, "kept": int,
+    }  # fmt: skip
+    assert {key: type(value) for key, value in found["passages"].items()} == {
+        "retrieved": int, "unique": int, "kept": int,
+    }  # fmt: skip
+    for stage in found["stages"]:
+        assert {key: type(value) for key, value in stage.items()} == {
+            "name": str, "ms": float, "flops": int,
+        }  # fmt: skip
+    assert [stage["name"] for stage in found["stages"]] == STAGES
+
+
+def test_sums_agree(looked_up: Answer) -> None:
+    found = looked_up.as_dict()
+    assert sum(stage["flops"] for stage in found["stages"]) == found["flops"]
+    rounding = 0.005 * (len(STAGES) + 1)
+    assert sum(s["ms"] for s in found["stages"]) == pytest.approx(found["latency_ms"], abs=rounding)
+    assert sum(region["tokens"] for region in found["regions"]) == found["tokens"]["kept"]
+    passages = found["passages"]
+    assert passages["retrieved"] >= passages["unique"] >= passages["kept"]
+    assert passages["kept"] == len(found["evidence"])
+
+
+def test_trace_accounts_for_everything_dropped(looked_up: Answer) -> None:
+    trace = looked_up.trace
+    pruned, retrieved, verified = (trace[name].result for name in ("prune", "retrieve", "verify"))
+    fused, regions = trace["fuse"].result, trace["regions"].result
+
+    def counts(stage: str) -> tuple[int, int]:
+        record = trace[stage]
+        assert record.kept is not None
+        assert record.dropped is not None
+        return record.kept, record.dropped
+
+    assert counts("encode") == (576, 0)
+    assert sum(counts("prune")) == 576
+    assert counts("prune")[0] == len(pruned.positions)
+    assert counts("regions") == (len(pruned.positions), 0)
+    members = sorted(member for region in regions for member in region.members)
+    assert members == pruned.positions.tolist()
+    assert sum(counts("retrieve")) == retrieved.num_hits
+    assert counts("retrieve")[0] == len(retrieved.passages)
+    assert sum(counts("verify")) == len(retrieved.passages)
+    kept_or_rejected = [*verified.passages, *(passage for passage, _ in verified.rejected)]
+    assert sorted(p.row for p in kept_or_rejected) == sorted(p.row for p in retrieved.passages)
+    assert sum(counts("fuse")) == fused.edges.numel()
+    assert counts("fuse")[0] == int(fused.edges.sum())
+    assert sum(counts("decode")) == len(verified.passages)
+    assert all(record.why for record in trace.stages)
+
+
+def test_same_question_same_answer(pipeline: Pipeline, looked_up: Answer, photo: Path) -> None:
+    again = pipeline.answer(photo, QUESTION)
+    assert same_but_for_time(again) == same_but_for_time(looked_up)
+
+
+def test_fast_path_names_what_is_seen_and_stops(drafted: Answer) -> None:
+    assert drafted.route == "draft"
+    assert drafted.text == "espresso"
+    found = drafted.as_dict()
+    assert [stage["name"] for stage in found["stages"]] == ["encode", "draft"]
+    assert found["evidence"] == found["regions"] == []
+    assert found["passages"] == {"retrieved": 0, "unique": 0, "kept": 0}
+
+
+def test_without_the_fast_path_everything_is_looked_up(pipeline: Pipeline, photo: Path) -> None:
+    answer = pipeline.answer(photo, "What is this?", fast_path=False)
+    assert answer.route == "full"
+    assert [stage.name for stage in answer.trace.stages] == STAGES
+    assert ESPRESSO in [evidence.id for evidence in answer.evidence]
+
+
+def test_any_way_to_hand_over_a_picture_is_the_same(
+    pipeline: Pipeline, drafted: Answer, photo: Path
+) -> None:
+    with photo.open("rb") as file:
+        assert same_but_for_time(pipeline.answer(file, "What is this?")) == same_but_for_time(
+            drafted
+        )
+    with Image.open(photo) as image:
+        assert pipeline.answer(image, "What is this?").text == drafted.text
+
+
+@pytest.mark.parametrize("size", [(1, 1), (3, 4000)])
+def test_pictures_of_any_shape_go_the_whole_way(pipeline: Pipeline, size: tuple[int, int]) -> None:
+    answer = pipeline.answer(Image.new("RGB", size, (120, 60, 20)), "Where does it live?")
+    assert answer.route == "full"
+    assert answer.trace["prune"].kept == pipeline.config.budget.tokens
+
+
+@pytest.mark.parametrize(
+    ("question", "complaint"),
+    [
+        ("", "empty"),
+        (" \n\t ", "empty"),
+        ("???", "no words"),
+        ("why " * 2_000, "2000 words"),
+        pytest.param("a" * 100_000, "too long|characters", id="one endless word"),
+    ],
+)
+def test_bad_questions_get_one_line(pipeline: Pipeline, question: str, complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint) as error:
+        pipeline.answer(Image.new("RGB", (8, 8)), question)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("question", ["Что это за напиток?", "これは何? 42 <|im_end|>"])
+def test_questions_in_any_script_are_answered(
+    pipeline: Pipeline, photo: Path, question: str
+) -> None:
+    assert pipeline.answer(photo, question).route == "full"
+
+
+def test_an_index_that_knows_nothing_of_the_picture(
+    pipeline: Pipeline, photo: Path, tmp_path: Path
+) -> None:
+    """No passage shares a term with any region: the answer stands without evidence."""
+    corpus = tmp_path / "corpus.jsonl"
+    row = {"id": "1", "title": "Zyzzyva", "text": "zyzzyva qwxkj vrrmpf"}
+    corpus.write_text(json.dumps(row) + "\n")
+    build(tmp_path / "index", [JsonLines(corpus)], LexicalEncoder.default())
+    small = Pipeline(pipeline.backbone, Index.open(tmp_path / "index"), pipeline.config)
+    answer = small.answer(photo, QUESTION)
+    assert answer.route == "full"
+    assert answer.evidence == ()
+    assert answer.as_dict()["passages"] == {"retrieved": 0, "unique": 0, "kept": 0}
+
+
+def test_budgets_are_obeyed(home: Path, photo: Path) -> None:
+    frugal = load(overrides={"budget": {"tokens": 9, "passages": 3}, "regions": {"max_regions": 2}})
+    answer = frugal.answer(photo, QUESTION)
+    found = answer.as_dict()
+    assert found["tokens"] == {"total": 576, "kept": 9}
+    assert len(found["regions"]) <= 2
+    assert found["passages"]["kept"] <= 3
+
+
+def test_evidence_is_a_distribution_on_every_token(pipeline: Pipeline, photo: Path) -> None:
+    with Image.open(photo) as image:
+        tokens, flops = pipeline.backbone.encode_image(image.convert("RGB"))
+    assert tokens.evidence.shape == (576, 1000)
+    np.testing.assert_allclose(tokens.evidence.sum(1), 1, rtol=1e-5)
+    np.testing.assert_allclose(tokens.meaning.norm(dim=1), 1, rtol=1e-5)
+    assert flops > 0
+
+
+def test_missing_default_index_says_what_to_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SKIPQA_HOME", str(tmp_path))
+    with pytest.raises(UserError, match="skipqa setup"):
+        load()
