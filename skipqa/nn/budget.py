@@ -99,9 +99,10 @@ class DiscreteBudget(BudgetController):
     ) -> Allocation:
         """`num_tokens` and `num_passages` are what there is: no budget exceeds them."""
         shares = self.mlp(torch.cat((visual, question), dim=-1)).sigmoid()
-        tokens = _between(shares[..., 0], self.config.tokens).clamp(max=num_tokens)
-        passages = _between(shares[..., 1], self.config.passages).clamp(max=num_passages)
-        return Allocation(tokens, passages)
+        # Narrower ranges, not clipped counts: a clipped count would get no gradient.
+        tokens = tuple(min(limit, num_tokens) for limit in self.config.tokens)
+        passages = tuple(min(limit, num_passages) for limit in self.config.passages)
+        return Allocation(_between(shares[..., 0], tokens), _between(shares[..., 1], passages))
 
     def relaxed(self, allocation: Allocation, temperature: float) -> Allocation:
         tokens, passages, _ = allocation
@@ -236,8 +237,9 @@ def flops(config: DiscreteBudgetConfig | DifficultyBudgetConfig) -> int:
     return 2 * config.hidden * (width + config.hidden + 2)
 
 
-def _between(share: Tensor, limits: Range) -> Tensor:
-    return limits[0] + (limits[1] - limits[0]) * share
+def _between(share: Tensor, limits: Sequence[float]) -> Tensor:
+    least, most = limits
+    return least + (most - least) * share
 
 
 def _staircase(counts: Tensor, temperature: float) -> Tensor:
