@@ -65,8 +65,9 @@ def test_budget_learns_to_spend_where_it_is_needed(
     torch.manual_seed(2026)
     live = build_budget(config)
     routing = AveragedRouting(live, decay=0.9)
-    optimiser = torch.optim.Adam(live.parameters(), 2e-2)
-    for _ in range(STEPS):
+    # Slow enough for the average to follow: else the live controller overshoots and saturates.
+    optimiser = torch.optim.Adam(live.parameters(), 5e-3)
+    for _ in range(2 * STEPS):
         visual, question = torch.randn(2, 64, 4, generator=generator)
         needed = torch.where(question[:, 0] > 0, 90.0, 0.0)
         counts = routing(visual, question, 100, 16)
@@ -79,4 +80,4 @@ def test_budget_learns_to_spend_where_it_is_needed(
     visual, question = torch.randn(2, 500, 4, generator=generator)
     decided = routing.averaged.relaxed(routing.averaged(visual, question, 100, 16), 0.0)
     clearly_hard, clearly_easy = question[:, 0] > 1, question[:, 0] < -1
-    assert decided.tokens[clearly_hard].mean() > 2 * decided.tokens[clearly_easy].mean()
+    assert decided.tokens[clearly_hard].mean() > decided.tokens[clearly_easy].mean() + 25
