@@ -11,18 +11,23 @@ of item b follows passage j - 1 of item b, and item b follows item b - 1.
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import os
 from collections.abc import Sequence
+from functools import cache
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from skipqa.errors import UserError
+from skipqa.errors import MissingExtra, UserError
 from skipqa.ops.bipartite_attention import gather, reference
 
 Backend = Literal["auto", "triton", "gather", "reference"]
 Compatibility = Literal["sigmoid", "cosine"]
+
+KERNEL_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
 def compatibility(h_v: Tensor, h_k: Tensor, *, kind: Compatibility = "sigmoid") -> Tensor:
@@ -66,6 +71,13 @@ def select_edges(
     )
     if lengths is not None:
         present_BK = _lengths(lengths, batched.shape[0], batched.shape[2], scores.device) > 0
+    pairs = batched.shape[1] * batched.shape[2]
+    if threshold is None and _resolve(backend, scores) == "triton":
+        from skipqa.ops.bipartite_attention import schedule
+
+        if pairs <= schedule.MAX_PAIRS:
+            lengths_BK = None if lengths is None else present_BK.to(torch.int64)
+            return schedule.select_edges(batched, lengths_BK, top, degree).view(scores.shape)
     edges = reference.select_edges(batched, present_BK, threshold, top, degree)
     return edges.view(scores.shape)
 
@@ -99,11 +111,14 @@ def bipartite_attention(
     _check(q_BVHD, k, v, edges_BVK, bias_BVK)
     lengths_BK = _lengths(lengths, q_BVHD.shape[0], edges_BVK.shape[2], q.device)
     scale = 1.0 / math.sqrt(q.shape[-1]) if scale is None else scale
-    attend = (
-        reference.bipartite_attention
-        if _resolve(backend, q) == "reference"
-        else gather.bipartite_attention
-    )
+    attend = gather.bipartite_attention
+    match _resolve(backend, q):
+        case "reference":
+            attend = reference.bipartite_attention
+        case "triton":
+            from skipqa.ops.bipartite_attention import triton as kernels
+
+            attend = kernels.bipartite_attention
     out = attend(q_BVHD, k, v, edges_BVK, lengths_BK, bias_BVK, scale)
     return out if batched else out[0]
 
@@ -132,8 +147,21 @@ def passage_mass(
     return gather.edge_mass(q_BVHD, k, edges_BVK, lengths_BK, bias_BVK, scale).view(edges.shape)
 
 
-def _resolve(backend: Backend, q: Tensor) -> Backend:
-    return backend if backend != "auto" else "gather"
+def _resolve(backend: Backend, x: Tensor) -> Backend:
+    if backend == "auto":
+        on_kernels = x.is_cuda and x.dtype in KERNEL_DTYPES and triton_is_installed()
+        return "triton" if on_kernels else "gather"
+    if backend == "triton":
+        if not triton_is_installed():
+            raise MissingExtra("backend='triton'", "gpu")
+        if not x.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
+            raise UserError("backend='triton' needs tensors on a CUDA device")
+    return backend
+
+
+@cache
+def triton_is_installed() -> bool:
+    return importlib.util.find_spec("triton") is not None
 
 
 def _lengths(

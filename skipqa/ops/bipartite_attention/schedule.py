@@ -38,7 +38,7 @@ class Schedule(NamedTuple):
     rows: Tensor  # [B, T + 1, block_m] int32 entries
     tiles: Tensor  # [B, T + 1, 4] int32: passage, its first packed token, its length, unused
     first_tile: Tensor  # [B, K] int32 of each passage
-    count: Tensor  # [B, K] int32: edges of each passage
+    degree: Tensor  # [B, K] int32: edges of each passage
     part_tile: Tensor  # [B, P] int32: the first tile of each part
     part_steps: Tensor  # [B, P] int32: its tiles, each times the chunks of its passage
     part_start: Tensor  # [B, P] int32: where its passages begin in the packed keys
@@ -64,7 +64,7 @@ def build(
         rows=ints(most_tiles + 1, block_m),
         tiles=ints(most_tiles + 1, 4),
         first_tile=ints(num_passages),
-        count=ints(num_passages),
+        degree=ints(num_passages),
         part_tile=ints(parts),
         part_steps=ints(parts),
         part_start=ints(parts),

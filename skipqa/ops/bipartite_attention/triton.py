@@ -29,6 +29,7 @@ class Launch:
     block_n: int  # passage tokens a tile
     num_warps: int
     num_stages: int
+    max_registers: int | None = None  # a thread, so that more programs fit a multiprocessor
 
 
 def choose_forward(num_items: int, num_tokens: int, num_passages: int, num_heads: int) -> Launch:
@@ -54,9 +55,7 @@ def bipartite_attention(
     backward_launch: Launch | None = None,
 ) -> Tensor:
     num_items, num_tokens, num_heads, _ = q_BVHD.shape
-    launch = forward_launch or choose_forward(
-        num_items, num_tokens, edges_BVK.shape[2], num_heads
-    )
+    launch = forward_launch or choose_forward(num_items, num_tokens, edges_BVK.shape[2], num_heads)
     edges_BVK = edges_BVK.contiguous()
     plan = schedule.build(
         edges_BVK,
@@ -65,7 +64,7 @@ def bipartite_attention(
         block_m=launch.block_m,
         block_n=launch.block_n,
     )
-    out: Tensor = _Attention.apply(  # type: ignore[no-untyped-call]
+    out: Tensor = _Attention.apply(
         _unit_stride(q_BVHD),
         _unit_stride(k_NHD),
         _unit_stride(v_NHD),
@@ -174,6 +173,7 @@ def attend(
         INTERPRETED=not q.is_cuda,
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
+        maxnreg=launch.max_registers,
     )
     if launch.parts > 1:
         forward.merge_kernel[(num_heads, triton.cdiv(num_tokens, 16), num_items)](
@@ -238,7 +238,7 @@ def attend_backward(
         state,
         plan.rows,
         plan.first_tile,
-        plan.count,
+        plan.degree,
         plan.part_start,
         plan.apart,
         plan.apart_count,
@@ -263,6 +263,7 @@ def attend_backward(
         PRECISION=_precision(q),
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
+        maxnreg=launch.max_registers,
     )
     if launch.parts > 1:
         backward.merge_backward_kernel[(num_heads, triton.cdiv(num_tokens, 16), num_items)](
@@ -309,5 +310,3 @@ def _precision(x: Tensor) -> str:
 
 def _unit_stride(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
-
-
