@@ -1,4 +1,4 @@
-"""BSCA: the layer that lets kept visual tokens read the passages they fit (equation 6).
+"""BSCA: the layer that lets kept visual tokens read the passages they fit (equation 8).
 
 Enters: kept visual tokens, the tokens and one embedding of every passage, packed. Leaves: the
 fused tokens and the edges that survived. Work is done for tokens and passages with an edge only:
@@ -42,6 +42,27 @@ class EdgeRule:
         return pairs * (1.0 if self.top is None else self.top)
 
 
+@dataclass(frozen=True, slots=True)
+class FusionConfig:
+    """Variant A keeps the top `beta` of sigmoid compatibilities, or with beta = None those above
+    a learned threshold; variant B as many cosines as give a mean of `degree` edges a token."""
+
+    width: int
+    passage_width: int
+    heads: int
+    variant: Literal["A", "B"] = "A"
+    head_width: int | None = None
+    edge_width: int = 128  # d_h
+    beta: float | None = 0.10
+    degree: float = 4.0
+
+    @property
+    def rule(self) -> EdgeRule:
+        if self.variant == "B":
+            return EdgeRule(kind="cosine", degree=self.degree)
+        return EdgeRule(threshold=True) if self.beta is None else EdgeRule(top=self.beta)
+
+
 class Fusion(NamedTuple):
     tokens: Tensor  # the shape of the visual tokens that entered
     edges: Tensor  # [V, K] or [B, V, K] bool
@@ -66,7 +87,7 @@ class BipartiteFusion(nn.Module):
         self.rule, self.heads = rule, heads
         self.head_width = head_width or width // heads
         inner = heads * self.head_width
-        self.edge_token = nn.Linear(width, edge_width, bias=False)  # W_v of equation 6
+        self.edge_token = nn.Linear(width, edge_width, bias=False)  # W_v of equation 8
         self.edge_passage = nn.Linear(passage_width, edge_width, bias=False)  # W_k
         self.threshold = nn.Parameter(torch.tensor(threshold))  # tau
         self.query = nn.Linear(width, inner, bias=False)
@@ -252,3 +273,17 @@ class BipartiteFusion(nn.Module):
         project = 2 * passages_Np.shape[0] * width * inner + 2 * edges * passage_length * inner
         absorb = 2 * rows * width * inner + 2 * edges * passage_length * width * self.heads
         return absorb < project
+
+
+def build_fusion(config: FusionConfig) -> BipartiteFusion:
+    """A layer that can be saved: it carries its config."""
+    layer = BipartiteFusion(
+        config.width,
+        config.passage_width,
+        config.heads,
+        rule=config.rule,
+        head_width=config.head_width,
+        edge_width=config.edge_width,
+    )
+    layer.config = config
+    return layer
