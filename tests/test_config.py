@@ -1,0 +1,56 @@
+"""Presets and their overrides: a slip is an error that names the setting."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from typing import Any
+
+import pytest
+
+from skipqa.config import PRESETS, Config, preset
+from skipqa.errors import UserError
+
+
+def test_a_preset_is_called_by_its_own_name() -> None:
+    for name, config in PRESETS.items():
+        assert config.preset == name
+        assert preset(name) == config
+
+
+def test_unknown_preset_lists_the_known_ones() -> None:
+    with pytest.raises(UserError, match="no preset 'giant'; there is .*pocket"):
+        preset("giant")
+
+
+def test_overrides_from_toml_reach_nested_values_and_leave_the_rest() -> None:
+    changes = tomllib.loads("budget.tokens = 32\nfuse.beta = 1\nencode.scales = [256, 768]\n")
+    changed = preset("pocket", changes)
+    assert changed.budget.tokens == 32
+    assert changed.fuse.beta == 1.0
+    assert isinstance(changed.fuse.beta, float)
+    assert changed.encode.scales == (256, 768)
+    original = PRESETS["pocket"]
+    assert dataclasses.replace(
+        changed, budget=original.budget, fuse=original.fuse, encode=original.encode
+    ) == Config()
+    assert original == Config(), "the preset itself must not change"
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"prunes": {}}, "unknown setting prunes"),
+        ({"budget": {"token": 3}}, "unknown setting budget.token; known are passages, tokens"),
+        ({"budget": 3}, "budget is a group of settings, not 3"),
+        ({"budget": {"tokens": "many"}}, "budget.tokens takes a int, not 'many'"),
+        ({"budget": {"tokens": 3.5}}, "budget.tokens takes a int"),
+        ({"budget": {"tokens": True}}, "budget.tokens takes a int"),
+        ({"fuse": {"beta": True}}, "fuse.beta takes a float"),
+        ({"encode": {"scales": 256}}, "encode.scales takes a tuple"),
+    ],
+)
+def test_slips_are_errors_of_one_line(changes: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint) as error:
+        preset("pocket", changes)
+    assert "\n" not in str(error.value)
