@@ -20,7 +20,7 @@ from skipqa.types import Hit, SparseVector
 if TYPE_CHECKING:
     from skipqa.knowledge.index.index import Index
 
-ENGINES = ("local", "exact", "faiss", "milvus", "ray")
+ENGINES = ("local", "compiled", "exact", "faiss", "milvus", "ray")
 
 
 class Engine(Protocol):
@@ -45,4 +45,4 @@ def open_engine(name: str, index: Index, options: Mapping[str, str]) -> Engine:
 
     if name == "exact":
         return ExactEngine.open(index, options)
-    return LocalEngine.open(index, options)
+    return LocalEngine.open(index, options, compiled=name == "compiled")

@@ -2,50 +2,64 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from skipqa.errors import UserError
+from skipqa.errors import MissingExtra, UserError
 from skipqa.knowledge.index.exact import search_segment_exactly
-from skipqa.knowledge.index.search import BATCH, Effort, Scored, search_segment
+from skipqa.knowledge.index.format import Segment
+from skipqa.knowledge.index.search import BATCH, Best, Effort, best_of, search_segment
 from skipqa.types import Hit, SparseVector
 
 if TYPE_CHECKING:
     from skipqa.knowledge.index.index import Index
 
 
-class LocalEngine:
-    """Impact-ordered lists; `postings` and `candidates` say how much one query may spend."""
+SearchSegment = Callable[[Segment, Sequence[SparseVector], Effort, int], Best]
 
-    def __init__(self, index: Index, effort: Effort) -> None:
+
+class LocalEngine:
+    """Impact-ordered lists; `postings` and `candidates` say how much one query may spend.
+
+    `search_segment` is the NumPy or the compiled form of one algorithm.
+    """
+
+    def __init__(self, index: Index, effort: Effort, search_segment: SearchSegment) -> None:
         self.index = index
         self.effort = effort
+        self.search_segment = search_segment
 
     @staticmethod
-    def open(index: Index, options: Mapping[str, str]) -> LocalEngine:
-        default = Effort()
+    def open(index: Index, options: Mapping[str, str], compiled: bool = False) -> LocalEngine:
+        default = Effort.for_rows(max((s.rows for s in index.segments), default=0))
         chosen = {name: getattr(default, name) for name in default.__slots__}
         for name, value in options.items():
             if name not in chosen or not value.isdigit() or int(value) < 1:
                 known = ", ".join(chosen)
                 raise UserError(f"local: unknown option {name}={value}; known are {known}")
             chosen[name] = int(value)
-        return LocalEngine(index, Effort(**chosen))
+        return LocalEngine(index, Effort(**chosen), _compiled() if compiled else search_segment)
 
     def search(self, queries: Sequence[SparseVector], k: int) -> list[list[Hit]]:
         hits: list[list[Hit]] = []
         effort = Effort(self.effort.postings, max(self.effort.candidates, k))
         for start in range(0, len(queries), BATCH):
             batch = queries[start : start + BATCH]
-            scored = [
-                search_segment(segment, batch, self.index.scale, effort)
-                for segment in self.index.segments
+            found = [
+                self.search_segment(segment, batch, effort, k) for segment in self.index.segments
             ]
-            hits.extend(best(scored, self.index.bases, len(batch), k))
+            hits.extend(to_hits(found, self.index, k))
         return hits
+
+
+def _compiled() -> SearchSegment:
+    try:
+        from skipqa.knowledge.index.compiled import search_segment_compiled
+    except ImportError as error:
+        raise MissingExtra("the compiled engine", "fast") from error
+    return search_segment_compiled
 
 
 class ExactEngine:
@@ -61,24 +75,22 @@ class ExactEngine:
         return ExactEngine(index)
 
     def search(self, queries: Sequence[SparseVector], k: int) -> list[list[Hit]]:
-        scored = [
-            search_segment_exactly(segment, queries, self.index.scale, k)
-            for segment in self.index.segments
-        ]
-        return best(scored, self.index.bases, len(queries), k)
+        found = [search_segment_exactly(segment, queries, k) for segment in self.index.segments]
+        return to_hits(found, self.index, k)
 
 
-def best(
-    scored: Sequence[Scored], bases: Sequence[int] | np.ndarray, num_queries: int, k: int
-) -> list[list[Hit]]:
-    """The k best over all segments, highest score first, then lowest row."""
-    query = np.concatenate([s.query for s in scored])
-    row = np.concatenate([s.row + base for s, base in zip(scored, bases, strict=False)])
-    score = np.concatenate([s.score for s in scored])
-    order = np.lexsort((row, -score, query))
-    order = order[score[order] > 0]
-    bounds = np.searchsorted(query[order], np.arange(num_queries + 1))
+def to_hits(found: Sequence[Best], index: Index, k: int) -> list[list[Hit]]:
+    """The best over all segments, in the index's rows and in the unit of the weights."""
+    best = found[0]
+    if len(found) > 1:
+        query = np.repeat(np.arange(len(best.rows)), len(found) * k)
+        row = np.concatenate(
+            [part.rows + base for part, base in zip(found, index.bases[:-1], strict=True)], axis=1
+        )
+        score = np.concatenate([part.scores for part in found], axis=1)
+        best = best_of(query, row.ravel(), score.ravel(), len(best.rows), k)
+    scores = (best.scores * np.float32(index.scale)).tolist()
     return [
-        [Hit(int(row[i]), float(score[i])) for i in order[low : min(high, low + k)]]
-        for low, high in itertools.pairwise(bounds)
+        [Hit(row, score) for row, score in zip(*pair, strict=True) if score > 0]
+        for pair in zip(best.rows.tolist(), scores, strict=True)
     ]

@@ -57,7 +57,7 @@ class Settings:
 
     max_tokens: int = MAX_TOKENS
     overlap: int = OVERLAP
-    list_limit: int | None = None  # rows kept of each list; None keeps all
+    list_limit: int = 1 << 16  # rows kept of each list: no search reads further
 
 
 @dataclass(frozen=True, slots=True)

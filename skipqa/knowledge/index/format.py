@@ -42,7 +42,7 @@ DTYPES: Mapping[str, str] = {
     "lists.offsets": "<i8",  # [V + 1] where each term's list starts
     "lists.rows": "<u4",  # [L] highest impact first, then ascending
     "runs.offsets": "<i8",  # [V + 1] where each term's runs start
-    "runs.impacts": "<u1",  # one for each run of equal impact in a list, descending
+    "runs.impacts": "<u1",  # the middle of each run of like impacts in a list, descending
     "runs.lengths": "<u4",
     "frequencies": "<i8",  # [V] rows that hold the term
     "texts.offsets": "<i8",  # [N + 1] bytes

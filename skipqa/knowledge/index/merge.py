@@ -28,9 +28,7 @@ COPIED = (
 Report = Callable[[int, int], None]  # steps done, of how many
 
 
-def merge(
-    inputs: Sequence[Segment], target: Path, list_limit: int | None, report: Report
-) -> Segment:
+def merge(inputs: Sequence[Segment], target: Path, list_limit: int, report: Report) -> Segment:
     """The rows of `inputs` that live, in order; where an id repeats, its last row wins."""
     target.mkdir(parents=True)
     hashes = [_hashes_by_row(part) for part in inputs]
@@ -118,11 +116,12 @@ def _blocks(num_rows: int) -> Iterator[slice]:
         yield slice(start, min(start + BLOCK_ROWS, num_rows))
 
 
-def _invert(segment: Segment, list_limit: int | None, report: Report) -> None:
+def _invert(segment: Segment, list_limit: int, report: Report) -> None:
     """Lists of rows for each term, highest impact first, cut at `list_limit`.
 
-    A posting becomes one 64-bit key, term | 255 - impact | row, so that one sort of plain
-    integers puts a range of terms in its final order.
+    A posting becomes one 64-bit key, term | 31 - level | row, so that one sort of plain
+    integers puts a range of terms in its final order. Lists tell apart 32 levels of impact,
+    not 255: they only propose rows, and short tables of runs are quick to go through.
     """
     offsets, terms, _ = segment.forward
     frequencies = np.zeros(NUM_TERMS, np.int64)
@@ -138,18 +137,19 @@ def _invert(segment: Segment, list_limit: int | None, report: Report) -> None:
         report(step, len(ranges))
         keys = _keys(segment, low, high, int(frequencies[low:high].sum()))
         keys.sort()
-        if list_limit is not None:
-            counts = frequencies[low:high]
+        counts = frequencies[low:high]
+        if counts.max(initial=0) > list_limit:
             rank = np.arange(len(keys)) - np.repeat(np.cumsum(counts) - counts, counts)
             keys = keys[rank < list_limit]
-        list_lengths.append(np.minimum(frequencies[low:high], list_limit or len(keys)))
+        list_lengths.append(np.minimum(counts, list_limit))
         out["lists.rows"].write((keys & np.uint64(0xFFFFFFFF)).astype("<u4").data)
-        keys >>= np.uint64(32)  # term | 255 - impact, equal along a run
+        keys >>= np.uint64(32)  # term | 31 - level, equal along a run
         starts = np.flatnonzero(np.diff(keys, prepend=~keys[:1]))
         run_keys = keys[starts]
-        out["runs.impacts"].write((255 - (run_keys & np.uint64(0xFF))).astype("<u1").data)
+        level = 31 - (run_keys & np.uint64(31))
+        out["runs.impacts"].write(((level << np.uint64(3)) + np.uint64(4)).astype("<u1").data)
         out["runs.lengths"].write(np.diff(starts, append=len(keys)).astype("<u4").data)
-        run_terms = (run_keys >> np.uint64(8)).astype(np.int64) - low
+        run_terms = (run_keys >> np.uint64(5)).astype(np.int64) - low
         run_counts.append(np.bincount(run_terms, minlength=high - low))
     for file in out.values():
         file.close()
@@ -179,7 +179,7 @@ def _keys(segment: Segment, low: int, high: int, total: int) -> NDArray[np.uint6
         lengths = np.diff(offsets[rows.start : rows.stop + 1])
         row = np.repeat(np.arange(rows.start, rows.stop, dtype=np.uint64), lengths)
         term = terms[part]
-        key = (term.astype(np.uint64) << np.uint64(8)) | (255 - impacts[part])
+        key = (term.astype(np.uint64) << np.uint64(5)) | (31 - (impacts[part] >> 3))
         key = (key << np.uint64(32)) | row
         if (low, high) != (0, NUM_TERMS):
             key = key[(term >= low) & (term < high)]

@@ -17,9 +17,9 @@ MAX_LINE_BYTES = 1 << 20  # far beyond any document worth indexing, small beside
 def open_binary(path: Path) -> IO[bytes]:
     try:
         if path.suffix == ".gz":
-            return gzip.open(path, "rb")
+            return gzip.open(path, "rb")  # type: ignore[return-value]
         if path.suffix == ".bz2":
-            return bz2.open(path, "rb")  # type: ignore[return-value]
+            return bz2.open(path, "rb")
         return path.open("rb")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error

@@ -1,0 +1,161 @@
+"""Clustered, SPLADE-like vectors of any number, made block by block from a seed.
+
+A topic prefers some 400 terms, its favourites most; a passage mixes two topics with terms
+drawn from a Zipf law, 120 terms in all, few of them heavy. A query asks for a topic with the
+accent of one passage: 20 favourites of the topic and 12 terms of the passage, reweighted, so
+that its best passages lie close together and are not found by any one term.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer, models
+
+from skipqa.knowledge.corpus import BadRow, Document
+from skipqa.knowledge.vectors import NUM_TERMS, SparseRows, sum_duplicates
+from skipqa.types import Passage, SparseVector
+
+TERMS_PER_PASSAGE = 120
+TOPICS = 4_096
+TERMS_PER_TOPIC = 400
+BLOCK = 4_096
+CEILING = 3.5  # the largest weights that SPLADE++ gives
+
+
+class Synthetic:
+    """Row i is the same whatever the number of rows asked for."""
+
+    def __init__(self, seed: int = 2026) -> None:
+        self.seed = seed
+        rng = np.random.default_rng(seed)
+        popularity = 1.0 / np.arange(1, NUM_TERMS + 1)
+        self._zipf = np.cumsum(popularity / popularity.sum())
+        self._shuffle = rng.permutation(NUM_TERMS)
+        # A topic's terms avoid the 100 most frequent ones, as real topics do.
+        self.topic_terms = self._shuffle[
+            rng.integers(100, NUM_TERMS, size=(TOPICS, TERMS_PER_TOPIC))
+        ]
+        # Topics differ in how common they are.
+        common = 1.0 / np.sqrt(np.arange(1, TOPICS + 1))
+        self._topics = np.cumsum(common / common.sum())
+
+    def block(self, number: int) -> SparseRows:
+        """Rows [number * BLOCK, (number + 1) * BLOCK)."""
+        rng = np.random.default_rng([self.seed, 1, number])
+        drawn = 2 * TERMS_PER_PASSAGE
+        topics = self._topics_of(number)
+        # Within a topic the favourites come first: rank = 400 u^2.
+        rank = (TERMS_PER_TOPIC * rng.random((BLOCK, drawn)) ** 2).astype(np.int64)
+        which = (rng.random((BLOCK, drawn)) < 0.3).astype(np.int64)
+        topical = self.topic_terms[np.take_along_axis(topics, which, 1), rank]
+        background = self._shuffle[np.searchsorted(self._zipf, rng.random((BLOCK, drawn)))]
+        from_topic = rng.random((BLOCK, drawn)) < 0.7
+        terms = np.where(from_topic, topical, background)
+        heavy = np.where(from_topic, 1.1 * np.exp(-rank / 150), 0.25)
+        weights = np.clip(heavy * rng.lognormal(0.0, 0.6, (BLOCK, drawn)), 0.02, CEILING)
+        return _first_unique(terms, weights.astype(np.float32))
+
+    def _topics_of(self, number: int) -> NDArray[np.int64]:
+        """[BLOCK, 2] the two topics of each row; the first makes 70 % of its topical terms."""
+        rng = np.random.default_rng([self.seed, 3, number])
+        return np.searchsorted(self._topics, rng.random((BLOCK, 2)))
+
+    def rows(self, count: int) -> SparseRows:
+        blocks = [self.block(number) for number in range(-(-count // BLOCK))]
+        offsets = [0]
+        for block in blocks:
+            offsets.extend((block.offsets[1:] + offsets[-1]).tolist())
+        stop = offsets[count]
+        return SparseRows(
+            np.array(offsets[: count + 1], np.int64),
+            np.concatenate([block.terms for block in blocks])[:stop],
+            np.concatenate([block.weights for block in blocks])[:stop],
+        )
+
+    def queries(self, count: int, among: int) -> list[SparseVector]:
+        """Each is made from one of the first `among` rows, out of sixteen blocks of them."""
+        rng = np.random.default_rng([self.seed, 2])
+        blocks = {int(n): self.block(int(n)) for n in rng.integers(0, among // BLOCK + 1, 16)}
+        made: list[SparseVector] = []
+        while len(made) < count:
+            number, local = int(rng.choice(list(blocks))), int(rng.integers(BLOCK))
+            if number * BLOCK + local >= among:
+                continue
+            passage = blocks[number][local]
+            own = rng.choice(len(passage), 12, replace=False, p=_shares(passage.weights))
+            rank = rng.choice(60, 20, replace=False)
+            topical = self.topic_terms[self._topics_of(number)[local, 0], rank]
+            terms = np.concatenate([passage.terms[own], topical])
+            weights = np.concatenate([passage.weights[own], 1.1 * np.exp(-rank / 150)])
+            weights = weights * rng.lognormal(0.0, 0.5, len(terms))
+            made.append(sum_duplicates(terms, weights.astype(np.float32)))
+        return made
+
+
+def _shares(weights: NDArray[np.float32]) -> NDArray[np.float64]:
+    exact = weights.astype(np.float64)
+    return exact / exact.sum()
+
+
+def _first_unique(terms: NDArray[np.int64], weights: NDArray[np.float32]) -> SparseRows:
+    """The first TERMS_PER_PASSAGE distinct terms of each row, in ascending order."""
+    num_rows, drawn = terms.shape
+    row = np.repeat(np.arange(num_rows), drawn)
+    key = row * NUM_TERMS + terms.ravel()
+    unique, first = np.unique(key, return_index=True)
+    # the rank of each distinct term among those of its row, by when it was drawn
+    by_draw = np.sort(first)
+    owner = by_draw // drawn
+    begin = np.searchsorted(owner, np.arange(num_rows))
+    chosen = by_draw[np.arange(len(by_draw)) - begin[owner] < TERMS_PER_PASSAGE]
+    kept = np.isin(first, chosen, assume_unique=True)
+    counts = np.bincount(unique[kept] // NUM_TERMS, minlength=num_rows)
+    return SparseRows(
+        np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        (unique[kept] % NUM_TERMS).astype(np.uint16),
+        weights.ravel()[first[kept]],
+    )
+
+
+class SyntheticSource:
+    name = "synthetic"
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def fingerprint(self) -> str:
+        return f"synthetic {self.count}"
+
+    def read(self) -> Iterator[Document | BadRow]:
+        for row in range(self.count):
+            yield Document(str(row), "", "", self.name)
+
+
+class SyntheticEncoder:
+    """Hands out the generator's rows in order; a passage's id is its row."""
+
+    ceiling = CEILING
+
+    def __init__(self, data: Synthetic) -> None:
+        self.data = data
+        self.tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+
+    def config(self) -> dict[str, Any]:
+        return {"kind": "synthetic", "seed": self.data.seed}
+
+    def save(self, folder: Path) -> None:
+        pass
+
+    def encode_passages(self, passages: Sequence[Passage]) -> SparseRows:
+        first = int(passages[0].id)
+        assert first % BLOCK == 0, "batches and blocks have the same size"
+        block = self.data.block(first // BLOCK)
+        stop = block.offsets[len(passages)]
+        return SparseRows(
+            block.offsets[: len(passages) + 1], block.terms[:stop], block.weights[:stop]
+        )
