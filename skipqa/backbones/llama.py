@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -67,6 +68,14 @@ class KVCache:
     @property
     def bytes(self) -> int:
         return self.keys.nbytes + self.values.nbytes
+
+
+class Constraint(Protocol):
+    """What may be generated next, given what was; see `quoting.SpanConstraint`."""
+
+    def allowed(self) -> list[int]: ...
+
+    def advance(self, token: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +163,17 @@ class Llama(nn.Module):
         return F.linear(hidden, weight).float()
 
     @torch.inference_mode()
-    def generate(self, x_1TD: Tensor, max_new: int, stop: Iterable[int] = ()) -> Generation:
-        """Greedy continuation of one prompt, up to and without a stop token."""
+    def generate(
+        self,
+        x_1TD: Tensor,
+        max_new: int,
+        stop: Iterable[int] = (),
+        constraint: Constraint | None = None,
+    ) -> Generation:
+        """Greedy continuation of one prompt, up to and without a stop token.
+
+        With a constraint only the tokens that it allows are considered.
+        """
         stop, T = set(stop), x_1TD.shape[1]
         device = x_1TD.device
         cache = KVCache(self.config, 1, T + max_new, dtype=x_1TD.dtype, device=device)
@@ -165,14 +183,21 @@ class Llama(nn.Module):
         scores: list[float] = []
         steps = 0
         while len(tokens) < max_new:
-            best = self.logits(hidden)[0].log_softmax(-1).max(-1)
-            if int(best.indices) in stop:
+            scored = self.logits(hidden)[0].log_softmax(-1)
+            if constraint is not None:
+                allowed = torch.tensor(constraint.allowed(), device=device)
+                best = allowed[scored[allowed].argmax()]
+            else:
+                best = scored.argmax()
+            if int(best) in stop:
                 break
-            tokens.append(int(best.indices))
-            scores.append(float(best.values))
+            tokens.append(int(best))
+            scores.append(float(scored[best]))
+            if constraint is not None:
+                constraint.advance(int(best))
             if len(tokens) < max_new:
                 position = torch.tensor([T + steps], device=device)
-                step = self.embedding(best.indices.view(1, 1))
+                step = self.embedding(best.view(1, 1))
                 steps += 1
                 hidden = self(step, cache, position, T + steps, from_zero=False)[:, -1]
         return Generation(tokens, scores, generation_flops(self.config, T, steps))

@@ -9,7 +9,7 @@ Shapes: V = G * G cells of the finest scale, C concepts, d text width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,6 +23,7 @@ from torch import Tensor
 from skipqa import assets
 from skipqa.assets import Report
 from skipqa.backbones import bert, concepts, convert, efficientnet_lite, llama, loading
+from skipqa.backbones.quoting import SpanConstraint
 from skipqa.config import EncodeConfig
 from skipqa.types import VisualTokens
 
@@ -137,11 +138,22 @@ class Pocket:
         return EncodedTexts(embeddings, tuple(states), flops)
 
     @torch.inference_mode()
-    def complete(self, prompt: str, max_new_tokens: int) -> Completion:
-        """The decoder's greedy completion of the prompt's last line."""
+    def complete(
+        self,
+        prompt: str,
+        max_new_tokens: int,
+        quote_from: Sequence[str] = (),
+        avoid: Collection[str] = (),
+    ) -> Completion:
+        """The decoder's greedy completion of the prompt's last line.
+
+        With `quote_from` it is a span of one of those texts that starts with no word of `avoid`.
+        """
         ids = self.decoder_tokenizer.encode(prompt).ids
         embedded = self.decoder.embedding(torch.tensor([ids]))
-        generated = self.decoder.generate(embedded, max_new_tokens, self._line_ends)
+        stop = self._line_ends
+        spans = SpanConstraint(quote_from, self.decoder_tokenizer, stop, avoid) or None
+        generated = self.decoder.generate(embedded, max_new_tokens, stop, spans)
         text = self.decoder_tokenizer.decode(generated.tokens).strip()
         return Completion(text, len(ids), len(generated.tokens), generated.flops)
 

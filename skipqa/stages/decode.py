@@ -2,17 +2,18 @@
 
 Without a trained projector the decoder cannot read fused tokens, so it is told in words: the
 passages that received attention, those with the most last, where a small model heeds them
-best, then what the regions show, then the question. Two worked examples come first: they
-teach a model of this size to answer from the fact and to stop (LOG.md has the comparison).
+best, then what the regions show, then the question. Two worked examples come first, and the
+answer can only be a span of those passages: a model of this size otherwise makes things up
+(LOG.md has the comparison), and a quoted answer is grounded by construction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from skipqa.backbones.concepts import Concepts
 from skipqa.backbones.pocket import Pocket
 from skipqa.config import DecodeConfig
+from skipqa.language import words_of
 from skipqa.trace import StageRecord
 from skipqa.types import Fused, Question, Region, Verified
 
@@ -42,8 +43,13 @@ def decode(
     record: StageRecord,
 ) -> str:
     used = read_order(verified, fused)[: config.max_passages]
-    prompt = _prompt(question, regions, verified, used, backbone.concepts)
-    reply = backbone.complete(prompt, config.max_new_tokens)
+    texts = [verified.passages[j].passage.text for j in reversed(used)]
+    concepts = backbone.concepts
+    shown = list(dict.fromkeys(concepts[region.concepts[0][0]].name for region in regions))
+    shown = shown[:MAX_SHOWN]
+    prompt = _prompt(question, texts, shown)
+    known = words_of(" ".join([question.text, *shown]))
+    reply = backbone.complete(prompt, config.max_new_tokens, texts, known)
     record.flops = reply.flops
     record.kept, record.dropped = len(used), len(verified.passages) - len(used)
     record.why = f"{reply.prompt_tokens} prompt tokens, {reply.new_tokens} new"
@@ -59,14 +65,7 @@ def read_order(verified: Verified, fused: Fused) -> list[int]:
     return sorted(attended, key=lambda j: (-worth[j], j))
 
 
-def _prompt(
-    question: Question,
-    regions: Sequence[Region],
-    verified: Verified,
-    used: Sequence[int],
-    concepts: Concepts,
-) -> str:
-    facts = [f"Fact: {verified.passages[j].passage.text}" for j in reversed(used)]
-    shown = dict.fromkeys(concepts[region.concepts[0][0]].name for region in regions)
-    picture = f"Picture: {', '.join(list(shown)[:MAX_SHOWN])}"
-    return EXAMPLES + "\n".join([*facts, picture, f"Question: {question.text}", "Answer:"])
+def _prompt(question: Question, texts: Sequence[str], shown: Sequence[str]) -> str:
+    facts = [f"Fact: {text}" for text in texts]
+    lines = [*facts, f"Picture: {', '.join(shown)}", f"Question: {question.text}", "Answer:"]
+    return EXAMPLES + "\n".join(lines)
