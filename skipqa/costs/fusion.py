@@ -1,75 +1,93 @@
-"""The fusion layer as a part to count: BSCA along edges, or dense cross-attention over all."""
+"""The fusion layer as a part to count: BSCA along edges, or dense cross-attention."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from skipqa.costs.flops import Part
-from skipqa.ops.bipartite_attention import bipartite_attention, compatibility, select_edges
+from skipqa.nn.fusion import FusionConfig, build_fusion
+from skipqa.ops.bipartite_attention.reference import num_edges_kept
 
 NAME = "BSCA fusion"
 
 
-@dataclass(frozen=True, slots=True)
-class FusionShape:
-    visual_width: int
-    passage_width: int
-    heads: int
-    head_width: int
-    edge_width: int = 128
-    beta: float | None = 0.10  # variant A: the share of pairs that stay edges
-    degree: float | None = None  # variant B: mean edges a token
-
-    def edges(self, V: int, K: int) -> int:
-        wanted = self.degree * V if self.degree is not None else (self.beta or 0.0) * V * K
-        return min(V * K, math.ceil(wanted - 1e-6))
+def fusion(config: FusionConfig, V: int, K: int, L_c: int, *, sparse: bool) -> Part:
+    return _sparse(config, V, K, L_c) if sparse else _dense(config, V, K, L_c)
 
 
-def fusion(shape: FusionShape, V: int, K: int, L_c: int, *, sparse: bool) -> Part:
-    inner = shape.heads * shape.head_width
-    project = 2 * V * shape.visual_width * inner + 2 * K * L_c * shape.passage_width * inner
-    choose = V * shape.visual_width + K * shape.passage_width + V * K
-    pairs = shape.edges(V, K) if sparse else V * K
-    flops = 2 * (project + choose * shape.edge_width * sparse + 2 * pairs * L_c * inner)
+def sparse_flops(config: FusionConfig, V: int, K: int, L_c: int) -> int:
+    """Choosing the edges, then the cheaper of the layer's two orders. Edges are taken to be spread
+    evenly, which gives the most tokens to compute for."""
+    d, p, inner = config.width, config.passage_width, _inner(config)
+    edges = _edges(config, V, K)
+    rows = min(V, edges)
+    choose = (V * d + K * p + V * K) * config.edge_width
+    project = 2 * K * L_c * p * inner + 2 * edges * L_c * inner
+    absorb = 2 * rows * p * inner + 2 * edges * L_c * p * config.heads
+    return 2 * (choose + 2 * rows * d * inner + min(project, absorb))
+
+
+def dense_flops(config: FusionConfig, V: int, K: int, L_c: int) -> int:
+    inner = _inner(config)
+    project = 2 * V * config.width * inner + 2 * K * L_c * config.passage_width * inner
+    return 2 * (project + 2 * V * K * L_c * inner)
+
+
+def _sparse(config: FusionConfig, V: int, K: int, L_c: int) -> Part:
+    def prepare() -> Callable[[], object]:
+        # Which edges survive depends on values, which meta tensors lack: this part runs on a CPU.
+        layer = build_fusion(config).to_empty(device="cpu").eval()
+        layer.requires_grad_(False)
+        for parameter in layer.parameters():
+            parameter.zero_()
+        tokens = torch.zeros(V, config.width, device="cpu")
+        embeddings = torch.zeros(K, config.passage_width, device="cpu")
+        passages = torch.zeros(K * L_c, config.passage_width, device="cpu")
+        # The layer's scores become a matrix of our choice: passage j is unit vector j.
+        layer.edge_token.weight.fill_diagonal_(1.0)
+        layer.edge_passage.weight.fill_diagonal_(1.0)
+        tokens[:, :K] = _even_scores(V, K)
+        embeddings.fill_diagonal_(1.0)
+        return lambda: layer(tokens, passages, embeddings, [L_c] * K)
+
+    return Part(NAME, sparse_flops(config, V, K, L_c), prepare)
+
+
+def _dense(config: FusionConfig, V: int, K: int, L_c: int) -> Part:
+    inner = _inner(config)
 
     def prepare() -> Callable[[], object]:
-        visual, passages = (
-            torch.empty(V, shape.visual_width),
-            torch.empty(K * L_c, shape.passage_width),
-        )
-        to_q, to_out = nn.Linear(shape.visual_width, inner), nn.Linear(inner, shape.visual_width)
-        to_k, to_v = (nn.Linear(shape.passage_width, inner) for _ in range(2))
-        h_v, h_k = (
-            nn.Linear(shape.visual_width, shape.edge_width),
-            nn.Linear(shape.passage_width, shape.edge_width),
-        )
-        pooled = torch.empty(K, shape.passage_width)
+        tokens, passages = torch.empty(V, config.width), torch.empty(K * L_c, config.passage_width)
+        query, out = nn.Linear(config.width, inner), nn.Linear(inner, config.width)
+        key, value = (nn.Linear(config.passage_width, inner) for _ in range(2))
+
+        def heads(x: Tensor) -> Tensor:
+            return x.view(len(x), config.heads, -1).transpose(0, 1)[None]
 
         def run() -> None:
-            q = to_q(visual).view(V, shape.heads, -1)
-            k, v = (f(passages).view(K * L_c, shape.heads, -1) for f in (to_k, to_v))
-            if sparse:
-                compatibility(h_v(visual), h_k(pooled))
-                _attend_along_edges(shape, V, K, L_c)
-            else:
-                F.scaled_dot_product_attention(*(x.transpose(0, 1)[None] for x in (q, k, v)))
-            to_out(q.flatten(1))
+            q, k, v = heads(query(tokens)), heads(key(passages)), heads(value(passages))
+            out(F.scaled_dot_product_attention(q, k, v)[0].transpose(0, 1).reshape(V, inner))
 
         return run
 
-    return Part(NAME, flops, prepare)
+    return Part(NAME, dense_flops(config, V, K, L_c), prepare)
 
 
-def _attend_along_edges(shape: FusionShape, V: int, K: int, L_c: int) -> None:
-    """Which edges survive depends on values, which meta tensors lack: a real run, on a CPU."""
-    q = torch.zeros(V, shape.heads, shape.head_width)
-    keys = torch.zeros(K * L_c, shape.heads, shape.head_width)
-    rule = {"degree": shape.degree} if shape.degree is not None else {"top": shape.beta}
-    edges = select_edges(torch.rand(V, K, generator=torch.Generator().manual_seed(0)), **rule)
-    bipartite_attention(q, keys, keys, edges, [L_c] * K, backend="gather")
+def _even_scores(V: int, K: int) -> Tensor:
+    """[V, K]: each token's first choice outranks all second choices, and so on."""
+    choice = (torch.arange(K, device="cpu")[None] - torch.arange(V, device="cpu")[:, None]) % K
+    return 1.0 - choice / K
+
+
+def _edges(config: FusionConfig, V: int, K: int) -> int:
+    assert not config.rule.threshold, "a learned threshold keeps as many edges as it learned to"
+    return num_edges_kept(V, K, config.rule.top, config.rule.degree)
+
+
+def _inner(config: FusionConfig) -> int:
+    return config.heads * (config.head_width or math.ceil(config.width / config.heads))

@@ -8,12 +8,12 @@ from functools import partial
 from skipqa.backbones.bert import MINILM_L6, BertConfig
 from skipqa.backbones.llama import SMOLLM2_135M, VICUNA_7B, VICUNA_13B
 from skipqa.config import PRESETS
-from skipqa.costs.fusion import FusionShape
 from skipqa.costs.systems import Architecture, Load
 from skipqa.costs.vision import CLIP_L_224, EVA_CLIP_G_336, efficientnet, vit
 from skipqa.errors import UserError
 from skipqa.nn.budget import DifficultyBudgetConfig, DiscreteBudgetConfig
 from skipqa.nn.drafter import DrafterConfig
+from skipqa.nn.fusion import FusionConfig
 from skipqa.nn.projector import ProjectorConfig
 from skipqa.nn.region_query import RegionQueryConfig
 from skipqa.nn.saliency import SaliencyConfig
@@ -43,7 +43,7 @@ def _submission_7b() -> Architecture:
         saliency=SaliencyConfig(width),
         region_query=RegionQueryConfig(width, width),
         verifier=VerifierConfig(SPLADE.width, width),
-        fusion=FusionShape(width, SPLADE.width, VICUNA_7B.heads, VICUNA_7B.head_width),
+        fusion=FusionConfig(width, SPLADE.width, VICUNA_7B.heads),
         k_means=True,
         load=Load(
             V=576, V_kept=64, T=20, K=16, K_kept=6, K_read=6, L_c=100, R=8, L_a=8, draft_rate=0.375
@@ -65,7 +65,7 @@ def _ablation_13b() -> Architecture:
         saliency=SaliencyConfig(width, "B"),
         region_query=RegionQueryConfig(width, width, "B"),
         verifier=VerifierConfig(SPLADE.width, width),
-        fusion=FusionShape(width, SPLADE.width, VICUNA_13B.heads, 128, beta=None, degree=4),
+        fusion=FusionConfig(width, SPLADE.width, VICUNA_13B.heads, "B"),
         k_means=False,
         load=Load(
             V=256,
@@ -97,7 +97,7 @@ def _pocket() -> Architecture:
         saliency=SaliencyConfig(width),
         region_query=RegionQueryConfig(width, width),
         verifier=VerifierConfig(width, width),
-        fusion=FusionShape(width, width, MINILM_L6.heads, 32),
+        fusion=FusionConfig(width, width, MINILM_L6.heads),
         k_means=True,
         visual_prompt=False,
         load=Load(

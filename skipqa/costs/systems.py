@@ -19,9 +19,10 @@ import torch
 
 from skipqa.backbones import bert, llama
 from skipqa.costs.flops import Part, peak_activation_bytes
-from skipqa.costs.fusion import FusionShape, fusion
+from skipqa.costs.fusion import fusion
 from skipqa.errors import UserError
 from skipqa.nn import budget, drafter, projector, region_query, saliency, verifier
+from skipqa.nn.fusion import FusionConfig
 
 System = Literal["dense", "skip"]
 CACHE_BYTES = 2  # a bfloat16 number
@@ -64,7 +65,7 @@ class Architecture:
     budget: budget.DiscreteBudgetConfig | budget.DifficultyBudgetConfig
     region_query: region_query.RegionQueryConfig
     verifier: verifier.VerifierConfig
-    fusion: FusionShape
+    fusion: FusionConfig
     projector: projector.ProjectorConfig | None
     drafter: drafter.DrafterConfig | None
     load: Load

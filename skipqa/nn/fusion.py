@@ -70,6 +70,7 @@ class Fusion(NamedTuple):
 
 
 class BipartiteFusion(nn.Module):
+    config: FusionConfig  # of a layer that `build_fusion` made
     temperature: Tensor
 
     def __init__(
