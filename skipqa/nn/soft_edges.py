@@ -3,15 +3,21 @@
 Enters: compatibility scores [..., V, K]. Leaves: gates of that shape in (0, 1) that tend to the
 0/1 edges of `ops.bipartite_attention.select_edges` as the temperature goes to 0. The attention
 takes their logarithm as `edge_bias`; a row's openness scales what the row receives, so that a
-row without edges tends to passing through. It computes no attention itself.
+row without edges tends to passing through. `relaxed_fusion` is the fusion layer run this way, on
+the same parameters: unlike the hard form it lets closed edges learn to open.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from skipqa.nn.fusion import BipartiteFusion
 from skipqa.nn.relaxation import gumbel_sigmoid, relaxed_top_k
+from skipqa.ops.bipartite_attention import bipartite_attention, compatibility
 from skipqa.ops.bipartite_attention.reference import num_edges_kept
 
 
@@ -32,6 +38,45 @@ def soft_edges(
     pairs = scores.flatten(-2)
     perturbation = None if noise is None else noise.flatten(-2)
     return relaxed_top_k(pairs, count, temperature, perturbation).view_as(scores)
+
+
+def relaxed_fusion(
+    layer: BipartiteFusion,
+    tokens_Vd: Tensor,
+    passages_Np: Tensor,
+    embeddings_Kp: Tensor,
+    lengths: Sequence[int],
+    *,
+    temperature: float,
+    threshold: float | None = None,
+    noise: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Fused tokens [V, d] and gates [V, K] of one item; all pairs are computed.
+
+    `threshold` replaces the layer's own rule: the tau_e that stage III anneals.
+    """
+    scores = compatibility(
+        layer.edge_token(tokens_Vd), layer.edge_passage(embeddings_Kp), kind=layer.rule.kind
+    )
+    rule = layer.rule
+    if threshold is not None:
+        gates = soft_edges(scores, threshold=threshold, temperature=temperature, noise=noise)
+    else:
+        gates = soft_edges(
+            scores,
+            threshold=layer.threshold if rule.threshold else None,
+            top=rule.top,
+            degree=rule.degree,
+            temperature=temperature,
+            noise=noise,
+        )
+    heads = (layer.heads, layer.head_width)
+    q = layer.query(tokens_Vd).unflatten(-1, heads)
+    k, v = (project(passages_Np).unflatten(-1, heads) for project in (layer.key, layer.value))
+    own_gate = F.logsigmoid((scores - layer.threshold) / layer.temperature)
+    everything = torch.ones_like(gates, dtype=torch.bool)
+    read = bipartite_attention(q, k, v, everything, lengths, edge_bias=edge_bias(gates) + own_gate)
+    return tokens_Vd + row_openness(gates)[:, None] * layer.out(read.flatten(1)), gates
 
 
 def row_openness(gates: Tensor) -> Tensor:

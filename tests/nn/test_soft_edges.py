@@ -1,9 +1,10 @@
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from skipqa.nn.soft_edges import degree_loss, edge_bias, row_openness, soft_edges
+from skipqa.nn.fusion import FusionConfig, build_fusion
+from skipqa.nn.soft_edges import degree_loss, edge_bias, relaxed_fusion, row_openness, soft_edges
 from skipqa.ops.bipartite_attention import bipartite_attention, select_edges
 
 RULES = [{"threshold": 0.2}, {"top": 0.1}, {"top": 0.6}, {"degree": 2.0}]
@@ -40,6 +41,44 @@ def test_relaxed_attention_tends_to_attention_along_edges(
     relaxed = bipartite_attention(q, k, v, everything, lengths, edge_bias=edge_bias(gates))
     relaxed = relaxed * row_openness(gates)[:, None, None]
     torch.testing.assert_close(relaxed, hard, atol=1e-7, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        FusionConfig(6, 4, 2, edge_width=5, beta=0.3),
+        FusionConfig(6, 4, 2, edge_width=5, beta=None),
+        FusionConfig(6, 4, 2, "B", edge_width=5, degree=1.5),
+    ],
+    ids=["top beta", "learned threshold", "degree"],
+)
+@given(seed=st.integers(0, 1000))
+def test_relaxed_layer_tends_to_the_hard_layer(config: FusionConfig, seed: int) -> None:
+    torch.manual_seed(seed)
+    layer = build_fusion(config).double()
+    torch.nn.init.normal_(layer.out.weight)
+    lengths = [3, 1, 4, 2, 5]
+    inputs = torch.randn(7, 6).double(), torch.randn(15, 4).double(), torch.randn(5, 4).double()
+    hard = layer(*inputs, lengths)
+    margins = hard.scores.detach().flatten().sort().values.diff().abs()
+    distance = (hard.scores.detach() - layer.threshold.detach()).abs().min()
+    assume(min(float(margins.min()), float(distance)) > 1e-5)
+    relaxed, gates = relaxed_fusion(layer, *inputs, lengths, temperature=1e-7)
+    torch.testing.assert_close(gates, hard.edges.double(), atol=1e-6, rtol=0)
+    torch.testing.assert_close(relaxed, hard.tokens, atol=1e-6, rtol=1e-6)
+
+
+def test_closed_edges_learn_in_the_relaxed_layer() -> None:
+    torch.manual_seed(0)
+    layer = build_fusion(FusionConfig(6, 4, 2, edge_width=5, beta=0.1))
+    torch.nn.init.normal_(layer.out.weight)
+    inputs = torch.randn(7, 6), torch.randn(15, 4), torch.randn(5, 4)
+    fused, gates = relaxed_fusion(layer, *inputs, [3] * 5, temperature=0.5, threshold=0.3)
+    gates.retain_grad()
+    (fused * torch.randn(7, 6)).sum().backward()
+    assert gates.grad is not None
+    assert (gates.grad != 0).all()
+    assert layer.edge_token.weight.grad is not None
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
