@@ -19,7 +19,7 @@ def test_a_preset_is_called_by_its_own_name() -> None:
 
 
 def test_unknown_preset_lists_the_known_ones() -> None:
-    with pytest.raises(UserError, match="no preset 'giant'; there is .*pocket"):
+    with pytest.raises(UserError, match=r"no preset 'giant'; there is .*pocket"):
         preset("giant")
 
 
@@ -31,9 +31,12 @@ def test_overrides_from_toml_reach_nested_values_and_leave_the_rest() -> None:
     assert isinstance(changed.fuse.beta, float)
     assert changed.encode.scales == (256, 768)
     original = PRESETS["pocket"]
-    assert dataclasses.replace(
-        changed, budget=original.budget, fuse=original.fuse, encode=original.encode
-    ) == Config()
+    assert (
+        dataclasses.replace(
+            changed, budget=original.budget, fuse=original.fuse, encode=original.encode
+        )
+        == Config()
+    )
     assert original == Config(), "the preset itself must not change"
 
 
