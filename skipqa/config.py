@@ -59,9 +59,11 @@ class RetrieveConfig:
 @dataclass(frozen=True, slots=True)
 class VerifyConfig:
     threshold: float = 0.5  # tau_nu
-    # nu = sigmoid(slope (cosine - midpoint)), a fixed calibration of the text encoder
+    # A fixed calibration of the text encoder's cosine, and the weight of the log-ratio of the
+    # retrieval score to the best one beside it
     slope: float = 12.0
     midpoint: float = 0.35
+    retrieval_weight: float = 2.0
     min_passages: int = 2  # fewer than this and rejected passages are recalled
 
 
@@ -72,7 +74,7 @@ class FuseConfig:
 
 @dataclass(frozen=True, slots=True)
 class DecodeConfig:
-    max_passages: int = 3
+    max_passages: int = 2
     max_new_tokens: int = 32
 
 

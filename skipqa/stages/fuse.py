@@ -1,8 +1,8 @@
 """fuse: attend only along the (token, passage) edges that matter (BSCA, training-free).
 
 Evidence already lives in the text encoder's space, so compatibility is read there with no
-projection: A_ij = cos(v_i + q, k_j), the token in the light of the question against the
-passage, and the top beta of all pairs stay edges. A token then attends to every word of the
+projection: A_ij = nu_j cos(v_i + q, k_j), the token in the light of the question against the
+passage, as far as that was verified; the top beta of all pairs stay edges. A token then attends to every word of the
 passages it has an edge to; a token without edges stays as it is, and a passage without edges
 is never read.
 """
@@ -35,6 +35,7 @@ def fuse(
     num_passages = len(verified.passages)
     asking_VD = tokens_VD + question.embedding
     scores_VK = compatibility(asking_VD, verified.embeddings, kind="cosine")
+    scores_VK = scores_VK * torch.tensor(verified.scores)
     edges_VK = select_edges(scores_VK, top=config.beta)
 
     lengths = [len(states) for states in verified.token_states]

@@ -1,15 +1,15 @@
 """verify: keep the passages that have to do with the question (SKV, training-free).
 
-nu_j = sigmoid(slope (cos(e_j, q_r) - midpoint)), where e_j is the passage's embedding and q_r
-that of the question together with the name of what its region shows; keep nu_j >= tau_nu.
-When too few survive, the best rejected passages are recalled: thin evidence beats none.
+nu_j = sigmoid(slope (cos(e_j, q_r) - midpoint) + w log(s_j / s_best)), where e_j is the
+passage's embedding, q_r that of the question together with the name of what its region shows,
+and s_j its retrieval score; keep nu_j >= tau_nu. The embedding judges the topic, the retrieval
+score tells the entry itself from its relatives, which embeddings confuse. When too few survive, the best rejected passages are recalled: thin evidence beats none.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-
-import torch
 
 from skipqa.backbones.concepts import Concepts
 from skipqa.backbones.pocket import Pocket
@@ -34,10 +34,12 @@ def verify(
     questions = dict(zip(asking, encoded.embeddings, strict=False))
     embeddings = encoded.embeddings[len(asking) :]
     states = encoded.states[len(asking) :]
-    scores = [
-        float(torch.sigmoid(config.slope * (e @ questions[c.region] - config.midpoint)))
-        for c, e in zip(candidates, embeddings, strict=True)
-    ]
+    best = max((c.score for c in candidates), default=1.0)
+    scores = []
+    for candidate, embedding in zip(candidates, embeddings, strict=True):
+        topic = config.slope * (float(embedding @ questions[candidate.region]) - config.midpoint)
+        entry = config.retrieval_weight * math.log(candidate.score / best)
+        scores.append(1 / (1 + math.exp(-topic - entry)))
 
     order = sorted(range(len(candidates)), key=lambda j: (-scores[j], j))
     num_good = sum(score >= config.threshold for score in scores)
