@@ -1,0 +1,86 @@
+"""The vision encoder of the big presets: a plain ViT in torch.
+
+Enters: pixels [B, 3, S, S]. Leaves: one state a patch [B, V, D], row-major from the top left; the
+class token takes part and is dropped at the end. One class serves EVA-CLIP-G/14 and CLIP ViT-L/14.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, slots=True)
+class VitConfig:
+    image: int  # pixels a side
+    patch: int
+    width: int
+    layers: int
+    heads: int
+    ffn: int
+    norm_first: bool = False  # CLIP normalises the embedded patches, EVA does not
+    quick_gelu: bool = False  # CLIP's x * sigmoid(1.702 x)
+    norm_eps: float = 1e-5
+
+    @property
+    def tokens(self) -> int:
+        return (self.image // self.patch) ** 2
+
+
+EVA_CLIP_G_336 = VitConfig(336, 14, 1_408, 40, 16, 6_144, norm_eps=1e-6)
+CLIP_L_224 = VitConfig(224, 14, 1_024, 24, 16, 4_096, norm_first=True, quick_gelu=True)
+CLIP_L_336 = VitConfig(336, 14, 1_024, 24, 16, 4_096, norm_first=True, quick_gelu=True)
+
+
+class Layer(nn.Module):
+    def __init__(self, config: VitConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.attention_norm = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.qkv = nn.Linear(config.width, 3 * config.width)
+        self.out = nn.Linear(config.width, config.width)
+        self.ffn_norm = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.up = nn.Linear(config.width, config.ffn)
+        self.down = nn.Linear(config.ffn, config.width)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        c = self.config
+        B, T, D = x_BTD.shape
+        qkv = self.qkv(self.attention_norm(x_BTD)).view(B, T, 3, c.heads, D // c.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(q, k, v)
+        x_BTD = x_BTD + self.out(mixed.transpose(1, 2).reshape(B, T, D))
+        hidden = self.up(self.ffn_norm(x_BTD))
+        hidden = hidden * torch.sigmoid(1.702 * hidden) if c.quick_gelu else F.gelu(hidden)
+        return x_BTD + self.down(hidden)
+
+
+class Vit(nn.Module):
+    def __init__(self, config: VitConfig) -> None:
+        super().__init__()
+        self.config = config
+        c = config
+        self.patches = nn.Conv2d(3, c.width, c.patch, c.patch, bias=not c.norm_first)
+        self.class_token = nn.Parameter(torch.randn(c.width) * 0.02)
+        self.places = nn.Parameter(torch.randn(c.tokens + 1, c.width) * 0.02)
+        self.first_norm = nn.LayerNorm(c.width, eps=c.norm_eps) if c.norm_first else nn.Identity()
+        self.layers = nn.ModuleList(Layer(c) for _ in range(c.layers))
+
+    def forward(self, pixels_B3SS: Tensor) -> Tensor:
+        patches_BVD = self.patches(pixels_B3SS).flatten(2).transpose(1, 2)
+        summary = self.class_token.expand(len(patches_BVD), 1, -1)
+        x_BTD = self.first_norm(torch.cat((summary, patches_BVD), dim=1) + self.places)
+        for layer in self.layers:
+            x_BTD = layer(x_BTD)
+        return x_BTD[:, 1:]
+
+
+def flops(config: VitConfig) -> int:
+    """FLOPs of one image, a multiply and an add counted as two."""
+    tokens = config.tokens + 1
+    patches = config.tokens * 3 * config.patch**2 * config.width
+    per_token = config.width * (4 * config.width + 2 * config.ffn + 2 * tokens)
+    return 2 * (patches + config.layers * tokens * per_token)
