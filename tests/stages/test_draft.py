@@ -1,0 +1,99 @@
+"""draft answers only what asks for looks, and only when sure."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from synthetic import concepts, question, visual_tokens
+
+from skipqa.config import DraftConfig
+from skipqa.stages.draft import draft
+from skipqa.trace import StageRecord
+from skipqa.types import Draft
+
+KINDS = concepts(
+    ("espresso", ("coffee", "drink")), ("beagle", ("hound", "dog")), ("table", ("furniture",))
+)
+
+
+def run(
+    text: str, overview: list[float], config: DraftConfig | None = None
+) -> tuple[Draft | None, StageRecord]:
+    tokens = dataclasses.replace(
+        visual_tokens(2, len(KINDS), 0), overview=torch.tensor(overview, dtype=torch.float64)
+    )
+    record = StageRecord("draft")
+    return draft(question(text), tokens, KINDS, config or DraftConfig(), record), record
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "What is this?",
+        "what is that",
+        "What are these?!",
+        "What drink is this?",
+        "What kind of drink is this?",
+        "Which drinks are these?",
+        "What is shown in the picture?",
+        "What is this drink?",
+    ],
+)
+def test_questions_for_looks_are_answered(text: str) -> None:
+    answer, record = run(text, [0.95, 0.03, 0.02])
+    assert answer is not None
+    assert answer.answer == "espresso"
+    assert answer.confidence == pytest.approx(0.95)
+    assert (record.kept, record.dropped) == (1, 0)
+    assert record.why.startswith("answered")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "How is this drink brewed?",
+        "Where does it come from?",
+        "What is this used for?",
+        "Who invented this?",
+        "How many cups are there?",
+        "What dog is this?",  # the picture shows a drink
+        "What spaceship is this?",  # no concept is one
+    ],
+)
+def test_everything_else_goes_on(text: str) -> None:
+    answer, record = run(text, [0.95, 0.03, 0.02])
+    assert answer is None
+    assert record.result.confidence < 0.1
+    assert (record.kept, record.dropped) == (0, 1)
+    assert record.why.startswith("passed on")
+
+
+@given(st.floats(0, 1))
+def test_threshold_is_strict(confidence: float) -> None:
+    answer, record = run("What is this?", [confidence, 0.0, 0.0])
+    assert (answer is not None) == (confidence > 0.82)
+    assert record.result.confidence == confidence
+
+
+@given(st.floats(0.4, 1), st.floats(0.4, 1))
+def test_a_higher_threshold_never_answers_more(one: float, other: float) -> None:
+    low, high = sorted((one, other))
+    overview = [0.7, 0.2, 0.1]
+    strict = run("What is this?", overview, DraftConfig(threshold=high))[0]
+    lenient = run("What is this?", overview, DraftConfig(threshold=low))[0]
+    assert strict is None or lenient == strict
+
+
+def test_counting_has_a_threshold_of_its_own() -> None:
+    """The training-free drafter never counts, so its confidence there is 0."""
+    for text in ("How many cups are there?", "how much is in it"):
+        assert "0.91" in run(text, [1.0, 0.0, 0.0])[1].why
+        lenient = DraftConfig(threshold=0.99, counting_threshold=-1.0)
+        assert run(text, [1.0, 0.0, 0.0], lenient)[0] is not None
+        strict = DraftConfig(threshold=-1.0, counting_threshold=0.99)
+        assert run(text, [1.0, 0.0, 0.0], strict)[0] is None
+    assert "0.82" in run("What is this?", [1.0, 0.0, 0.0])[1].why

@@ -1,0 +1,109 @@
+"""retrieve: the union over regions keeps the best of each passage; queries are plain sums."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from synthetic import question
+
+from skipqa.config import RetrieveConfig
+from skipqa.pipeline import Pipeline
+from skipqa.stages.retrieve import best_hits, region_query, retrieve, weighted_sum
+from skipqa.trace import StageRecord
+from skipqa.types import Budget, Hit, Region, SparseVector
+
+# Few rows and scores, so that the same passage and equal scores are common.
+hits = st.lists(
+    st.dictionaries(st.integers(0, 8), st.sampled_from([0.5, 1.0, 1.5, 2.0]), max_size=5).map(
+        lambda found: [Hit(row, score) for row, score in found.items()]
+    ),
+    max_size=6,
+)
+
+
+@given(hits)
+def test_each_passage_once_with_its_best_score(hits: list[list[Hit]]) -> None:
+    found = best_hits(hits)
+    assert len({hit.row for hit, _ in found}) == len(found)
+    assert {hit.row for hit, _ in found} == {hit.row for region in hits for hit in region}
+    for hit, region in found:
+        scores = [h.score for one in hits for h in one if h.row == hit.row]
+        assert hit.score == max(scores)
+        assert hit in hits[region]
+        assert all(hit not in earlier for earlier in hits[:region])
+    order = [(-hit.score, hit.row) for hit, _ in found]
+    assert order == sorted(order)
+
+
+@given(hits)
+def test_deduplication_is_idempotent(hits: list[list[Hit]]) -> None:
+    once = [hit for hit, _ in best_hits(hits)]
+    assert [hit for hit, _ in best_hits([once])] == once
+    assert [hit for hit, _ in best_hits([once, once])] == once
+
+
+@given(hits.flatmap(lambda hits: st.tuples(st.just(hits), st.permutations(hits))))
+def test_order_of_regions_does_not_matter(pair: tuple[list[list[Hit]], list[list[Hit]]]) -> None:
+    hits, permuted = pair
+    assert [hit for hit, _ in best_hits(hits)] == [hit for hit, _ in best_hits(permuted)]
+
+
+sparse = st.dictionaries(st.integers(0, 15), st.floats(0.0625, 10, width=32), max_size=6).map(
+    lambda weights: SparseVector(
+        np.array(sorted(weights), dtype=np.int32),
+        np.array([weights[term] for term in sorted(weights)], dtype=np.float32),
+    )
+)
+
+
+def dense(vector: SparseVector) -> np.ndarray:
+    out = np.zeros(16)
+    out[vector.terms] = vector.weights
+    return out
+
+
+@given(st.lists(st.tuples(st.floats(0, 3), sparse), min_size=1, max_size=6))
+def test_weighted_sum_equals_a_dense_sum(parts: list[tuple[float, SparseVector]]) -> None:
+    summed = weighted_sum(parts)
+    expected = sum(factor * dense(vector) for factor, vector in parts)
+    np.testing.assert_allclose(dense(summed), expected, rtol=1e-5, atol=1e-6)
+    assert summed.terms.dtype == np.int32
+    assert summed.weights.dtype == np.float32
+    assert (np.diff(summed.terms) > 0).all()
+    assert (summed.weights > 0).all()
+
+
+@pytest.fixture(scope="module")
+def cup(pipeline: Pipeline) -> Region:
+    names = [concept.name for concept in pipeline.backbone.concepts.entries]
+    concepts = ((names.index("espresso"), 0.6), (names.index("cup"), 0.3))
+    return Region((0.0, 0.0, 0.5, 0.5), (0, 1), concepts, 1.0)
+
+
+def test_a_region_asks_for_what_it_shows_and_what_is_asked(pipeline: Pipeline, cup: Region) -> None:
+    index, concepts = pipeline.index, pipeline.backbone.concepts
+    query = region_query(cup, question("…", "pressure"), concepts, index, RetrieveConfig())
+    asked_for = {index.encoder.tokenizer.id_to_token(int(term)) for term in query.terms}
+    assert {"cup", "coffee", "pressure"} <= asked_for
+    found = index.search([query], 4)[0]
+    assert "espresso" in [index.passage(hit.row).title for hit in found]
+
+
+def test_budget_of_passages(pipeline: Pipeline, cup: Region) -> None:
+    for passages in (0, 1, 3, 100):
+        record = StageRecord("retrieve")
+        found = retrieve(
+            [cup, cup],
+            question("…", "brewed"),
+            Budget(1, passages),
+            pipeline.backbone.concepts,
+            pipeline.index,
+            RetrieveConfig(),
+            record,
+        )
+        assert len(found.passages) == min(passages, found.num_unique)
+        assert (found.num_hits, found.num_unique) == (8, 4)
+        assert (record.kept or 0) + (record.dropped or 0) == found.num_hits
+        assert all(passage.region == 0 for passage in found.passages)

@@ -1,0 +1,130 @@
+"""verify only orders and drops; with too few survivors it recalls the best rejected."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from synthetic import retrieved_passage
+
+from skipqa.backbones.pocket import Pocket
+from skipqa.config import VerifyConfig
+from skipqa.pipeline import Pipeline
+from skipqa.stages.verify import verify
+from skipqa.trace import StageRecord
+from skipqa.types import Question, Region, Retrieved, Verified
+
+TEXTS = [
+    "espresso (noun): strong black coffee brewed by forcing hot water under pressure",
+    "espresso shop (noun): a cafe where espresso is served",
+    "naval battle (noun): a pitched battle between naval fleets",
+    "Andorra: geography: landlocked; straddles a number of important crossroads",
+    "beagle (noun): a small short-legged smooth-coated breed of hound",
+]
+
+
+@pytest.fixture(scope="module")
+def backbone(pipeline: Pipeline) -> Pocket:
+    return pipeline.backbone
+
+
+@pytest.fixture(scope="module")
+def asked(backbone: Pocket) -> Question:
+    text = "How is this drink brewed?"
+    return Question(text, backbone.encode_texts([text]).embeddings[0], ("drink", "brewed"))
+
+
+@pytest.fixture(scope="module")
+def regions(backbone: Pocket) -> tuple[Region, ...]:
+    names = [concept.name for concept in backbone.concepts.entries]
+    seen = (names.index("espresso"), names.index("beagle"))
+    return tuple(Region((0, 0, 1, 1), (0,), ((concept, 0.9),), 1.0) for concept in seen)
+
+
+def retrieved(rows: list[int], by: int = 0) -> Retrieved:
+    passages = tuple(retrieved_passage(row, TEXTS[row], by, 5.0 - row / 10) for row in rows)
+    return Retrieved(passages, len(rows), len(rows))
+
+
+def run(
+    found: Retrieved,
+    asked: Question,
+    regions: tuple[Region, ...],
+    backbone: Pocket,
+    **config: float,
+) -> tuple[Verified, StageRecord]:
+    record = StageRecord("verify")
+    settings = VerifyConfig(**config)  # type: ignore[arg-type]
+    return verify(found, asked, regions, backbone, settings, record), record
+
+
+rows = st.lists(st.sampled_from(range(len(TEXTS))), unique=True, min_size=1)
+
+
+@given(rows)
+@settings(max_examples=15)
+def test_accepting_all_changes_nothing_but_the_order(
+    asked: Question, regions: tuple[Region, ...], backbone: Pocket, rows: list[int]
+) -> None:
+    found = retrieved(rows)
+    kept, record = run(found, asked, regions, backbone, threshold=0.0)
+    assert sorted(p.row for p in kept.passages) == sorted(rows)
+    assert set(kept.passages) == set(found.passages)
+    assert kept.rejected == ()
+    assert (record.kept, record.dropped) == (len(rows), 0)
+    assert list(kept.scores) == sorted(kept.scores, reverse=True)
+    assert "recalled" not in record.why
+    assert kept.embeddings.shape == (len(rows), 384)
+    alone = backbone.encode_texts([passage.passage.text for passage in kept.passages])
+    assert torch.equal(kept.embeddings, alone.embeddings)
+    for states, expected in zip(kept.token_states, alone.states, strict=True):
+        assert torch.equal(states, expected)
+
+
+@given(rows, st.integers(0, 6))
+@settings(max_examples=15)
+def test_rejecting_all_recalls_the_best(
+    asked: Question,
+    regions: tuple[Region, ...],
+    backbone: Pocket,
+    rows: list[int],
+    wanted: int,
+) -> None:
+    everything, _ = run(retrieved(rows), asked, regions, backbone, threshold=0.0)
+    kept, record = run(
+        retrieved(rows), asked, regions, backbone, threshold=1.1, min_passages=wanted
+    )
+    recalled = min(wanted, len(rows))
+    assert kept.passages == everything.passages[:recalled]
+    assert [passage for passage, _ in kept.rejected] == list(everything.passages[recalled:])
+    assert (record.kept, record.dropped) == (recalled, len(rows) - recalled)
+    assert ("recalled" in record.why) == (recalled > 0)
+
+
+def test_what_has_to_do_with_the_question_stays(
+    asked: Question, regions: tuple[Region, ...], backbone: Pocket
+) -> None:
+    kept, _ = run(retrieved([4, 3, 2, 1, 0]), asked, regions, backbone, min_passages=0)
+    assert {passage.row for passage in kept.passages} == {0, 1}
+    assert all(score >= 0.5 for score in kept.scores)
+    assert all(score < 0.5 for _, score in kept.rejected)
+
+
+def test_a_passage_is_judged_for_the_region_that_asked(
+    asked: Question, regions: tuple[Region, ...], backbone: Pocket
+) -> None:
+    """A beagle's gloss is off the topic for the region with the cup, on it for the dog's."""
+    scores = [
+        run(retrieved([4], by=region), asked, regions, backbone)[0].scores[0] for region in (0, 1)
+    ]
+    assert scores[1] > scores[0]
+
+
+def test_nothing_found_nothing_verified(
+    asked: Question, regions: tuple[Region, ...], backbone: Pocket
+) -> None:
+    kept, record = run(retrieved([]), asked, regions, backbone)
+    assert kept.passages == kept.rejected == ()
+    assert kept.embeddings.shape == (0, 384)
+    assert (record.kept, record.dropped) == (0, 0)
