@@ -9,7 +9,7 @@ import sys
 import typer
 
 from skipqa import __version__
-from skipqa.cli import ask, demo, score, setup
+from skipqa.cli import ask, demo, report, score, setup
 from skipqa.errors import UserError
 
 # Threads that wait asleep: on a busy machine OpenMP's spinning makes a question four times
@@ -28,6 +28,7 @@ app.command("ask")(ask.ask)
 app.command("setup")(setup.setup)
 app.command("demo")(demo.demo)
 app.command("score")(score.score)
+app.command("report")(report.report)
 
 
 @app.command("version")
