@@ -7,9 +7,10 @@ from functools import partial
 
 from skipqa.backbones.bert import MINILM_L6, BertConfig
 from skipqa.backbones.llama import SMOLLM2_135M, VICUNA_7B, VICUNA_13B
+from skipqa.backbones.vit import CLIP_L_224, EVA_CLIP_G_336
 from skipqa.config import PRESETS
 from skipqa.costs.systems import Architecture, Load
-from skipqa.costs.vision import CLIP_L_224, EVA_CLIP_G_336, efficientnet, vit
+from skipqa.costs.vision import efficientnet, transformer
 from skipqa.errors import UserError
 from skipqa.nn.budget import DifficultyBudgetConfig, DiscreteBudgetConfig
 from skipqa.nn.drafter import DrafterConfig
@@ -34,7 +35,7 @@ def _submission_7b() -> Architecture:
     """The main text: EVA-CLIP-G/14 at 336 px, Vicuna-7B, a 700M drafter, SPLADE++."""
     width, vision = VICUNA_7B.width, EVA_CLIP_G_336
     return Architecture(
-        vision=partial(vit, vision),
+        vision=partial(transformer, vision),
         text=SPLADE,
         decoder=VICUNA_7B,
         projector=ProjectorConfig(vision.width, width),
@@ -56,7 +57,7 @@ def _ablation_13b() -> Architecture:
     reads fused tokens only (algorithm 1)."""
     width, vision = VICUNA_13B.width, CLIP_L_224
     return Architecture(
-        vision=partial(vit, vision),
+        vision=partial(transformer, vision),
         text=SPLADE,
         decoder=VICUNA_13B,
         projector=ProjectorConfig(vision.width, width),

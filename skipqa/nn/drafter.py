@@ -31,15 +31,15 @@ class DrafterConfig:
 class Layer(nn.Module):
     """A pre-norm transformer layer."""
 
-    def __init__(self, width: int, heads: int, ffn: int) -> None:
+    def __init__(self, config: DrafterConfig) -> None:
         super().__init__()
-        self.heads = heads
-        self.attention_norm = nn.LayerNorm(width)
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
-        self.ffn_norm = nn.LayerNorm(width)
-        self.up = nn.Linear(width, ffn)
-        self.down = nn.Linear(ffn, width)
+        self.heads = config.heads
+        self.attention_norm = nn.LayerNorm(config.width)
+        self.qkv = nn.Linear(config.width, 3 * config.width)
+        self.out = nn.Linear(config.width, config.width)
+        self.ffn_norm = nn.LayerNorm(config.width)
+        self.up = nn.Linear(config.width, config.ffn)
+        self.down = nn.Linear(config.ffn, config.width)
 
     def forward(self, x_BND: Tensor, mask_B11N: Tensor | None) -> Tensor:
         B, N, D = x_BND.shape
@@ -60,9 +60,7 @@ class Drafter(nn.Module):
         self.of_question = nn.Linear(config.question_width, config.width)
         self.places = nn.Parameter(torch.randn(config.visual_tokens, config.width) * 0.02)
         self.summary = nn.Parameter(torch.randn(config.width) * 0.02)
-        self.layers = nn.ModuleList(
-            Layer(config.width, config.heads, config.ffn) for _ in range(config.layers)
-        )
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width)
         self.to_answers = nn.Linear(config.width, len(config.answers))
         self.register_buffer("temperature", torch.ones(()))
