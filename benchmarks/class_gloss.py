@@ -21,7 +21,7 @@ from pathlib import Path
 from rich.progress import track
 from rich.table import Table
 
-from skipqa.cli.console import err, out, use_all_cores
+from skipqa.cli.console import err, out, prepare_process
 from skipqa.costs.environment import write_results
 from skipqa.image import open_image
 from skipqa.pipeline import load
@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
 
-    use_all_cores()
+    prepare_process()
     pipeline = load()
     kind_of = {}
     for concept in pipeline.backbone.concepts.entries:

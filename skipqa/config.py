@@ -64,7 +64,7 @@ class VerifyConfig:
     slope: float = 12.0
     midpoint: float = 0.35
     retrieval_weight: float = 2.0
-    min_passages: int = 2  # fewer than this and rejected passages are recalled
+    min_passages: int = 1  # fewer than this and rejected passages are recalled
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skipqa.cli.console import err, out, print_json, use_all_cores, working
+from skipqa.cli.console import err, out, prepare_process, print_json, working
 
 if TYPE_CHECKING:
     from skipqa.pipeline import Answer
@@ -41,7 +41,7 @@ def ask(
 
     if explain is not None:
         check_format(explain)
-    use_all_cores()
+    prepare_process()
     with working("reading the models") as report:
         pipeline = load(preset, index=index, report=report)
         report("answering")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +20,8 @@ from rich.progress import (
 )
 
 from skipqa.assets import Report
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 out = Console()
 err = Console(stderr=True)
@@ -56,9 +60,19 @@ def counting() -> Iterator[Callable[[str, int, int | None], None]]:
         yield report
 
 
-def use_all_cores() -> None:
+def prepare_process() -> None:
+    """Threads for every core, and big tensors from memory that is kept, not mapped anew.
+
+    Without the second, glibc returns each large activation to the system and faults its pages
+    in again: a third of the vision tower's time.
+    """
     import torch
 
     from skipqa.costs.environment import available_cores
 
     torch.set_num_threads(available_cores())
+    if sys.platform == "linux":
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+        if mallopt is not None:  # absent from musl
+            for setting in (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD):
+                mallopt(setting, 1 << 30)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from skipqa.cli.console import counting, err, print_json, use_all_cores, working
+from skipqa.cli.console import counting, err, prepare_process, print_json, working
 
 
 def setup(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
@@ -32,7 +32,7 @@ def prepare() -> None:
     from skipqa.config import preset
     from skipqa.knowledge import build_default, default_index_path
 
-    use_all_cores()
+    prepare_process()
     with working("looking for the models") as report:
         Pocket(preset("pocket").encode, report).prepare()
     if not default_index_path().is_dir():
