@@ -185,7 +185,12 @@ def main() -> None:
     name = f"bsca_cpu_{machine}_{date.today():%Y%m}.json"
     path = options.out or Path(__file__).parent / "results" / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    setting = {"threads": options.threads, "passages": PASSAGES, "length": LENGTH}
+    setting = {
+        "threads": options.threads,
+        "load_average": os.getloadavg()[0],  # others may share the cores
+        "passages": PASSAGES,
+        "length": LENGTH,
+    }
     path.write_text(json.dumps({**header, **setting, "results": results}, indent=2) + "\n")
     console.print(f"written to {path}")
 
