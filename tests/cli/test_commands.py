@@ -1,0 +1,119 @@
+"""What the commands print when all is well."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+import typer
+from conftest import Command
+from PIL import Image
+
+from skipqa import __version__, assets
+from skipqa.cli.main import app
+
+QUESTION = "How is this drink brewed?"
+KEYS = "answer route evidence regions tokens passages stages flops latency_ms".split()
+
+
+def commands(command: click.Command, *path: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command with the words that call it, inside groups too."""
+    subcommands = getattr(command, "commands", None)
+    if subcommands is None:
+        yield path, command
+    else:
+        for name, subcommand in subcommands.items():
+            yield from commands(subcommand, *path, name)
+
+
+COMMANDS = dict(commands(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+class TestEveryCommand:
+    def test_help_shows_examples(self, skipqa: Command, words: tuple[str, ...]) -> None:
+        outcome = skipqa(*words, "--help")
+        assert outcome.code == 0
+        assert outcome.err == ""
+        assert "Example" in outcome.out
+        assert f"skipqa {' '.join(words)}" in outcome.out.partition("Example")[2]
+
+    def test_has_json(self, words: tuple[str, ...]) -> None:
+        options = {name for parameter in COMMANDS[words].params for name in parameter.opts}
+        assert "--json" in options
+
+
+def test_help_names_every_command(skipqa: Command) -> None:
+    out = skipqa("--help").out
+    assert all(words[0] in out for words in COMMANDS)
+
+
+def test_version(skipqa: Command) -> None:
+    outcome = skipqa("version")
+    assert (outcome.code, outcome.out.strip(), outcome.err) == (0, __version__, "")
+
+
+def test_ask_json_is_all_that_is_on_stdout(home: Path, photo: Path) -> None:
+    """In a process of its own: nothing that any library prints may slip in."""
+    command = Path(sys.executable).with_name("skipqa")
+    done = subprocess.run(
+        [command, "ask", photo, QUESTION, "--json"], capture_output=True, text=True, check=True
+    )
+    found = json.loads(done.stdout)
+    assert list(found) == KEYS
+    assert found["evidence"][0]["id"] == "wordnet:n07920052"
+    assert "Warning" not in done.stderr
+
+
+def test_ask_shows_answer_evidence_and_costs(skipqa: Command, home: Path, photo: Path) -> None:
+    outcome = skipqa("ask", photo, QUESTION)
+    assert outcome.code == 0
+    assert "pressure" in outcome.out
+    assert "wordnet:n07920052" in "".join(outcome.out.split())
+    for stage in "encode draft budget prune regions retrieve verify fuse decode total".split():
+        assert stage in outcome.out
+
+
+def test_ask_drafts_unless_told_not_to(skipqa: Command, home: Path, photo: Path) -> None:
+    quick = json.loads(skipqa("ask", photo, "What is this?", "--json").out)
+    assert (quick["route"], quick["answer"]) == ("draft", "espresso")
+    full = json.loads(skipqa("ask", photo, "What is this?", "--no-draft", "--json").out)
+    assert full["route"] == "full"
+    assert full["evidence"]
+
+
+def test_ask_draws_the_trace_where_told(
+    skipqa: Command, home: Path, photo: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "my [bold] trace.png"  # no markup to us
+    outcome = skipqa("ask", photo, "What is this?", "--json", "--explain", path)
+    assert outcome.code == 0
+    assert json.loads(outcome.out)["answer"] == "espresso"
+    assert str(path) in outcome.err.replace("\n", "")
+    with Image.open(path) as image:
+        assert image.format == "PNG"
+
+
+def test_setup_again_is_quick_and_says_where_things_are(skipqa: Command, home: Path) -> None:
+    outcome = skipqa("setup", "--json")
+    assert outcome.code == 0
+    found = json.loads(outcome.out)
+    assert found["home"] == str(assets.home())
+    assert Path(found["index"]).is_dir()
+    assert "ready" in outcome.err
+    assert "downloading" not in outcome.err
+
+
+def test_demo(skipqa: Command, home: Path, tmp_path: Path) -> None:
+    outcome = skipqa("demo", "--folder", tmp_path / "demo", "--json")
+    assert outcome.code == 0
+    found = json.loads(outcome.out)
+    assert list(found) == KEYS
+    assert "pressure" in found["answer"]
+    names = sorted(path.name for path in (tmp_path / "demo").iterdir())
+    assert names == ["coffee.png", "trace.html", "trace.png"]
