@@ -83,9 +83,9 @@ class Pipeline:
     ) -> Answer:
         """Answer `question` about `image`. Without the fast path every question is looked up."""
         config, backbone, trace = self.config, self.backbone, Trace()
-        picture = open_image(image)
 
         with trace.stage("encode") as record:
+            picture = open_image(image)
             tokens, asked = encode(picture, question, backbone, config.encode, record)
         concepts = backbone.concepts
 

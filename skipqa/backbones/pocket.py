@@ -167,6 +167,6 @@ class Pocket:
 
 def _pixels(image: Image.Image, size: int) -> Tensor:
     """[1, 3, S, S] in [-1, 1]; the whole image, its aspect ratio given up."""
-    small = image.resize((size, size), Image.Resampling.BICUBIC)
+    small = image.resize((size, size), Image.Resampling.BICUBIC, reducing_gap=3.0)
     pixels = torch.from_numpy(np.asarray(small, dtype=np.float32)) / 127.5 - 1
     return pixels.permute(2, 0, 1)[None].contiguous(memory_format=torch.channels_last)

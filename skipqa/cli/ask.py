@@ -17,7 +17,8 @@ def ask(
     photo: Annotated[Path, typer.Argument(help="An image file.", show_default=False)],
     question: Annotated[str, typer.Argument(help="The question.", show_default=False)],
     index: Annotated[
-        Path | None, typer.Option(help="An index folder; the default corpus where none is given.")
+        str | None,
+        typer.Option(help="An index: a folder or ENGINE:folder; the default corpus otherwise."),
     ] = None,
     preset: Annotated[str, typer.Option(help="Which models and budgets.")] = "pocket",
     draft: Annotated[bool, typer.Option(help="Let the drafter answer easy questions.")] = True,
