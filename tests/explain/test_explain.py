@@ -139,9 +139,7 @@ def test_a_flat_photo_still_shows(pipeline: Pipeline, looked_up: Answer) -> None
     assert image.width == PHOTO_WIDTH + SIDE_WIDTH + 3 * MARGIN
 
 
-@pytest.mark.parametrize(
-    "question", ["これは何？ " * 20, "why " * 200, "naïve “quotes” 🍵"]
-)
+@pytest.mark.parametrize("question", ["これは何？ " * 20, "why " * 200, "naïve “quotes” 🍵"])
 def test_any_question_can_be_drawn(pipeline: Pipeline, drafted: Answer, question: str) -> None:
     draw_picture(Image.new("RGB", (50, 50)), question, drafted, pipeline.backbone.concepts)
 
