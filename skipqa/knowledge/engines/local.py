@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from skipqa.errors import MissingExtra, UserError
+from skipqa.knowledge.engines.options import read_options
 from skipqa.knowledge.index.exact import search_segment_exactly
 from skipqa.knowledge.index.format import Segment
 from skipqa.knowledge.index.search import BATCH, Best, Effort, best_of, search_segment
@@ -34,13 +35,8 @@ class LocalEngine:
     @staticmethod
     def open(index: Index, options: Mapping[str, str], compiled: bool = False) -> LocalEngine:
         default = Effort.for_rows(max((s.rows for s in index.segments), default=0))
-        chosen = {name: getattr(default, name) for name in default.__slots__}
-        for name, value in options.items():
-            if name not in chosen or not value.isdigit() or int(value) < 1:
-                known = ", ".join(chosen)
-                raise UserError(f"local: unknown option {name}={value}; known are {known}")
-            chosen[name] = int(value)
-        return LocalEngine(index, Effort(**chosen), _compiled() if compiled else search_segment)
+        effort = read_options(Effort, "local", options, default)
+        return LocalEngine(index, effort, _compiled() if compiled else search_segment)
 
     def search(self, queries: Sequence[SparseVector], k: int) -> list[list[Hit]]:
         hits: list[list[Hit]] = []

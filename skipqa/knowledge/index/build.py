@@ -12,7 +12,7 @@ import json
 import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,7 @@ class Settings:
     max_tokens: int = MAX_TOKENS
     overlap: int = OVERLAP
     list_limit: int = 1 << 16  # rows kept of each list: no search reads further
+    shards: int = 1  # segments, which workers of a cluster can share out
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,7 @@ def build(
     settings: Settings | None = None,
     embed: Embed | None = None,
     report: Report = lambda *_: None,
+    batch: int = BATCH_DOCUMENTS,
 ) -> Outcome:
     """A new index in `folder`; an old one there answers until the new one is complete."""
     settings = settings or Settings()
@@ -85,19 +87,20 @@ def build(
             "settings": {name: getattr(settings, name) for name in settings.__slots__},
             "segments": [],
         }
-        segment, progress = _encode_and_merge(
-            folder, "build", sources, encoder, settings, embed, report
+        segments, progress = _encode_and_merge(
+            folder, "build", sources, encoder, settings, embed, batch, report
         )
+        passages = sum(segment.rows for segment in segments)
         manifest["encoder"] = _save_encoder(folder, encoder, manifest["generation"])
-        manifest["segments"] = [_entry(segment)]
+        manifest["segments"] = [_entry(segment) for segment in segments]
         manifest["corpus"] = {
-            "passages": segment.rows,
-            "hash": f"{_content(segment):032x}",
+            "passages": passages,
+            "hash": f"{_content(segments):032x}",
             "sources": [source.name for source in sources],
             "bad_rows": progress.bad_rows,
         }
         _commit(folder, manifest)
-        return Outcome(segment.rows, progress)
+        return Outcome(passages, progress)
 
 
 def add(
@@ -105,6 +108,7 @@ def add(
     sources: Sequence[Source],
     embed: Embed | None = None,
     report: Report = lambda *_: None,
+    batch: int = BATCH_DOCUMENTS,
 ) -> Outcome:
     """More passages; one whose id is already there replaces the old one."""
     with sole_writer(folder):
@@ -117,13 +121,13 @@ def add(
         if any(s.has_embeddings for s in segments) != (embed is not None):
             has = "has" if embed is None else "has no"
             raise UserError(f"the index at {folder} {has} embeddings: add with the same setting")
-        segment, progress = _encode_and_merge(
-            folder, "add", sources, encoder, settings, embed, report
+        (segment,), progress = _encode_and_merge(
+            folder, "add", sources, encoder, replace(settings, shards=1), embed, batch, report
         )
         replaced = list(_rows_with_hashes(segments, segment))
         manifest["segments"].append(_entry(segment))
         manifest["corpus"]["passages"] += segment.rows
-        _change_hash(manifest, _content(segment))
+        _change_hash(manifest, _content([segment]))
         manifest["corpus"]["bad_rows"] += progress.bad_rows
         known = manifest["corpus"]["sources"]
         known.extend(source.name for source in sources if source.name not in known)
@@ -176,9 +180,10 @@ def _encode_and_merge(
     encoder: SparseEncoder,
     settings: Settings,
     embed: Embed | None,
+    batch: int,
     report: Report,
-) -> tuple[Segment, Progress]:
-    """The sources as one new segment, which no manifest names yet."""
+) -> tuple[list[Segment], Progress]:
+    """The sources as new segments, which no manifest names yet."""
     fingerprint = hashlib.sha256(
         json.dumps(
             [
@@ -191,15 +196,28 @@ def _encode_and_merge(
         ).encode()
     ).hexdigest()
     journal = Journal(folder / BUILDING, fingerprint)
-    _encode(journal, sources, encoder, settings, embed, report)
-    name = f"{verb}-{secrets.token_hex(4)}"
-    segment = merge(
-        journal.parts(),
-        folder / SEGMENTS / name,
-        settings.list_limit,
-        lambda done, total: report("inverting", done, total),
-    )
-    return segment, journal.progress
+    _encode(journal, sources, encoder, settings, embed, batch, report)
+    return _merge(folder, verb, journal.parts(), settings, report), journal.progress
+
+
+def _merge(
+    folder: Path, verb: str, parts: Sequence[Segment], settings: Settings, report: Report
+) -> list[Segment]:
+    def steps(shard: int) -> Callable[[int, int], None]:
+        return lambda done, total: report(
+            "inverting", shard * total + done, settings.shards * total
+        )
+
+    return [
+        merge(
+            parts,
+            folder / SEGMENTS / f"{verb}-{secrets.token_hex(4)}",
+            settings.list_limit,
+            steps(shard),
+            (shard, settings.shards),
+        )
+        for shard in range(settings.shards)
+    ]
 
 
 def _encode(
@@ -208,6 +226,7 @@ def _encode(
     encoder: SparseEncoder,
     settings: Settings,
     embed: Embed | None,
+    batch: int,
     report: Report,
 ) -> None:
     """Source rows that the journal does not cover yet, as further parts."""
@@ -216,7 +235,7 @@ def _encode(
     everything = itertools.chain.from_iterable(source.read() for source in sources)
     unread = itertools.islice(everything, progress.rows_read, None)
     writer: PartWriter | None = None
-    for rows in _batches(unread, BATCH_DOCUMENTS):
+    for rows in _batches(unread, batch):
         documents: list[Document] = []
         for row in rows:
             if isinstance(row, BadRow):
@@ -299,19 +318,16 @@ def _finish(folder: Path, manifest: dict[str, Any], report: Report) -> None:
     _commit(folder, manifest)
     rows = sum(entry["rows"] for entry in manifest["segments"])
     gone = rows - manifest["corpus"]["passages"]
-    if len(manifest["segments"]) > MAX_SEGMENTS or gone > MAX_DELETED * rows:
+    many = MAX_SEGMENTS + manifest["settings"]["shards"]
+    if len(manifest["segments"]) > many or gone > MAX_DELETED * rows:
         _compact(folder, manifest, report)
 
 
 def _compact(folder: Path, manifest: dict[str, Any], report: Report) -> None:
-    segment = merge(
-        open_segments(folder, manifest),
-        folder / SEGMENTS / f"compact-{secrets.token_hex(4)}",
-        manifest["settings"]["list_limit"],
-        lambda done, total: report("compacting", done, total),
-    )
-    assert segment.rows == manifest["corpus"]["passages"]
-    manifest["segments"] = [_entry(segment)]
+    settings = Settings(**manifest["settings"])
+    segments = _merge(folder, "compact", open_segments(folder, manifest), settings, report)
+    assert sum(segment.rows for segment in segments) == manifest["corpus"]["passages"]
+    manifest["segments"] = [_entry(segment) for segment in segments]
     manifest["generation"] += 1
     _commit(folder, manifest, keep_building=True)
 
@@ -340,8 +356,9 @@ def _save_encoder(folder: Path, encoder: SparseEncoder, generation: int) -> dict
     }
 
 
-def _content(segment: Segment) -> int:
-    return sum(content_hash(segment.record(row)) for row in range(segment.rows)) % CONTENT_MODULUS
+def _content(segments: Iterable[Segment]) -> int:
+    hashes = (content_hash(s.record(row)) for s in segments for row in range(s.rows))
+    return sum(hashes) % CONTENT_MODULUS
 
 
 def _change_hash(manifest: dict[str, Any], change: int) -> None:

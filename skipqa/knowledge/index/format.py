@@ -34,6 +34,7 @@ VERSION = 1
 MANIFEST = "manifest.json"
 SEGMENTS = "segments"
 BUILDING = "building"
+MAX_RECORD = 1 << 26  # bytes; a chunk of 100 tokens with its title is far smaller
 
 DTYPES: Mapping[str, str] = {
     "forward.offsets": "<i8",  # [N + 1] where each row's postings start
@@ -121,7 +122,10 @@ class Segment:
 
     def record(self, row: int) -> bytes:
         offsets, data = self.texts
-        return data[offsets[row] : offsets[row + 1]].tobytes()
+        start, stop = int(offsets[row]), int(offsets[row + 1])
+        if not 0 <= start <= stop <= min(len(data), start + MAX_RECORD):
+            raise IndexError(f"the text of row {row} would have {stop - start} bytes")
+        return data[start:stop].tobytes()
 
 
 def describe_files(folder: Path) -> dict[str, dict[str, Any]]:

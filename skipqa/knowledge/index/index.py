@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from skipqa.errors import UserError
 from skipqa.knowledge.chunk import Chunk
-from skipqa.knowledge.engines import Engine, open_engine, parse_uri
+from skipqa.knowledge.engines import DenseEngine, Engine, open_engine, parse_uri
 from skipqa.knowledge.index.build import find
 from skipqa.knowledge.index.format import Damaged, Segment, open_segments, read_manifest
 from skipqa.knowledge.index.parts import LEVELS
@@ -56,6 +56,19 @@ class Index:
             raise
         except UNREADABLE as error:
             raise Damaged(self.folder, f"search met {type(error).__name__}: {error}") from error
+
+    def search_dense(self, queries: NDArray[np.floating], k: int) -> list[list[Hit]]:
+        """The k best passages of each row of `queries` [R, d] by their embeddings' inner
+        product: through the engine where it can, else over all of them."""
+        if isinstance(self.engine, DenseEngine):
+            return self.engine.search_dense(queries, k)
+        rows, vectors = self.living_embeddings()
+        scores = queries.astype(np.float32) @ vectors.T
+        best = [np.lexsort((rows, -row))[:k] for row in scores]
+        return [
+            [Hit(int(rows[i]), float(row[i])) for i in order]
+            for order, row in zip(best, scores, strict=True)
+        ]
 
     def passage(self, row: int) -> Passage:
         return self.chunk(row).passage
@@ -101,6 +114,21 @@ class Index:
             assert matrix is not None
             found.append(matrix[local])
         return np.array(found, dtype=np.float32)
+
+    def living_embeddings(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """(rows, vectors [len(rows), d]) of every passage that was not deleted."""
+        rows, vectors = [], []
+        for segment, base in zip(self.segments, self.bases[:-1], strict=True):
+            if segment.embeddings is None:
+                raise UserError(
+                    f"the index at {self.folder} has no embeddings: build it with --embeddings"
+                )
+            alive = np.arange(segment.rows)
+            if segment.deleted is not None:
+                alive = np.flatnonzero(~segment.deleted)
+            rows.append(alive + base)
+            vectors.append(segment.embeddings[alive].astype(np.float32))
+        return np.concatenate(rows), np.concatenate(vectors)
 
     @cached_property
     def encoder(self) -> SparseEncoder:

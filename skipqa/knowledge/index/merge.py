@@ -28,12 +28,19 @@ COPIED = (
 Report = Callable[[int, int], None]  # steps done, of how many
 
 
-def merge(inputs: Sequence[Segment], target: Path, list_limit: int, report: Report) -> Segment:
-    """The rows of `inputs` that live, in order; where an id repeats, its last row wins."""
+def merge(
+    inputs: Sequence[Segment],
+    target: Path,
+    list_limit: int,
+    report: Report,
+    shard: tuple[int, int] = (0, 1),
+) -> Segment:
+    """The rows of `inputs` that live, in order; where an id repeats, its last row wins.
+    Shard (i, n) takes the i-th of n equal stretches of them."""
     target.mkdir(parents=True)
     hashes = [_hashes_by_row(part) for part in inputs]
     live = _live_rows(inputs, hashes)
-    num_rows = sum(int(mask.sum()) for mask in live)
+    num_rows = _keep_stretch(live, *shard)
     for offsets_name, data_names in COPIED:
         _copy_ragged(inputs, live, target, offsets_name, data_names)
     if inputs and all(part.has_embeddings for part in inputs):
@@ -81,6 +88,19 @@ def _live_rows(
                 live[earlier][earlier_row] = False
             seen[passage_id] = (number, row)
     return live
+
+
+def _keep_stretch(live: Sequence[NDArray[np.bool_]], number: int, of: int) -> int:
+    """Clears, in place, the living rows outside the stretch; returns how many are left."""
+    total = sum(int(mask.sum()) for mask in live)
+    low, high = total * number // of, total * (number + 1) // of
+    before = 0
+    for mask in live:
+        rows = np.flatnonzero(mask)
+        mask[rows[: max(0, low - before)]] = False
+        mask[rows[max(0, high - before) :]] = False
+        before += len(rows)
+    return high - low
 
 
 def _copy_ragged(

@@ -121,6 +121,7 @@ def _postings(
     pair_query = np.repeat(np.arange(len(block)), np.diff(block.offsets))
     first, last = run_offsets[block.terms], run_offsets[block.terms.astype(np.int64) + 1]
     num_runs = last - first
+    _expect(num_runs, 0, 256)
     runs = spans(first, num_runs)
     run_pair = np.repeat(np.arange(len(block.terms)), num_runs)
     run_query = pair_query[run_pair]
@@ -130,6 +131,7 @@ def _postings(
     length = length[kept]
     read = np.bincount(run_pair[kept], weights=length, minlength=len(block.terms))
     starts = list_offsets[block.terms]
+    _expect(starts + read, 0, len(list_rows))
     prefixes = [
         list_rows[start : start + count]
         for start, count in zip(starts.tolist(), read.astype(np.int64).tolist(), strict=True)
@@ -152,7 +154,7 @@ def _above_threshold(
 ) -> NDArray[np.bool_]:
     """The runs to read: for each query the highest steps that fit its budget, and at least
     one. A histogram finds the threshold without sorting the runs."""
-    largest = np.full(num_queries, np.finfo(np.float32).tiny, np.float32)
+    largest = np.full(num_queries, 1e-30, np.float32)  # a query may have no run at all
     np.maximum.at(largest, query, contribution)
     step = (contribution * (THRESHOLDS / largest)[query]).astype(np.int64)
     step = THRESHOLDS - np.minimum(step, THRESHOLDS)  # 0 holds the largest contribution
@@ -179,11 +181,18 @@ def score_rows(
     )
     start = offsets[row]
     length = offsets[row + 1] - start
+    _expect(length, 0, NUM_TERMS)
     positions = spans(start, length)
     cell = np.repeat(query * NUM_TERMS, length)
     cell += terms[positions]
     products = table[cell] * impacts[positions]
     return sum_spans(products, length)
+
+
+def _expect(values: NDArray, low: int, high: int) -> None:
+    """Numbers from disk, checked before memory is asked for in proportion to them."""
+    if len(values) and not (low <= values.min() and values.max() <= high):
+        raise IndexError(f"offsets outside {low}..{high}")
 
 
 def sum_spans(values: NDArray[np.float32], lengths: NDArray[np.int64]) -> NDArray[np.float32]:

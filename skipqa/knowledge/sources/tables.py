@@ -65,11 +65,11 @@ class Table:
         reader = csv.reader(lines, delimiter=self.delimiter, strict=True)
         header: list[str] | None = None
         while True:
-            first = lines.number + 1
+            lines.first = 0
             try:
                 cells = next(reader, None)
             except csv.Error as error:
-                yield BadRow(f"{self.path.name}:{first}", f"invalid row: {error}")
+                yield BadRow(f"{self.path.name}:{lines.first}", f"invalid row: {error}")
                 continue
             yield from skipped
             skipped.clear()
@@ -82,19 +82,21 @@ class Table:
                         f"{self.path.name}: the header line names no `text` column, only "
                         f"{', '.join(header)[:200]}"
                     )
-            elif len(cells) != len(header):
-                reason = f"{len(cells)} fields, the header has {len(header)}"
-                yield BadRow(f"{self.path.name}:{first}", reason)
+                continue
+            place = f"{self.path.name}:{lines.first}"
+            if len(cells) != len(header):
+                yield BadRow(place, f"{len(cells)} fields, the header has {len(header)}")
             elif any(cells):
                 row = dict(zip(header, cells, strict=True))
-                yield _document(row, self.name, first, f"{self.path.name}:{first}")
+                yield _document(row, self.name, lines.first, place)
 
 
 class _Numbered:
-    """The readable lines of a file for `csv`, with the number of the last one given out."""
+    """The readable lines of a file for `csv`; `first` is the number of the first line given
+    out since it was set to 0."""
 
     def __init__(self, path: Path, skipped: list[BadRow]) -> None:
-        self.number = 0
+        self.first = 0
         self._lines = read_lines(path)
         self._skipped = skipped
 
@@ -105,9 +107,9 @@ class _Numbered:
         for line in self._lines:
             if isinstance(line, BadRow):
                 self._skipped.append(line)
-                self.number += 1
             else:
-                self.number, text = line
+                number, text = line
+                self.first = self.first or number
                 return text + "\n"
         raise StopIteration
 

@@ -1,0 +1,335 @@
+"""skipqa index: make, change, ask and check an index of passages."""
+
+from __future__ import annotations
+
+import json as json_format
+import shutil
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from skipqa.cli.console import counting, err, out, print_json
+from skipqa.errors import UserError
+
+if TYPE_CHECKING:
+    from skipqa.knowledge.index.build import Embed, Outcome
+
+app = typer.Typer(
+    help="Make, change, ask and check an index of passages.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+Folder = Annotated[Path, typer.Argument(help="The index's folder.", show_default=False)]
+Uri = Annotated[
+    str, typer.Argument(help="The index's folder, or engine:folder.", show_default=False)
+]
+Corpus = Annotated[
+    list[str],
+    typer.Argument(
+        help="`wordnet`, `factbook`, a .jsonl, .csv or .tsv file, a folder of .txt/.md/.html, "
+        "a Wikipedia .xml.bz2 or a Wikidata .json.bz2; several are joined.",
+        show_default=False,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def build(
+    folder: Folder,
+    corpus: Corpus,
+    splade: Annotated[
+        str | None,
+        typer.Option(help="A BERT masked-language-model folder or Hub id; else lexical impacts."),
+    ] = None,
+    embeddings: Annotated[
+        bool, typer.Option(help="Store a text embedding of each passage (slow, +768 bytes each).")
+    ] = False,
+    shards: Annotated[int, typer.Option(min=1, help="Segments that a cluster can share out.")] = 1,
+    ray: Annotated[int, typer.Option(min=0, help="Encode with this many Ray workers.")] = 0,
+    json: Json = False,
+) -> None:
+    """Build an index; one that is there answers until the new one is complete.
+
+    Stopped or killed, the same command goes on where it was.
+
+    Examples:
+
+      skipqa index build my-index wordnet factbook
+
+      skipqa index build my-index articles.jsonl notes/
+
+      skipqa index build wiki enwiki-pages-articles.xml.bz2 --splade ./splade-checkpoint
+    """
+    from skipqa.knowledge import index
+    from skipqa.knowledge.corpus import open_source
+    from skipqa.knowledge.index.build import BATCH_DOCUMENTS, Settings
+    from skipqa.knowledge.sparse_encoder import LexicalEncoder, SparseEncoder
+
+    sources = [open_source(spec) for spec in corpus]
+    _announce(folder, corpus, timed=splade is None and not embeddings)
+    encoder: SparseEncoder
+    if splade is not None:
+        from skipqa.knowledge.splade import SpladeEncoder
+
+        encoder = SpladeEncoder(splade)
+    else:
+        encoder = LexicalEncoder.default()
+    batch = BATCH_DOCUMENTS
+    if ray:
+        from skipqa.knowledge.engines.ray import RayEncoder
+
+        encoder, batch = RayEncoder(encoder, folder / "ray", ray), 1 << 16
+    started = time.perf_counter()
+    with counting() as report:
+        outcome = index.build(
+            folder, sources, encoder, Settings(shards=shards), _embed(embeddings), report, batch
+        )
+    _conclude(folder, outcome, time.perf_counter() - started, json)
+
+
+@app.command()
+def add(folder: Folder, corpus: Corpus, json: Json = False) -> None:
+    """Add passages; one whose id is already there is replaced.
+
+    Example:
+
+      skipqa index add my-index more.jsonl
+    """
+    from skipqa.knowledge import Index, index
+    from skipqa.knowledge.corpus import open_source
+
+    sources = [open_source(spec) for spec in corpus]
+    embed = _embed(Index.open(folder).embeddings([]) is not None)
+    started = time.perf_counter()
+    with counting() as report:
+        outcome = index.add(folder, sources, embed, report)
+    _conclude(folder, outcome, time.perf_counter() - started, json)
+
+
+@app.command()
+def delete(
+    folder: Folder,
+    ids: Annotated[
+        list[str], typer.Argument(help="Passage ids; `-` reads them from standard input.")
+    ],
+    json: Json = False,
+) -> None:
+    """Delete passages by id.
+
+    Examples:
+
+      skipqa index delete my-index articles:17 articles:17#1
+
+      skipqa index delete my-index - < ids.txt
+    """
+    from skipqa.knowledge import index
+
+    if ids == ["-"]:
+        ids = [line.strip() for line in typer.get_text_stream("stdin") if line.strip()]
+    with counting() as report:
+        deleted = index.delete(folder, ids, report)
+    if json:
+        print_json({"asked": len(ids), "deleted": deleted})
+    else:
+        out.print(f"{deleted} of {len(ids)} deleted")
+
+
+@app.command()
+def compact(folder: Folder, json: Json = False) -> None:
+    """Merge additions and drop deleted passages for good (add and delete do so when it pays).
+
+    Example:
+
+      skipqa index compact my-index
+    """
+    from skipqa.knowledge import index
+
+    with counting() as report:
+        index.compact(folder, report)
+    info(folder, json)
+
+
+@app.command()
+def search(
+    uri: Uri,
+    questions: Annotated[
+        list[str], typer.Argument(help="Each is one query; all are answered in one pass.")
+    ],
+    k: Annotated[int, typer.Option("-k", min=1, help="Passages a query.")] = 4,
+    json: Json = False,
+) -> None:
+    """Ask an index; several questions are answered as region queries are, in one pass.
+
+    Examples:
+
+      skipqa index search my-index "strong black coffee"
+
+      skipqa index search exact:my-index "capital of France" -k 10 --json
+    """
+    from skipqa.knowledge import Index
+
+    index = Index.open(uri)
+    queries = [index.encoder.encode_query(question) for question in questions]
+    started = time.perf_counter()
+    hits = index.search(queries, k)
+    milliseconds = (time.perf_counter() - started) * 1e3
+    if json:
+        results = [
+            {
+                "question": question,
+                "hits": [{"score": hit.score, **asdict(index.passage(hit.row))} for hit in found],
+            }
+            for question, found in zip(questions, hits, strict=True)
+        ]
+        print_json({"milliseconds": round(milliseconds, 3), "results": results})
+        return
+    for question, found in zip(questions, hits, strict=True):
+        table = Table(title=question, title_justify="left", show_edge=False, box=None)
+        table.add_column("score", justify="right", style="cyan")
+        table.add_column("passage", style="bold")
+        table.add_column("text")
+        for hit in found:
+            passage = index.passage(hit.row)
+            table.add_row(f"{hit.score:.2f}", passage.id, passage.text)
+        out.print(table if found else f"{question}\n  nothing found")
+    err.print(f"{milliseconds:.1f} ms over {len(index):,} passages")
+
+
+@app.command()
+def info(folder: Folder, json: Json = False) -> None:
+    """What an index holds and how it was made.
+
+    Example:
+
+      skipqa index info my-index
+    """
+    from skipqa.knowledge import Index
+
+    index = Index.open(folder)
+    sizes: dict[str, int] = {}
+    for segment in index.segments:
+        for name, file in segment.files.items():
+            kind = name.partition(".")[0]
+            sizes[kind] = sizes.get(kind, 0) + file["bytes"]
+    vectors = sum(sizes.get(kind, 0) for kind in ("forward", "lists", "runs", "frequencies"))
+    held = {
+        "passages": len(index),
+        "sources": index.manifest["corpus"]["sources"],
+        "corpus_hash": index.manifest["corpus"]["hash"],
+        "bad_rows": index.manifest["corpus"]["bad_rows"],
+        "encoder": index.manifest["encoder"]["config"],
+        "settings": index.manifest["settings"],
+        "segments": len(index.segments),
+        "generation": index.manifest["generation"],
+        "bytes": sizes,
+        "bytes_per_passage": round(sum(sizes.values()) / max(1, len(index)), 1),
+        "search_bytes_per_passage": round(vectors / max(1, len(index)), 1),
+    }
+    if json:
+        print_json(held)
+        return
+    for name, value in held.items():
+        shown = value if isinstance(value, str | int | float) else json_format.dumps(value)
+        out.print(f"[bold]{name.replace('_', ' ')}[/]: {shown}", highlight=False)
+
+
+@app.command()
+def verify(folder: Folder, json: Json = False) -> None:
+    """Read every file of an index and compare it with its checksum; exit code 1 on a fault.
+
+    Example:
+
+      skipqa index verify my-index
+    """
+    from skipqa.knowledge import index
+
+    with err.status("reading every file"):
+        faults = index.verify(folder)
+    if json:
+        print_json({"intact": not faults, "faults": faults})
+    else:
+        out.print("\n".join(faults) or "intact")
+    if faults:
+        raise typer.Exit(1)
+
+
+@app.command()
+def bench(
+    uri: Uri,
+    queries: Annotated[int, typer.Option(min=8, help="How many to ask.")] = 200,
+    k: Annotated[int, typer.Option("-k", min=1, help="Passages a query.")] = 4,
+    json: Json = False,
+) -> None:
+    """Latency and recall against the exact oracle, with passages of the index as queries.
+
+    Examples:
+
+      skipqa index bench my-index
+
+      skipqa index bench compiled:my-index --queries 1000 --json
+    """
+    from skipqa.knowledge.measure import measure
+
+    with counting() as report:
+        found = measure(uri, queries, k, report)
+    if json:
+        print_json(found)
+    else:
+        for name, value in found.items():
+            out.print(f"[bold]{name.replace('_', ' ')}[/]: {value}", highlight=False)
+
+
+def _embed(wanted: bool) -> Embed | None:
+    if not wanted:
+        return None
+    from skipqa.backbones.pocket import Pocket
+    from skipqa.config import preset
+
+    encode = Pocket(preset("pocket").encode).encode_texts
+    return lambda texts: encode(texts).embeddings.numpy()
+
+
+def _announce(folder: Path, corpus: list[str], timed: bool) -> None:
+    from skipqa.knowledge.estimate import estimate
+
+    expected = estimate(corpus)
+    parent = next(path for path in (folder, *folder.resolve().parents) if path.exists())
+    free = shutil.disk_usage(parent).free
+    needed = 2 * expected.index_bytes  # parts, then the index made of them
+    duration = f", about {max(1, round(expected.seconds))} s" if timed else ""
+    err.print(
+        f"about {expected.passages:,} passages: {expected.index_bytes / 1e6:,.0f} MB of index, "
+        f"{needed / 1e6:,.0f} MB while building{duration}"
+    )
+    if needed > free:
+        raise UserError(
+            f"{folder} needs about {needed / 1e9:.1f} GB while building, and {free / 1e9:.1f} GB "
+            "are free: choose a larger disk"
+        )
+
+
+def _conclude(folder: Path, outcome: Outcome, seconds: float, json: bool) -> None:
+    progress = outcome.progress
+    if json:
+        summary: dict[str, Any] = {
+            "folder": str(folder),
+            "passages": outcome.passages,
+            "seconds": round(seconds, 2),
+            "bad_rows": progress.bad_rows,
+            "bad_rows_named": [
+                {"place": place, "reason": reason} for place, reason in progress.bad_rows_named
+            ],
+        }
+        print_json(summary)
+        return
+    for place, reason in progress.bad_rows_named:
+        err.print(f"skipped {place}: {reason}", highlight=False, markup=False)
+    if progress.bad_rows:
+        err.print(f"{progress.bad_rows:,} bad rows skipped")
+    out.print(f"{outcome.passages:,} passages in {folder} ({seconds:.1f} s)")

@@ -1,0 +1,178 @@
+"""Shards of an index spread over a Ray cluster: scatter the queries, gather the best.
+
+A shard is a segment (`Settings.shards` says how many a build makes). Every worker opens the
+same index folder, which must be on a file system that all nodes see, and answers for its own
+segments only. `RayEncoder` spreads the encoding of a corpus in the same way, with Ray Data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from skipqa.errors import MissingExtra, UserError
+from skipqa.knowledge.engines.local import to_hits
+from skipqa.knowledge.engines.options import read_options
+from skipqa.knowledge.index.search import BATCH, Best, Effort, search_segment
+from skipqa.knowledge.sparse_encoder import SparseEncoder, load_encoder
+from skipqa.knowledge.vectors import SparseRows
+from skipqa.types import Hit, Passage, SparseVector
+
+if TYPE_CHECKING:
+    from skipqa.knowledge.index.index import Index
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    workers: int = 2
+    address: str = ""  # empty: a cluster that is already up in this process, or a local one
+
+
+class RayEngine:
+    def __init__(self, index: Index, options: Options) -> None:
+        ray = _ray(options.address)
+        self.index = index
+        self._ray = ray
+        workers = min(options.workers, len(index.segments))
+        worker = ray.remote(_Worker)
+        self._workers = [
+            worker.remote(str(index.folder), index.manifest["generation"], range(i, n, workers))
+            for n in [len(index.segments)]
+            for i in range(workers)
+        ]
+
+    @staticmethod
+    def open(index: Index, options: Mapping[str, str]) -> RayEngine:
+        return RayEngine(index, read_options(Options, "ray", options))
+
+    def search(self, queries: Sequence[SparseVector], k: int) -> list[list[Hit]]:
+        hits: list[list[Hit]] = []
+        for start in range(0, len(queries), BATCH):
+            batch = list(queries[start : start + BATCH])
+            answers = self._ray.get([w.search.remote(batch, k) for w in self._workers])
+            by_segment: dict[int, Best] = {}
+            for answer in answers:
+                by_segment.update(answer)
+            found = [by_segment[number] for number in range(len(self.index.segments))]
+            hits.extend(to_hits(found, self.index, k))
+        return hits
+
+    def close(self) -> None:
+        for worker in self._workers:
+            self._ray.kill(worker)
+
+
+class _Worker:
+    def __init__(self, folder: str, generation: int, segments: Sequence[int]) -> None:
+        from skipqa.knowledge.index.index import Index
+
+        index = Index.open(folder)
+        if index.manifest["generation"] != generation:
+            raise UserError(f"the index at {folder} changed while its workers started: open again")
+        self.segments = {number: index.segments[number] for number in segments}
+        self.effort = Effort.for_rows(max(s.rows for s in index.segments))
+
+    def search(self, queries: list[SparseVector], k: int) -> dict[int, Best]:
+        effort = Effort(self.effort.postings, max(self.effort.candidates, k))
+        return {
+            number: search_segment(segment, queries, effort, k)
+            for number, segment in self.segments.items()
+        }
+
+
+class RayEncoder:
+    """Any encoder, its passages encoded by Ray Data workers; the index does not notice."""
+
+    def __init__(
+        self, inner: SparseEncoder, folder: Path, workers: int, batch: int = 1_024
+    ) -> None:
+        """`folder` takes what the workers need of the encoder, and is seen by all nodes."""
+        self._inner = inner
+        self._folder = folder
+        self._workers = workers
+        self._batch = batch
+        self.ceiling = inner.ceiling
+        folder.mkdir(parents=True, exist_ok=True)
+        inner.save(folder)
+        _ray("")
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._inner.tokenizer
+
+    def config(self) -> dict[str, Any]:
+        return self._inner.config()
+
+    def save(self, folder: Path) -> None:
+        self._inner.save(folder)
+
+    def encode_query(self, text: str) -> SparseVector:
+        return self._inner.encode_query(text)
+
+    def as_query(self, passage: SparseVector) -> SparseVector:
+        return self._inner.as_query(passage)
+
+    def observe(self, document_frequency: NDArray[np.int64], num_passages: int) -> None:
+        self._inner.observe(document_frequency, num_passages)
+
+    def encode_passages(self, passages: Sequence[Passage]) -> SparseRows:
+        import ray.data
+
+        items = [{"number": i, "title": p.title, "text": p.text} for i, p in enumerate(passages)]
+        encoded = (
+            ray.data.from_items(items)
+            .map_batches(
+                _EncodeBatch,
+                fn_constructor_args=(self.config(), str(self._folder)),
+                batch_size=self._batch,
+                concurrency=self._workers,
+            )
+            .take_all()
+        )
+        encoded.sort(key=lambda row: row["number"])
+        return SparseRows.stack(
+            [
+                SparseVector(np.asarray(r["terms"], np.int32), np.asarray(r["weights"], np.float32))
+                for r in encoded
+            ]
+        )
+
+
+class _EncodeBatch:
+    def __init__(self, config: Mapping[str, Any], folder: str) -> None:
+        self.encoder = load_encoder(config, Path(folder))
+
+    def __call__(self, batch: dict[str, NDArray]) -> dict[str, Any]:
+        titles, texts = batch["title"].tolist(), batch["text"].tolist()
+        rows = self.encoder.encode_passages(
+            [Passage("", title, text, "") for title, text in zip(titles, texts, strict=True)]
+        )
+        vectors = [rows[i] for i in range(len(rows))]
+        return {
+            "number": batch["number"],
+            "terms": _ragged([v.terms for v in vectors]),
+            "weights": _ragged([v.weights for v in vectors]),
+        }
+
+
+def _ragged(arrays: Sequence[NDArray]) -> NDArray:
+    column = np.empty(len(arrays), dtype=object)
+    for i, array in enumerate(arrays):
+        column[i] = array
+    return column
+
+
+def _ray(address: str) -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingExtra("the Ray engine", "ray") from error
+    if not ray.is_initialized():
+        ray.init(address=address or None, include_dashboard=False, log_to_driver=False)
+    return ray

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skipqa.knowledge.chunk import MAX_TOKENS, chunk
+from skipqa.knowledge.corpus import Document
+from skipqa.knowledge.sparse_encoder import LexicalEncoder
+from skipqa.knowledge.vocabulary import Vocabulary
+
+TOKENIZER = Vocabulary.default().tokenizer
+WORDS = st.sampled_from(
+    "a dog espresso Weimaraner, 3.14 — antidisestablishmentarianism\n Zürich 東京".split()
+)
+
+
+@given(st.lists(WORDS, max_size=300), st.sampled_from(["", "Lead: ", "x " * 80]))
+def test_chunks_fit_cover_and_point_back(words: list[str], lead: str) -> None:
+    text = " ".join(words)
+    chunks = list(chunk([Document("d", "t", text, "s", lead)], TOKENIZER))
+    room = MAX_TOKENS + (30 if len(lead) > 50 else 0)  # an overlong lead may pass its half
+    assert [c.passage.id for c in chunks] == ["d", *(f"d#{n}" for n in range(1, len(chunks)))]
+    covered = 0
+    for c in chunks:
+        assert len(TOKENIZER.encode(c.passage.text, add_special_tokens=False).ids) <= room
+        assert c.passage.text == lead + text[c.start : c.end].strip()
+        assert not text[covered : c.start].strip()  # nothing lies between two chunks
+        covered = max(covered, c.end)
+    assert not text[covered:].strip()
+
+
+def test_neighbours_share_about_twenty_tokens() -> None:
+    text = " ".join(f"word{i}" for i in range(300))
+    chunks = list(chunk([Document("d", "", text, "s")], TOKENIZER))
+    for first, second in itertools.pairwise(chunks):
+        shared = text[second.start : first.end]
+        count = len(TOKENIZER.encode(shared, add_special_tokens=False).ids)
+        assert 20 <= count <= 24  # a cut never falls inside a word
+
+
+def test_a_word_longer_than_a_chunk_ends() -> None:
+    chunks = list(
+        chunk([Document("d", "", "b1" * 49, "s")] * 2, TOKENIZER, max_tokens=10, overlap=3)
+    )
+    assert 2 < len(chunks) < 100
+
+
+def test_the_encoders_tokenizer_neither_pads_nor_truncates(encoder: LexicalEncoder) -> None:
+    assert len(encoder.tokenizer.encode("dog " * 500, add_special_tokens=False).ids) == 500

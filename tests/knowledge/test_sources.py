@@ -1,0 +1,207 @@
+"""Every reader: what it yields, and what a bad row does to it (nothing but a report)."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from skipqa.errors import UserError
+from skipqa.knowledge.corpus import BadRow, Document, open_source
+from skipqa.knowledge.sources.markup import html_to_text
+from skipqa.knowledge.sources.wikipedia import plain_text
+
+
+def read(path: Path | str) -> tuple[list[Document], list[BadRow]]:
+    rows = list(open_source(str(path)).read())
+    return (
+        [row for row in rows if isinstance(row, Document)],
+        [row for row in rows if isinstance(row, BadRow)],
+    )
+
+
+def test_wordnet_has_every_synset_under_imagenets_ids(home: Path) -> None:
+    documents, bad = read("wordnet")
+    assert (len(documents), len(bad)) == (117_659, 0)
+    by_id = {document.id: document for document in documents}
+    assert len(by_id) == 117_659
+    espresso = by_id["wordnet:n07920052"]
+    assert espresso.title == "espresso"
+    assert (espresso.lead + espresso.text).startswith("espresso (noun): strong black coffee")
+    assert by_id["wordnet:n02084071"].title == "dog, domestic dog, Canis familiaris"
+    assert by_id["wordnet:a00260780"].title.startswith("bourgeois")  # a satellite adjective
+
+
+def test_factbook_names_countries_and_holds_no_markup(home: Path) -> None:
+    documents, bad = read("factbook")
+    assert not bad
+    by_id = {document.id: document for document in documents}
+    assert len(by_id) == len(documents) > 30_000
+    capital = by_id["factbook:fr:government:capital"]
+    assert capital.title == "France: Government > Capital"
+    assert (capital.lead + capital.text).startswith("France, Capital: name: Paris;")
+    assert {d.title.partition(":")[0] for d in documents} >= {
+        "Côte d'Ivoire", "Svalbard", "United Arab Emirates", "European Union", "World",
+    }  # fmt: skip
+    assert not [d for d in documents if "<" in d.text and "/" in d.text and "<b" in d.text]
+
+
+def test_bad_json_rows_are_named_and_the_rest_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    rows = [
+        b'{"id": "a", "title": "T", "text": "good"}',
+        b'{"id": "b", "text": ',
+        b'{"id": "c"}',
+        b'{"id": "d", "text": "' + b"x" * (10 << 20) + b'"}',
+        '{"id": "e", "text": "café"}'.encode("latin-1"),
+        b"[1, 2]",
+        b'{"id": "f", "text": 7}',
+        b'{"id": ["g"], "text": "x"}',
+        b'{"id": "h", "text": "  "}',
+        b"",
+        b"[" * 100_000,
+        b'{"_id": "z", "contents": "last"}',
+    ]
+    path.write_bytes(b"\n".join(rows))
+    documents, bad = read(path)
+    assert [(d.id, d.text) for d in documents] == [("mine:a", "good"), ("mine:z", "last")]
+    assert [b.place for b in bad] == [f"mine.jsonl:{n}" for n in (2, 3, 4, 5, 6, 7, 8, 9, 11)]
+    reasons = " | ".join(b.reason for b in bad)
+    for words in ("invalid JSON", "no `text`", "10,485", "not UTF-8", "list", "strings", "empty"):
+        assert words in reasons
+
+
+@pytest.mark.parametrize("opener", [gzip.open, bz2.open])
+def test_compressed_lines_read_the_same(tmp_path: Path, opener: object) -> None:
+    ending = "gz" if opener is gzip.open else "bz2"
+    path = tmp_path / f"mine.jsonl.{ending}"
+    with opener(path, "wt") as file:  # type: ignore[operator]
+        file.write('{"text": "one"}\n')
+    assert read(path)[0] == [Document("mine:1", "", "one", "mine")]
+
+
+def test_tables_take_quotes_and_report_ragged_rows(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(
+        b'\xef\xbb\xbfid,title,text\n1,A,"two\nlines"\n2,B\n3,C,\xff\n4,D,"un"closed\n5,E,fine\n'
+    )
+    documents, bad = read(path)
+    assert [(d.id, d.text) for d in documents] == [("t:1", "two\nlines"), ("t:5", "fine")]
+    assert sorted(b.place for b in bad) == ["t.csv:4", "t.csv:5", "t.csv:6"]
+    tsv = tmp_path / "t.tsv"
+    tsv.write_text("text\ttitle\nhello, world\tGreeting\n")
+    assert read(tsv)[0] == [Document("t:2", "Greeting", "hello, world", "t")]
+    (tmp_path / "u.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(UserError, match="no `text` column"):
+        read(tmp_path / "u.csv")
+
+
+def test_a_folder_is_read_in_order_with_titles(tmp_path: Path) -> None:
+    folder = tmp_path / "notes"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "a.md").write_text("# Heading\n\nBody *text*.\n")
+    (folder / "b_note.txt").write_text("plain")
+    (folder / "sub" / "c.html").write_text(
+        "<html><head><title>Page &amp; co</title><style>x{}</style></head>"
+        "<body><p>One<br>two</p><script>no()</script></body></html>"
+    )
+    (folder / "bad.txt").write_bytes(b"ok\n\xff")
+    (folder / "empty.txt").write_text(" \n")
+    (folder / "ignored.pdf").write_bytes(b"%PDF")
+    documents, bad = read(folder)
+    assert [(d.id, d.title, d.text) for d in documents] == [
+        ("notes:a.md", "Heading", "Body *text*."),
+        ("notes:b_note.txt", "b note", "plain"),
+        ("notes:sub/c.html", "Page & co", "One\ntwo"),
+    ]
+    assert {b.place for b in bad} == {"bad.txt:2", "empty.txt"}
+
+
+def test_wikipedia_pages_become_plain_text(tmp_path: Path) -> None:
+    body = (
+        "{{Infobox|a={{b}}}}'''Espresso''' is [[coffee|a coffee]] from [[Italy]]"
+        "&lt;ref&gt;x&lt;/ref&gt;.\n[[File:e.jpg|thumb|A [[cup]]]]\n{| table |}\n"
+        "== Brewing ==\n* forced [https://x.org steam]\n== References ==\nnone"
+    )
+    page = (
+        "<page><title>{}</title><ns>{}</ns><id>{}</id>{}"
+        "<revision><id>9</id><text>{}</text></revision></page>"
+    )
+    pages = [
+        page.format("Espresso", 0, 7, "", body),
+        page.format("Talk:Espresso", 1, 8, "", "chat"),
+        page.format("Expresso", 0, 9, '<redirect title="Espresso"/>', "#REDIRECT"),
+        page.format("Tea", 0, 10, "", "Tea is a drink."),
+    ]
+    xml = (
+        f'<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/">{"".join(pages)}</mediawiki>'
+    )
+    whole = tmp_path / "dump.xml.bz2"
+    whole.write_bytes(bz2.compress(xml.encode()))
+    documents, bad = read(whole)
+    assert not bad
+    assert [(d.id, d.title) for d in documents] == [
+        ("wikipedia:7", "Espresso"),
+        ("wikipedia:10", "Tea"),
+    ]
+    assert documents[0].text == "Espresso is a coffee from Italy.\nBrewing.\nforced steam"
+    cut = tmp_path / "cut.xml.bz2"
+    cut.write_bytes(bz2.compress(xml[: xml.index("Tea is")].encode()))
+    documents, bad = read(cut)
+    assert [d.id for d in documents] == ["wikipedia:7"]
+    assert "reading ended" in bad[0].reason
+
+
+def test_unclosed_wiki_marks_end(tmp_path: Path) -> None:
+    assert plain_text("a {{ b [[ c") == "a {{ b [[ c"
+
+
+def test_wikidata_keeps_what_the_filter_asks_for(tmp_path: Path) -> None:
+    def entity(number: str, label: str, claims: dict) -> str:
+        words = {"en": {"value": label}}
+        return json.dumps({"id": number, "labels": words, "descriptions": words, "claims": claims})
+
+    def value(kind: str, value: object) -> list:
+        return [{"mainsnak": {"snaktype": "value", "datavalue": {"type": kind, "value": value}}}]
+
+    rich = {
+        "P1": value("wikibase-entityid", {"id": "Q2"}),
+        "P2": value("time", {"time": "+1889-03-31T00:00:00Z"}),
+        "P3": value("string", " ".join(f"word{i}" for i in range(60))),
+    }
+    lines = [
+        "[",
+        entity("Q1", "Eiffel Tower", rich) + ",",
+        entity("Q2", "Paris", {"P1": rich["P1"]}) + ",",
+        entity("P1", "located in", {}) + ",",
+        "{broken,",
+        entity("Q3", "short", {k: value("string", "x") for k in ("P1", "P2", "P3")}),
+        '{"no": "id"}',
+        "]",
+    ]
+    path = tmp_path / "wikidata.json"
+    path.write_text("\n".join(lines))
+    documents, bad = read(path)
+    assert [d.id for d in documents] == ["wikidata:Q1"]
+    assert "located in: Paris." in documents[0].text
+    assert "P2: 1889-03-31." in documents[0].text
+    assert [b.place for b in bad] == ["wikidata.json:5", "wikidata.json:7"]
+
+
+def test_markup_keeps_breaks_and_entities() -> None:
+    assert html_to_text("<b>a</b>&nbsp;&lt;b&gt;<br><br>c") == "a <b>\nc"
+
+
+@pytest.mark.parametrize("spec", ["nowhere.jsonl", "wordnot"])
+def test_a_missing_corpus_is_one_clear_line(spec: str) -> None:
+    with pytest.raises(UserError, match="no corpus at"):
+        open_source(spec)
+
+
+def test_an_unknown_kind_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "x.parquet").write_bytes(b"")
+    with pytest.raises(UserError, match="unknown kind of corpus"):
+        open_source(str(tmp_path / "x.parquet"))
