@@ -33,6 +33,7 @@ class DraftConfig:
 class BudgetConfig:
     tokens: int = 64  # V'
     passages: int = 6  # K'
+    max_passages: int = 16  # the most that a learned controller may ask for
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ from PIL import Image
 
 from skipqa.assets import Report
 from skipqa.backbones.pocket import Pocket
+from skipqa.components import TRAINING_FREE, Components
+from skipqa.components import load as read_components
 from skipqa.config import Config, preset
 from skipqa.errors import UserError
 from skipqa.image import open_image
@@ -69,10 +71,19 @@ class Answer:
 
 
 class Pipeline:
-    def __init__(self, backbone: Pocket, index: Index, config: Config) -> None:
+    """A backbone, an index, a config, and whatever components have been trained for them."""
+
+    def __init__(
+        self,
+        backbone: Pocket,
+        index: Index,
+        config: Config,
+        components: Components = TRAINING_FREE,
+    ) -> None:
         self.backbone = backbone
         self.index = index
         self.config = config
+        self.components = components
 
     def answer(
         self,
@@ -82,7 +93,7 @@ class Pipeline:
         fast_path: bool = True,
     ) -> Answer:
         """Answer `question` about `image`. Without the fast path every question is looked up."""
-        config, backbone, trace = self.config, self.backbone, Trace()
+        config, backbone, learned, trace = self.config, self.backbone, self.components, Trace()
 
         with trace.stage("encode") as record:
             picture = open_image(image)
@@ -90,29 +101,46 @@ class Pipeline:
         concepts = backbone.concepts
 
         with trace.stage("draft") as record:
-            drafted = draft(asked, tokens, concepts, config.draft, record)
+            drafted = draft(asked, tokens, concepts, config.draft, record, learned.drafter)
         if drafted is not None and fast_path:
             return Answer(drafted.answer, "draft", (), trace)
 
         with trace.stage("budget") as record:
-            allowed = budget(tokens, config.budget, record)
+            allowed = budget(tokens, asked, config.budget, record, learned.budget)
 
         with trace.stage("prune") as record:
-            kept = prune(tokens, asked, allowed, concepts, config.prune, record)
+            kept = prune(tokens, asked, allowed, concepts, config.prune, record, learned.saliency)
 
         with trace.stage("regions") as record:
             regions = find_regions(kept, config.regions, record)
 
         with trace.stage("retrieve") as record:
             retrieved = retrieve(
-                regions, asked, allowed, concepts, self.index, config.retrieve, record
+                regions,
+                asked,
+                allowed,
+                concepts,
+                self.index,
+                config.retrieve,
+                record,
+                learned.region_query,
+                tokens,
             )
 
         with trace.stage("verify") as record:
-            verified = verify(retrieved, asked, regions, backbone, config.verify, record)
+            verified = verify(
+                retrieved,
+                asked,
+                kept,
+                regions,
+                backbone,
+                config.verify,
+                record,
+                learned.verifier,
+            )
 
         with trace.stage("fuse") as record:
-            fused = fuse(kept, asked, verified, config.fuse, record)
+            fused = fuse(kept, asked, verified, config.fuse, record, learned.fusion)
 
         with trace.stage("decode") as record:
             text = decode(asked, regions, verified, fused, backbone, config.decode, record)
@@ -128,12 +156,17 @@ def load(
     name: str = "pocket",
     *,
     index: Path | str | None = None,
+    components: Path | None = None,
     overrides: dict[str, Any] | None = None,
     report: Report = lambda _: None,
 ) -> Pipeline:
-    """A pipeline of a preset over an index, the default one where none is named."""
+    """A pipeline of a preset over an index, the default one where none is named.
+
+    `components` is a folder of trained ones; a stage without one there stays training-free.
+    """
     config = preset(name, overrides)
     if index is None and not default_index_path().is_dir():
         raise UserError("the default index is not built yet: run `skipqa setup` once")
     opened = Index.open(default_index_path() if index is None else index)
-    return Pipeline(Pocket(config.encode, report), opened, config)
+    trained = TRAINING_FREE if components is None else read_components(components, preset=name)
+    return Pipeline(Pocket(config.encode, report), opened, config, trained)

@@ -53,6 +53,7 @@ class Question:
     text: str
     embedding: torch.Tensor  # [d_text], unit length: the mean-pooled question, q-bar
     words: tuple[str, ...]  # its content words, lower-cased
+    states: torch.Tensor  # [T, d_text], one a token
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ class Pocket:
     @cached_property
     def vision(self) -> efficientnet_lite.EfficientNetLite:
         network = loading.load(efficientnet_lite.EfficientNetLite, convert.vision(self.report))
-        return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+        return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     @cached_property
     def text(self) -> bert.Bert:
@@ -134,7 +134,8 @@ class Pocket:
         for encoding in self.text_tokenizer.encode_batch(list(texts)):
             states.append(self.text(torch.tensor([encoding.ids]))[0])
             flops += bert.flops(self.text.config, len(encoding.ids))
-        embeddings = torch.stack([bert.mean_pool(state[None])[0] for state in states])
+        pooled = [bert.mean_pool(state[None]) for state in states]
+        embeddings = torch.cat(pooled) if pooled else torch.zeros(0, self.text.config.width)
         return EncodedTexts(embeddings, tuple(states), flops)
 
     @torch.inference_mode()

@@ -20,6 +20,9 @@ def ask(
         str | None,
         typer.Option(help="An index: a folder or ENGINE:folder; the default corpus otherwise."),
     ] = None,
+    components: Annotated[
+        Path | None, typer.Option(help="A folder of trained components; none by default.")
+    ] = None,
     preset: Annotated[str, typer.Option(help="Which models and budgets.")] = "pocket",
     draft: Annotated[bool, typer.Option(help="Let the drafter answer easy questions.")] = True,
     explain: Annotated[
@@ -44,7 +47,7 @@ def ask(
         check_format(explain)
     prepare_process()
     with working("reading the models") as report:
-        pipeline = load(preset, index=index, report=report)
+        pipeline = load(preset, index=index, components=components, report=report)
         report("answering")
         answer = pipeline.answer(photo, question, fast_path=draft)
     if explain is not None:

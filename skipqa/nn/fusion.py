@@ -288,3 +288,17 @@ def build_fusion(config: FusionConfig) -> BipartiteFusion:
     )
     layer.config = config
     return layer
+
+
+def flops(config: FusionConfig, edges_VK: Tensor, lengths: Sequence[int]) -> int:
+    """FLOPs for one item with these edges, in the cheaper order; a multiply and an add are two."""
+    num_tokens, num_passages = edges_VK.shape
+    d, p = config.width, config.passage_width
+    inner = config.heads * (config.head_width or d // config.heads)
+    words_K = torch.as_tensor(lengths, dtype=torch.long)
+    rows, read = int(edges_VK.any(1).sum()), int((edges_VK.any(0) * words_K).sum())
+    edge_words = int((edges_VK.sum(0) * words_K).sum())
+    choose = (num_tokens * d + num_passages * p + num_tokens * num_passages) * config.edge_width
+    project = 2 * read * p * inner + 2 * edge_words * inner
+    absorb = 2 * rows * p * inner + 2 * edge_words * p * config.heads
+    return 2 * (choose + 2 * rows * d * inner + min(project, absorb))

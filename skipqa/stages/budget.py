@@ -1,15 +1,35 @@
-"""budget: how many tokens and passages the question may cost (DBC, fixed version)."""
+"""budget: how many tokens and passages the question may cost (DBC).
+
+A trained controller decides by the mean visual token and the question; it may close retrieval
+altogether (K' = 0, SKIP-NR). Without one every question gets the same (V', K').
+"""
 
 from __future__ import annotations
 
 from skipqa.config import BudgetConfig
+from skipqa.nn import budget as controller
+from skipqa.nn.budget import BudgetController
 from skipqa.trace import StageRecord
-from skipqa.types import Budget, VisualTokens
+from skipqa.types import Budget, Question, VisualTokens
 
 
-def budget(tokens: VisualTokens, config: BudgetConfig, record: StageRecord) -> Budget:
-    """The same (V', K') for every question: the paper's median budget by default."""
-    allowed = Budget(min(config.tokens, len(tokens)), config.passages)
-    record.why = f"V' = {allowed.tokens}, K' = {allowed.passages}, the same for every question"
+def budget(
+    tokens: VisualTokens,
+    question: Question,
+    config: BudgetConfig,
+    record: StageRecord,
+    learned: BudgetController | None = None,
+) -> Budget:
+    if learned is None:
+        allowed = Budget(min(config.tokens, len(tokens)), config.passages)
+        why = "the same for every question"
+    else:
+        visual = tokens.meaning.mean(0)
+        allowed = learned.decide(visual, question.embedding, len(tokens), config.max_passages)
+        record.flops = controller.flops(learned.config)  # type: ignore[arg-type]
+        why = "decided by the controller"
+        if allowed.difficulty is not None:
+            why = f"difficulty {allowed.difficulty:.2f}"
+    record.why = f"V' = {allowed.tokens}, K' = {allowed.passages}, {why}"
     record.result = allowed
     return allowed

@@ -1,17 +1,22 @@
-"""draft: answer at once what needs no knowledge (SKV's fast path, training-free).
+"""draft: answer at once what needs no knowledge (SKV's fast path).
 
-Without a trained drafter the only questions whose answer is certain to lie in the image are
-those that ask what a thing is. They are answered by the concept that the whole image shows,
-with its evidence as the confidence; every other question gets confidence 0 and goes on.
+A trained drafter answers from its vocabulary with its calibrated confidence. Without one the
+only questions whose answer is certain to lie in the image are those that ask what a thing is.
+They are answered by the concept that the whole image shows, with its evidence as the
+confidence; every other question gets confidence 0 and goes on.
 """
 
 from __future__ import annotations
 
 import re
 
+import torch
+
 from skipqa.backbones.concepts import Concept, Concepts
 from skipqa.config import DraftConfig
 from skipqa.language import base_forms
+from skipqa.nn import drafter
+from skipqa.nn.drafter import Drafter
 from skipqa.trace import StageRecord
 from skipqa.types import Draft, Question, VisualTokens
 
@@ -29,12 +34,17 @@ def draft(
     concepts: Concepts,
     config: DraftConfig,
     record: StageRecord,
+    learned: Drafter | None = None,
 ) -> Draft | None:
     """The drafted answer if it is confident enough to be given, else None.
 
     The draft is recorded either way: only the routing decision acts on it.
     """
-    candidate = _candidate(question, tokens, concepts)
+    if learned is None:
+        candidate = _candidate(question, tokens, concepts)
+    else:
+        candidate = _drafted(learned, question, tokens)
+        record.flops = drafter.flops(learned.config, len(question.states))
     counting = _COUNTING.search(question.text.lower()) is not None
     threshold = config.counting_threshold if counting else config.threshold
     accepted = candidate.confidence > threshold
@@ -43,6 +53,13 @@ def draft(
     verdict = "answered" if accepted else "passed on"
     record.why = f"{verdict}: {candidate.reason} ({candidate.confidence:.2f} of {threshold})"
     return candidate if accepted else None
+
+
+@torch.inference_mode()
+def _drafted(learned: Drafter, question: Question, tokens: VisualTokens) -> Draft:
+    logits = learned(tokens.features[None], question.states[None])
+    (answer,), (confidence,) = learned.draft(logits)
+    return Draft(learned.config.answers[int(answer)], float(confidence), "the drafter's guess")
 
 
 def _candidate(question: Question, tokens: VisualTokens, concepts: Concepts) -> Draft:

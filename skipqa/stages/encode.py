@@ -21,7 +21,9 @@ def encode(
     record.flops = image_flops + encoded.flops
     record.kept, record.dropped = len(tokens), 0
     record.why = f"{tokens.grid} x {tokens.grid} grid, {len(backbone.concepts)} concepts"
-    return tokens, Question(text.strip(), encoded.embeddings[0], content_words(text))
+    return tokens, Question(
+        text.strip(), encoded.embeddings[0], content_words(text), encoded.states[0]
+    )
 
 
 def check_question(text: str, config: EncodeConfig) -> None:

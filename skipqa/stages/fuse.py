@@ -1,10 +1,11 @@
-"""fuse: attend only along the (token, passage) edges that matter (BSCA, training-free).
+"""fuse: attend only along the (token, passage) edges that matter (BSCA).
 
-Evidence already lives in the text encoder's space, so compatibility is read there with no
-projection: A_ij = nu_j cos(v_i + q, k_j), the token in the light of the question against the
-passage, as far as that was verified; the top beta of all pairs stay edges. A token then attends to every word of the
-passages it has an edge to; a token without edges stays as it is, and a passage without edges
-is never read.
+A trained layer projects, chooses edges and attends. Without one: evidence already lives in the
+text encoder's space, so compatibility is read there with no projection: A_ij = nu_j cos(v_i +
+q, k_j), the token in the light of the question against the passage, as far as that was
+verified; the top beta of all pairs stay edges. A token then attends to every word of the
+passages it has an edge to; a token without edges stays as it is, and a passage without edges is
+never read.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 import torch
 
 from skipqa.config import FuseConfig
+from skipqa.nn import fusion
+from skipqa.nn.fusion import BipartiteFusion
 from skipqa.ops.bipartite_attention import (
     bipartite_attention,
     compatibility,
@@ -29,25 +32,31 @@ def fuse(
     verified: Verified,
     config: FuseConfig,
     record: StageRecord,
+    learned: BipartiteFusion | None = None,
 ) -> Fused:
     tokens_VD = kept.tokens.meaning[kept.positions]
     num_tokens, width = tokens_VD.shape
     num_passages = len(verified.passages)
-    asking_VD = tokens_VD + question.embedding
-    scores_VK = compatibility(asking_VD, verified.embeddings, kind="cosine")
-    scores_VK = scores_VK * torch.tensor(verified.scores)
-    edges_VK = select_edges(scores_VK, top=config.beta)
-
     lengths = [len(states) for states in verified.token_states]
-    states_NHD = torch.cat(verified.token_states)[:, None, :] if lengths else tokens_VD[:0, None]
-    queries_VHD = asking_VD[:, None, :]
-    attended = bipartite_attention(queries_VHD, states_NHD, states_NHD, edges_VK, lengths)
-    mass = passage_mass(queries_VHD, states_NHD, edges_VK, lengths).sum(0)
-
+    states_ND = torch.cat(verified.token_states) if lengths else tokens_VD[:0]
+    if learned is None:
+        asking_VD = tokens_VD + question.embedding
+        scores_VK = compatibility(asking_VD, verified.embeddings, kind="cosine")
+        scores_VK = scores_VK * torch.tensor(verified.scores)
+        edges_VK = select_edges(scores_VK, top=config.beta)
+        heads_VHD, states_NHD = asking_VD[:, None, :], states_ND[:, None, :]
+        attended = bipartite_attention(heads_VHD, states_NHD, states_NHD, edges_VK, lengths)
+        fused_VD = tokens_VD + attended[:, 0]
+        mass_VK = passage_mass(heads_VHD, states_NHD, edges_VK, lengths)
+        edge_words = int((edges_VK.sum(0) * torch.tensor(lengths, dtype=torch.long)).sum())
+        record.flops = 2 * num_tokens * num_passages * width + 6 * edge_words * width
+    else:
+        fused_VD, edges_VK, scores_VK = learned(tokens_VD, states_ND, verified.embeddings, lengths)
+        # The layer keeps its attention to itself: a token's share is split over its edges.
+        mass_VK = edges_VK / edges_VK.sum(1, keepdim=True).clamp(min=1)
+        record.flops = fusion.flops(learned.config, edges_VK, lengths)
     num_edges = int(edges_VK.sum())
-    edge_words = int((edges_VK.sum(0) * torch.tensor(lengths, dtype=torch.long)).sum())
-    record.flops = 2 * num_tokens * num_passages * width + 6 * edge_words * width
     record.kept, record.dropped = num_edges, num_tokens * num_passages - num_edges
     record.why = f"{num_edges} of {num_tokens} x {num_passages} edges"
-    record.result = Fused(tokens_VD + attended[:, 0], edges_VK, tuple(mass.tolist()))
+    record.result = Fused(fused_VD, edges_VK, tuple(mass_VK.sum(0).tolist()))
     return record.result

@@ -1,9 +1,10 @@
-"""prune: keep the V' tokens that matter to the question (QVS, training-free).
+"""prune: keep the V' tokens that matter to the question (QVS).
 
-s_i = sum_c p_ic r_c: the evidence that token i shows concept c, times how much c has to do
-with the question. r_c grows with the likeness of their embeddings, jumps where the question
-names the concept or a kind of it ("drink" names espresso), and leans towards what the whole
-picture shows, which decides when the question names nothing ("What is this?").
+A trained scorer gives s_i from the token and the question. Without one, s_i = sum_c p_ic r_c:
+the evidence that token i shows concept c, times how much c has to do with the question. r_c
+grows with the likeness of their embeddings, jumps where the question names the concept or a
+kind of it ("drink" names espresso), and leans towards what the whole picture shows, which
+decides when the question names nothing ("What is this?").
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from torch import Tensor
 from skipqa.backbones.concepts import Concepts
 from skipqa.config import PruneConfig
 from skipqa.language import base_forms
+from skipqa.nn import saliency
+from skipqa.nn.saliency import Saliency
 from skipqa.trace import StageRecord
 from skipqa.types import Budget, KeptTokens, Question, VisualTokens
 
@@ -25,15 +28,22 @@ def prune(
     concepts: Concepts,
     config: PruneConfig,
     record: StageRecord,
+    learned: Saliency | None = None,
 ) -> KeptTokens:
-    relevance_C = concept_relevance(question, concepts)
-    relevance_C = relevance_C + config.overview_weight * tokens.overview
-    saliency_V = tokens.evidence @ relevance_C
+    if learned is None:
+        relevance_C = concept_relevance(question, concepts)
+        relevance_C = relevance_C + config.overview_weight * tokens.overview
+        saliency_V = tokens.evidence @ relevance_C
+        num_concepts, width = concepts.embeddings.shape
+        record.flops = 2 * num_concepts * (width + len(tokens))
+    else:
+        with torch.inference_mode():
+            saliency_V = learned(tokens.meaning, question.embedding).sigmoid()
+        record.flops = saliency.flops(learned.config, len(tokens))
     kept = KeptTokens(top_positions(saliency_V, allowed.tokens), saliency_V, tokens)
-    num_concepts, width = concepts.embeddings.shape
-    record.flops = 2 * num_concepts * (width + len(tokens))
     record.kept, record.dropped = len(kept.positions), len(tokens) - len(kept.positions)
-    record.why = f"evidence for {', '.join(question.words) or 'what the picture shows'}"
+    how = "evidence for" if learned is None else "scored for"
+    record.why = f"{how} {', '.join(question.words) or 'what the picture shows'}"
     record.result = kept
     return kept
 

@@ -1,8 +1,10 @@
-"""retrieve: every region asks its own sparse query (RCSR, second half, training-free).
+"""retrieve: every region asks its own query (RCSR, second half).
 
-The query of region r is phi(c_r, q): the region's concepts, each as its names and, lighter,
-its definition, weighted by their share of the region's evidence, plus the question's terms.
-A region that is sure of what it shows therefore scores its passages higher than one that is not.
+A trained phi turns a region's mean token and the question into a query, sparse (variant A) or,
+for an index with embeddings, dense (B). Without one, the query of region r is the region's
+concepts, each as its names and, lighter, its definition, weighted by their share of the
+region's evidence, plus the question's terms. A region that is sure of what it shows therefore
+scores its passages higher than one that is not.
 """
 
 from __future__ import annotations
@@ -10,12 +12,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 
 from skipqa.backbones.concepts import Concept, Concepts
 from skipqa.config import RetrieveConfig
 from skipqa.knowledge import Index
+from skipqa.nn import region_query as phi
+from skipqa.nn.region_query import DenseRegionQuery, SparseRegionQuery
 from skipqa.trace import StageRecord
-from skipqa.types import Budget, Hit, Question, Region, Retrieved, RetrievedPassage, SparseVector
+from skipqa.types import (
+    Budget,
+    Hit,
+    Question,
+    Region,
+    Retrieved,
+    RetrievedPassage,
+    SparseVector,
+    VisualTokens,
+)
 
 
 def retrieve(
@@ -26,9 +40,21 @@ def retrieve(
     index: Index,
     config: RetrieveConfig,
     record: StageRecord,
+    learned: SparseRegionQuery | DenseRegionQuery | None = None,
+    tokens: VisualTokens | None = None,
 ) -> Retrieved:
-    queries = [region_query(region, question, concepts, index, config) for region in regions]
-    hits = index.search(queries, config.per_region)
+    if allowed.passages == 0:
+        record.kept, record.dropped = 0, 0
+        record.why = "no retrieval for this question"
+        record.result = Retrieved((), 0, 0)
+        return record.result
+    if learned is None:
+        queries = [region_query(region, question, concepts, index, config) for region in regions]
+        hits = index.search(queries, config.per_region)
+    else:
+        assert tokens is not None
+        hits = _ask(learned, regions, tokens, question, index, config.per_region)
+        record.flops = phi.flops(learned.config, len(regions))
     unique = best_hits(hits)
     kept = tuple(
         RetrievedPassage(hit.row, index.passage(hit.row), hit.score, region)
@@ -36,9 +62,25 @@ def retrieve(
     )
     num_hits = sum(map(len, hits))
     record.kept, record.dropped = len(kept), num_hits - len(kept)
-    record.why = f"{len(queries)} queries, {num_hits} hits, {len(unique)} unique of {len(index):,}"
+    record.why = f"{len(regions)} queries, {num_hits} hits, {len(unique)} unique of {len(index):,}"
     record.result = Retrieved(kept, num_hits, len(unique))
     return record.result
+
+
+@torch.inference_mode()
+def _ask(
+    learned: SparseRegionQuery | DenseRegionQuery,
+    regions: Sequence[Region],
+    tokens: VisualTokens,
+    question: Question,
+    index: Index,
+    k: int,
+) -> list[list[Hit]]:
+    centres = torch.stack([tokens.meaning[list(region.members)].mean(0) for region in regions])
+    if isinstance(learned, SparseRegionQuery):
+        return index.search(learned.queries(learned(centres, question.embedding)), k)
+    boxes = torch.tensor([region.box for region in regions])
+    return index.search_dense(learned(centres, question.embedding, boxes).numpy(), k)
 
 
 def best_hits(hits: Sequence[Sequence[Hit]]) -> list[tuple[Hit, int]]:

@@ -1,9 +1,11 @@
-"""verify: keep the passages that have to do with the question (SKV, training-free).
+"""verify: keep the passages that have to do with the question (SKV).
 
-nu_j = sigmoid(slope (cos(e_j, q_r) - midpoint) + w log(s_j / s_best)), where e_j is the
-passage's embedding, q_r that of the question together with the name of what its region shows,
-and s_j its retrieval score; keep nu_j >= tau_nu. The embedding judges the topic, the retrieval
-score tells the entry itself from its relatives, which embeddings confuse. When too few survive, the best rejected passages are recalled: thin evidence beats none.
+A trained verifier gives nu_j. Without one, nu_j = sigmoid(slope (cos(e_j, q_r) - midpoint) + w
+log(s_j / s_best)), where e_j is the passage's embedding, q_r that of the question together with
+the name of what its region shows, and s_j its retrieval score; keep nu_j >= tau_nu. The
+embedding judges the topic, the retrieval score tells the entry itself from its relatives, which
+embeddings confuse. When too few survive, the best rejected passages are recalled: thin evidence
+beats none.
 """
 
 from __future__ import annotations
@@ -11,35 +13,48 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import torch
+
 from skipqa.backbones.concepts import Concepts
-from skipqa.backbones.pocket import Pocket
+from skipqa.backbones.pocket import EncodedTexts, Pocket
 from skipqa.config import VerifyConfig
+from skipqa.nn import verifier
+from skipqa.nn.verifier import Verifier
 from skipqa.trace import StageRecord
-from skipqa.types import Question, Region, Retrieved, Verified
+from skipqa.types import (
+    KeptTokens,
+    Question,
+    Region,
+    Retrieved,
+    RetrievedPassage,
+    Verified,
+)
+
+SMALLEST = 1e-6
 
 
 def verify(
     retrieved: Retrieved,
     question: Question,
+    kept_tokens: KeptTokens,
     regions: Sequence[Region],
     backbone: Pocket,
     config: VerifyConfig,
     record: StageRecord,
+    learned: Verifier | None = None,
 ) -> Verified:
     candidates = retrieved.passages
-    asking = sorted({candidate.region for candidate in candidates})
-    grounded = [_grounded(question, regions[r], backbone.concepts) for r in asking]
-    encoded = backbone.encode_texts([*grounded, *(c.passage.text for c in candidates)])
+    encoded = backbone.encode_texts([candidate.passage.text for candidate in candidates])
     record.flops = encoded.flops
-    questions = dict(zip(asking, encoded.embeddings, strict=False))
-    embeddings = encoded.embeddings[len(asking) :]
-    states = encoded.states[len(asking) :]
-    best = max((c.score for c in candidates), default=1.0)
-    scores = []
-    for candidate, embedding in zip(candidates, embeddings, strict=True):
-        topic = config.slope * (float(embedding @ questions[candidate.region]) - config.midpoint)
-        entry = config.retrieval_weight * math.log(candidate.score / best)
-        scores.append(1 / (1 + math.exp(-topic - entry)))
+    if learned is None:
+        scores, flops = _likeness(candidates, encoded, question, regions, backbone, config)
+        record.flops += flops
+    else:
+        visual = kept_tokens.tokens.meaning[kept_tokens.positions].mean(0)
+        with torch.inference_mode():
+            logits = learned(question.embedding, visual, encoded.embeddings)
+        scores = logits.sigmoid().tolist()
+        record.flops += verifier.flops(learned.config, len(candidates))
 
     order = sorted(range(len(candidates)), key=lambda j: (-scores[j], j))
     num_good = sum(score >= config.threshold for score in scores)
@@ -52,11 +67,36 @@ def verify(
     record.result = Verified(
         passages=tuple(candidates[j] for j in kept),
         scores=tuple(scores[j] for j in kept),
-        token_states=tuple(states[j] for j in kept),
-        embeddings=embeddings[kept],
+        token_states=tuple(encoded.states[j] for j in kept),
+        embeddings=encoded.embeddings[kept],
         rejected=tuple((candidates[j], scores[j]) for j in rejected),
     )
     return record.result
+
+
+def _likeness(
+    candidates: Sequence[RetrievedPassage],
+    encoded: EncodedTexts,
+    question: Question,
+    regions: Sequence[Region],
+    backbone: Pocket,
+    config: VerifyConfig,
+) -> tuple[list[float], int]:
+    """The training-free nu_j, and what embedding the grounded questions cost."""
+    asking = sorted({candidate.region for candidate in candidates})
+    grounded = backbone.encode_texts(
+        [_grounded(question, regions[r], backbone.concepts) for r in asking]
+    )
+    questions = dict(zip(asking, grounded.embeddings, strict=True))
+    best = max((candidate.score for candidate in candidates), default=1.0)
+    scores = []
+    for candidate, embedding in zip(candidates, encoded.embeddings, strict=True):
+        topic = config.slope * (float(embedding @ questions[candidate.region]) - config.midpoint)
+        # A dense inner product may be negative; the floor keeps the logarithm finite.
+        share = max(candidate.score, SMALLEST) / max(best, SMALLEST)
+        entry = config.retrieval_weight * math.log(share)
+        scores.append(1 / (1 + math.exp(-topic - entry)))
+    return scores, grounded.flops
 
 
 def _grounded(question: Question, region: Region, concepts: Concepts) -> str:

@@ -1,0 +1,82 @@
+"""Trained components, read from a folder: each file that is there replaces a training-free stage.
+
+Enters: a folder of safetensors files named after the components, each with its own config (so
+variant A or B is a property of the file) and the preset it was trained for. Leaves: modules,
+ready for inference. A component that is not there is None, and its stage stays training-free.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from skipqa.errors import UserError
+from skipqa.nn import checkpoint
+from skipqa.nn.budget import (
+    BudgetController,
+    DifficultyBudgetConfig,
+    DiscreteBudgetConfig,
+    build_budget,
+)
+from skipqa.nn.drafter import Drafter, DrafterConfig
+from skipqa.nn.fusion import BipartiteFusion, FusionConfig, build_fusion
+from skipqa.nn.region_query import (
+    DenseRegionQuery,
+    RegionQueryConfig,
+    SparseRegionQuery,
+    build_region_query,
+)
+from skipqa.nn.saliency import Saliency, SaliencyConfig, build_saliency
+from skipqa.nn.verifier import Verifier, VerifierConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Components:
+    drafter: Drafter | None = None
+    budget: BudgetController | None = None
+    saliency: Saliency | None = None
+    region_query: SparseRegionQuery | DenseRegionQuery | None = None
+    verifier: Verifier | None = None
+    fusion: BipartiteFusion | None = None
+
+
+NAMES = tuple(Components.__dataclass_fields__)
+TRAINING_FREE = Components()
+
+_BUILDERS: dict[str, Any] = {
+    "drafter": (DrafterConfig, Drafter),
+    "budget": (DiscreteBudgetConfig, build_budget),
+    "saliency": (SaliencyConfig, build_saliency),
+    "region_query": (RegionQueryConfig, build_region_query),
+    "verifier": (VerifierConfig, Verifier),
+    "fusion": (FusionConfig, build_fusion),
+}
+
+
+def save(components: Components, folder: Path, *, preset: str) -> None:
+    for name in NAMES:
+        if (module := getattr(components, name)) is not None:
+            checkpoint.save(module, folder / f"{name}.safetensors", preset=preset)
+
+
+def load(folder: Path, *, preset: str) -> Components:
+    """Every component in `folder`; another preset's is refused."""
+    if not folder.is_dir():
+        raise UserError(f"no folder of components at {folder}")
+    found = {name: folder / f"{name}.safetensors" for name in NAMES}
+    modules = {name: _load(name, path, preset) for name, path in found.items() if path.is_file()}
+    if not modules:
+        raise UserError(f"{folder} holds none of {', '.join(f'{n}.safetensors' for n in NAMES)}")
+    return Components(**modules)  # type: ignore[arg-type]
+
+
+def _load(name: str, path: Path, preset: str) -> nn.Module:
+    kind, build = _BUILDERS[name]
+    if name == "budget" and checkpoint.read_header(path).component == "DifficultyBudget":
+        kind = DifficultyBudgetConfig
+    module: nn.Module = build(checkpoint.read_config(path, kind))
+    checkpoint.load(module, path, preset=preset)
+    return module.eval().requires_grad_(False)
