@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from PIL import Image
 
 from skipqa import __version__, assets
 from skipqa.cli.main import app
+from skipqa.knowledge import default_index_path
 
 QUESTION = "How is this drink brewed?"
 KEYS = "answer route evidence regions tokens passages stages flops latency_ms".split()
@@ -107,6 +110,25 @@ def test_setup_again_is_quick_and_says_where_things_are(skipqa: Command, home: P
     assert Path(found["index"]).is_dir()
     assert "ready" in outcome.err
     assert "downloading" not in outcome.err
+
+
+def test_setup_goes_on_with_an_index_whose_build_was_killed(home: Path, tmp_path: Path) -> None:
+    """Only its beginning is awaited: a whole build takes half a minute."""
+    for part in ("assets", "converted"):
+        (tmp_path / part).symlink_to(home / part)
+    (tmp_path / "indexes" / default_index_path().name / "building").mkdir(parents=True)
+    process = subprocess.Popen(
+        [Path(sys.executable).with_name("skipqa"), "setup"],
+        env=os.environ | {"SKIPQA_HOME": str(tmp_path)},
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        while not list(tmp_path.glob("indexes/*/building/part-*")):
+            assert process.poll() is None, "it left the index unfinished"
+            time.sleep(0.05)
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_demo(skipqa: Command, home: Path, tmp_path: Path) -> None:
