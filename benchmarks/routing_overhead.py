@@ -1,0 +1,94 @@
+"""What deciding costs: the share of a question's time that goes into routing, not answering.
+
+Routing is the budget controller, saliency scoring, k-means and the verifier's head; with random
+weights at the pocket preset's widths, since time does not depend on what was learned. The same
+pipeline is timed training-free beside it.
+
+    python benchmarks/routing_overhead.py [--photo FILE --question TEXT] [--runs 15]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from rich.progress import track
+from rich.table import Table
+
+from skipqa import assets, components
+from skipqa.cli.console import err, out, prepare_process
+from skipqa.cli.demo import QUESTION
+from skipqa.components import Components
+from skipqa.costs.environment import write_results
+from skipqa.nn.budget import DifficultyBudgetConfig, DiscreteBudgetConfig, build_budget
+from skipqa.nn.fusion import FusionConfig, build_fusion
+from skipqa.nn.saliency import SaliencyConfig, build_saliency
+from skipqa.nn.verifier import Verifier, VerifierConfig
+from skipqa.pipeline import Pipeline, load
+
+WIDTH, HEADS = 384, 12
+ROUTING = ("budget", "prune", "regions")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--photo", type=Path, help="default: the demo's photo")
+    parser.add_argument("--question", default=QUESTION)
+    parser.add_argument("--runs", type=int, default=15)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    options = parser.parse_args()
+    photo = options.photo or assets.fetch(assets.DEMO_PHOTO) / "coffee.png"
+
+    prepare_process()
+    results = {}
+    table = Table("components", "pipeline, ms", "routing, ms", "share")
+    for name in ("training-free", "A", "B"):
+        pipeline = build(name)
+        runs = [
+            measure(pipeline, photo, options.question)
+            for _ in track(range(options.runs + 1), f"asking {name}", console=err)
+        ][1:]
+        total = statistics.median(run["total_ms"] for run in runs)
+        routing = statistics.median(run["routing_ms"] for run in runs)
+        results[name] = {"total_ms": total, "routing_ms": routing, "share": routing / total}
+        table.add_row(name, f"{total:.0f}", f"{routing:.1f}", f"{100 * routing / total:.2f} %")
+    out.print(table)
+    err.print(f"written to {write_results(results, 'routing_overhead', options.out)}")
+
+
+def build(name: str) -> Pipeline:
+    if name == "training-free":
+        return load()
+    torch.manual_seed(2026)
+    budget = DiscreteBudgetConfig if name == "A" else DifficultyBudgetConfig
+    made = Components(
+        budget=build_budget(budget(WIDTH, WIDTH)),
+        saliency=build_saliency(SaliencyConfig(WIDTH, name)),  # type: ignore[arg-type]
+        verifier=Verifier(VerifierConfig(WIDTH, WIDTH)),
+        fusion=build_fusion(FusionConfig(WIDTH, WIDTH, HEADS, name)),  # type: ignore[arg-type]
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        components.save(made, Path(folder), preset="pocket")
+        return load(components=Path(folder))
+
+
+def measure(pipeline: Pipeline, photo: Path, question: str) -> dict[str, float]:
+    trace = pipeline.answer(photo, question, fast_path=False).trace
+    routing = sum(trace[stage].ms for stage in ROUTING)
+    verifier = pipeline.components.verifier
+    if verifier is not None:
+        # The verify stage is mostly encoding passages; its head is timed alone on the same inputs.
+        passages = trace["verify"].result.embeddings
+        start = time.perf_counter()
+        with torch.inference_mode():
+            verifier(passages[0], passages[0], passages)
+        routing += 1_000 * (time.perf_counter() - start)
+    return {"total_ms": trace.latency_ms, "routing_ms": routing}
+
+
+if __name__ == "__main__":
+    main()
