@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import torch
@@ -10,26 +9,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from skipqa.costs.flops import Part
-from skipqa.nn.fusion import FusionConfig, build_fusion
-from skipqa.ops.bipartite_attention.reference import num_edges_kept
+from skipqa.nn.fusion import FusionConfig, build_fusion, flops
+from skipqa.ops.bipartite_attention import select_edges
 
 NAME = "BSCA fusion"
 
 
 def fusion(config: FusionConfig, V: int, K: int, L_c: int, *, sparse: bool) -> Part:
+    """A learned threshold keeps as many edges as it learned to, so there is nothing to count."""
+    assert not config.rule.threshold
     return _sparse(config, V, K, L_c) if sparse else _dense(config, V, K, L_c)
-
-
-def sparse_flops(config: FusionConfig, V: int, K: int, L_c: int) -> int:
-    """Choosing the edges, then the cheaper of the layer's two orders. Edges are taken to be spread
-    evenly, which gives the most tokens to compute for."""
-    d, p, inner = config.width, config.passage_width, _inner(config)
-    edges = _edges(config, V, K)
-    rows = min(V, edges)
-    choose = (V * d + K * p + V * K) * config.edge_width
-    project = 2 * K * L_c * p * inner + 2 * edges * L_c * inner
-    absorb = 2 * rows * p * inner + 2 * edges * L_c * p * config.heads
-    return 2 * (choose + 2 * rows * d * inner + min(project, absorb))
 
 
 def dense_flops(config: FusionConfig, V: int, K: int, L_c: int) -> int:
@@ -55,7 +44,9 @@ def _sparse(config: FusionConfig, V: int, K: int, L_c: int) -> Part:
         embeddings.fill_diagonal_(1.0)
         return lambda: layer(tokens, passages, embeddings, [L_c] * K)
 
-    return Part(NAME, sparse_flops(config, V, K, L_c), prepare)
+    # Evenly spread edges leave the fewest tokens without one: the most work for their number.
+    edges = select_edges(_even_scores(V, K), top=config.rule.top, degree=config.rule.degree)
+    return Part(NAME, flops(config, edges, [L_c] * K), prepare)
 
 
 def _dense(config: FusionConfig, V: int, K: int, L_c: int) -> Part:
@@ -84,10 +75,5 @@ def _even_scores(V: int, K: int) -> Tensor:
     return 1.0 - choice / K
 
 
-def _edges(config: FusionConfig, V: int, K: int) -> int:
-    assert not config.rule.threshold, "a learned threshold keeps as many edges as it learned to"
-    return num_edges_kept(V, K, config.rule.top, config.rule.degree)
-
-
 def _inner(config: FusionConfig) -> int:
-    return config.heads * (config.head_width or math.ceil(config.width / config.heads))
+    return config.heads * (config.head_width or config.width // config.heads)

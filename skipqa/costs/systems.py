@@ -85,13 +85,14 @@ def parts(preset: Architecture, load: Load, system: System) -> list[Part]:
         if preset.drafter is not None:
             found.append(_drafter(replace(preset.drafter, visual_tokens=load.V), load))
         found += [_budget(preset, load), _saliency(preset, load)]
-        if preset.k_means:
+        if preset.k_means and K:
             found.append(_k_means(preset, load))
-    found.append(_queries(preset, load.R if skip else 1))
-    if skip:
-        found.append(_verifier(preset, load))
-    found.append(_passages(preset, K, load.L_c))
-    found.append(fusion(preset.fusion, V, K, load.L_c, sparse=skip))
+    if K:  # otherwise retrieval is off altogether (SKIP-NR)
+        found.append(_queries(preset, load.R if skip else 1))
+        if skip:
+            found.append(_verifier(preset, load))
+        found.append(_passages(preset, K, load.L_c))
+        found.append(fusion(preset.fusion, V, K, load.L_c, sparse=skip))
     found += [_prefill(preset, prompt), _generation(preset, prompt, load.L_a)]
     return found
 

@@ -76,6 +76,14 @@ def test_keeping_everything_leaves_only_routing_on_top(name: str) -> None:
     assert prompt_tokens(preset, full, "skip") == prompt_tokens(preset, full, "dense")
 
 
+def test_without_passages_nothing_of_retrieval_is_paid() -> None:
+    preset = shallow("submission-7b")
+    found = parts(preset, dataclasses.replace(preset.load, K_kept=0, K_read=0), "skip")
+    names = {part.name for part in found}
+    assert not names & {"RCSR regions", "RCSR queries", "SKV verifier", "BSCA fusion"}
+    assert "passage encoder" not in names
+
+
 def test_expected_cost_charges_drafted_questions_for_what_always_runs() -> None:
     preset = architecture("submission-7b")
     found = parts(preset, preset.load, "skip")
