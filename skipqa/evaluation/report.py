@@ -17,6 +17,7 @@ from typing import Any
 from skipqa.errors import UserError
 
 Results = Mapping[str, Any]
+INTERVAL = "95 % bootstrap intervals over photos"
 BLOCK = re.compile(r"(<!-- results: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -59,6 +60,15 @@ def source(results: Results) -> str:
     )
 
 
+def span(interval: Mapping[str, float], factor: float, form: str) -> str:
+    """An interval of `skipqa.evaluation.statistics`, without its mean."""
+    return f"{factor * interval['low']:{form}} to {factor * interval['high']:{form}}"
+
+
+def percent(interval: Mapping[str, float]) -> str:
+    return f"{100 * interval['mean']:.1f} ({span(interval, 100, '.0f')})"
+
+
 def _ask(results: Results) -> str:
     runs = results["results"]["runs"]
 
@@ -84,4 +94,84 @@ def _class_gloss(results: Results) -> str:
     return table(["photos of", "", "own gloss in the first 4"], rows) + "\n" + source(results)
 
 
-BLOCKS: dict[str, Callable[[Results], str]] = {"ask": _ask, "class-gloss": _class_gloss}
+def _seeing(results: Results) -> str:
+    found = results["results"]
+    rows = [
+        [
+            str(row["size"]),
+            percent(row["top_1"]),
+            percent(row["top_4"]),
+            f"{row['confidence']['mean']:.2f}",
+        ]
+        for row in found["sizes"]
+    ]
+    header = ["input px", "top-1, %", "top-4, %", "mean top probability"]
+    note = f"\n{found['photos']} photos; in brackets {INTERVAL}."
+    return table(header, rows) + "\n" + note + source(results)
+
+
+def _saliency_boxes(results: Results) -> str:
+    found = results["results"]
+    rows = []
+    for place, row in enumerate(found["rows"]):
+        difference = f"{row['less']['difference']:+.3f} ({span(row['less'], 1, '+.3f')})"
+        rows.append(
+            [
+                ", ".join(map(str, row["scales"])),
+                f"{row['locality']:g}",
+                row["relevance"],
+                f"{row['all']['mean']:.3f}",
+                f"{row['small']['mean']:.3f}",
+                "reference" if place == found["reference"] else difference,
+            ]
+        )
+    header = ["scales, px", "locality", "relevance", "all", "boxes under 10 %", "all, difference"]
+    note = (
+        f"\n{found['photos']} photos, {found['rows'][0]['small']['count']} with such small boxes; "
+        f"chance is {found['chance']:.3f} for all; in brackets {INTERVAL}."
+    )
+    return table(header, rows) + "\n" + note + source(results)
+
+
+def _reading(results: Results) -> str:
+    found = results["results"]
+    rows = [
+        [f"the gloss, {row['prompt']}", str(row["free"]), str(row["quoting"])]
+        for row in found["given_gloss"]
+    ]
+    rows.append(["a photo, the whole system", "", str(found["given_photo"])])
+    asked = len(found["questions"])
+    note = (
+        f"\nOf the {asked - found['given_photo']} wrong answers about photos, "
+        f"{found['wrong_without_gloss']} had lost the gloss before it could be read."
+    )
+    header = [f"given, right of {asked}", "free", "quoting"]
+    return table(header, rows) + "\n" + note + source(results)
+
+
+def _verifying(results: Results) -> str:
+    found = results["results"]
+    rows = [
+        [
+            row["weight"] if isinstance(row["weight"], str) else f"{row['weight']:g}",
+            percent(row["first"]),
+            percent(row["in_two"]),
+        ]
+        for row in found["weights"]
+    ]
+    note = (
+        f"\nOver the {found['gloss_among_candidates']} of {found['photos']} photos whose gloss was "
+        f"among the {found['candidates']} candidates; in brackets {INTERVAL}."
+    )
+    header = ["weight", "own gloss first, %", "in the first two, %"]
+    return table(header, rows) + "\n" + note + source(results)
+
+
+BLOCKS: dict[str, Callable[[Results], str]] = {
+    "ask": _ask,
+    "class-gloss": _class_gloss,
+    "seeing": _seeing,
+    "saliency-boxes": _saliency_boxes,
+    "reading": _reading,
+    "verifying": _verifying,
+}

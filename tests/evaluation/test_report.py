@@ -1,0 +1,130 @@
+"""Result blocks: found, filled, left alone; and what each makes of a results file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skipqa.errors import UserError
+from skipqa.evaluation.report import BLOCKS, fill, newest
+
+HEADER = {
+    "machine": {"cpu": "abacus", "cores": 2},
+    "python": "3.11.0",
+    "versions": {"torch": "2.0"},
+    "commit": "abc1234",
+    "command": "made.py",
+    "date": "2026-11-15",
+}
+
+
+def interval(mean: float) -> dict[str, float]:
+    return {"mean": mean, "low": mean - 0.1, "high": mean + 0.1, "count": 10}
+
+
+DIFFERENCE = {"difference": -0.02, "low": -0.05, "high": 0.01, "p_value": 0.2, "count": 10}
+ENCODED = {"scales": [256, 512], "locality": 0.5, "relevance": "cosine"}
+LOOKED = ENCODED | {"all": interval(0.4), "small": interval(0.3), "less": DIFFERENCE}
+
+# block: results, and a line that must be made of them
+MADE: dict[str, tuple[dict[str, Any], str]] = {
+    "ask": (
+        {"runs": [{"wall_s": w, "pipeline_s": 1, "peak_gb": 1} for w in (2, 9, 3)]},
+        "| `skipqa ask`, from start to exit | 3.00 s | 9.00 s |",
+    ),
+    "class-gloss": (
+        {"photos": 4, "gloss_in_first_4": 0.75, "by_kind": {"food": [3, 4]}},
+        "| all | 4 | **75.0 %** |",
+    ),
+    "seeing": (
+        {
+            "photos": 10,
+            "sizes": [
+                {"size": 256} | dict.fromkeys(("top_1", "top_4", "confidence"), interval(0.5))
+            ],
+        },
+        "| 256 | 50.0 (40 to 60) | 50.0 (40 to 60) | 0.50 |",
+    ),
+    "saliency-boxes": (
+        {"photos": 10, "chance": 0.2, "reference": 0, "rows": [LOOKED, LOOKED]},
+        "| 256, 512 | 0.5 | cosine | 0.400 | 0.300 | -0.020 (-0.050 to +0.010) |",
+    ),
+    "reading": (
+        {
+            "questions": ["a", "b", "c"],
+            "given_gloss": [{"prompt": "chat", "free": 1, "quoting": 2}],
+            "given_photo": 1,
+            "wrong_without_gloss": 2,
+        },
+        "Of the 2 wrong answers about photos, 2 had lost the gloss before it could be read.",
+    ),
+    "verifying": (
+        {
+            "photos": 12,
+            "candidates": 6,
+            "gloss_among_candidates": 10,
+            "weights": [
+                {"weight": weight, "first": interval(0.8), "in_two": interval(0.9)}
+                for weight in (2.0, "score alone")
+            ],
+        },
+        "| 2 | 80.0 (70 to 90) | 90.0 (80 to 100) |",
+    ),
+}
+
+
+def write(folder: Path, name: str, results: Any) -> None:
+    (folder / f"{name}.json").write_text(json.dumps({**HEADER, "results": results}))
+
+
+def test_every_block_is_made_here() -> None:
+    assert MADE.keys() == BLOCKS.keys()
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_block_says_what_was_measured_and_where(name: str) -> None:
+    results, line = MADE[name]
+    lines = BLOCKS[name]({**HEADER, "results": results}).splitlines()
+    assert line in lines
+    assert lines[-1] == (
+        "`made.py` on abacus, 2 cores; Python 3.11.0, torch 2.0, commit abc1234, 2026-11-15."
+    )
+
+
+def test_the_newest_month_counts_whatever_the_machine(tmp_path: Path) -> None:
+    for name, value in (("ask_zx81_202601", 1), ("ask_abacus_202612", 2), ("ask_pc_202603", 3)):
+        write(tmp_path, name, value)
+    assert newest(tmp_path, "ask")["results"] == 2
+
+
+def test_another_subject_that_begins_alike_is_not_taken(tmp_path: Path) -> None:
+    write(tmp_path, "ask_often_abacus_202612", 1)
+    with pytest.raises(UserError, match="no results of ask in"):
+        newest(tmp_path, "ask")
+
+
+def test_fill_writes_blocks_and_nothing_else(tmp_path: Path) -> None:
+    write(tmp_path, "ask_abacus_202611", MADE["ask"][0])
+    block = "<!-- results: ask -->\nstale\n<!-- end -->"
+    filled = fill(f"before\n{block}\nbetween\n{block}\nafter\n", tmp_path)
+    body = BLOCKS["ask"](newest(tmp_path, "ask"))
+    fresh = f"<!-- results: ask -->\n{body}\n<!-- end -->"
+    assert filled == f"before\n{fresh}\nbetween\n{fresh}\nafter\n"
+    assert fill(filled, tmp_path) == filled
+
+
+@given(st.text())
+def test_a_document_without_blocks_stays_as_it_is(text: str) -> None:
+    assert fill(text, Path("nowhere")) == text
+
+
+def test_unknown_blocks_and_missing_results_are_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no block 'nonsense'; there is ask, "):
+        fill("<!-- results: nonsense -->\n<!-- end -->", tmp_path)
+    with pytest.raises(UserError, match=r"no results of class_gloss .* run its script"):
+        fill("<!-- results: class-gloss -->\n<!-- end -->", tmp_path)
