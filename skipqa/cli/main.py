@@ -9,7 +9,7 @@ import sys
 import typer
 
 from skipqa import __version__
-from skipqa.cli import ask, demo, report, score, setup
+from skipqa.cli import ask, costs, demo, index, report, score, setup, theory
 from skipqa.errors import UserError
 
 # Threads that wait asleep: on a busy machine OpenMP's spinning makes a question four times
@@ -27,7 +27,10 @@ app = typer.Typer(
 app.command("ask")(ask.ask)
 app.command("setup")(setup.setup)
 app.command("demo")(demo.demo)
+app.add_typer(index.app, name="index")
 app.command("score")(score.score)
+app.command("costs")(costs.costs)
+app.command("theory")(theory.theory)
 app.command("report")(report.report)
 
 
