@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from skipqa.ops.bipartite_attention.forward import next_part
+from skipqa.ops.bipartite_attention.forward import groups_with_edges
 from skipqa.ops.bipartite_attention.schedule import EDGELESS, FIRST, LAST, SEVERAL, SOLE, TOKEN
 
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -24,8 +24,8 @@ def attend_backward_kernel(
     k,
     v,
     bias,
-    out,
     lse,
+    delta,
     d_out,
     d_q,
     d_k,
@@ -57,12 +57,13 @@ def attend_backward_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     PARTS: tl.constexpr,
+    MEETS_AGAIN: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """Grid: (heads, parts, items). All but q, k and v are contiguous.
 
-    TILE_M is the tile of the schedule, BLOCK_M a divisor of it.
+    TILE_M is the tile of the schedule, BLOCK_M a divisor of it. MEETS_AGAIN as in `forward.py`.
     """
     head = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
@@ -75,10 +76,10 @@ def attend_backward_kernel(
     k += head * k_head
     v += head * v_head
     whole = item * num_tokens * (H * D) + head * D
-    out += whole
     d_out += whole
     d_q += whole
     lse += item * num_tokens * H + head
+    delta += item * num_tokens * H + head
     state += (item * PARTS + part) * num_tokens * (H * D) + head * D
     m_range = tl.arange(0, BLOCK_M)
     n_range = tl.arange(0, BLOCK_N)
@@ -131,9 +132,8 @@ def attend_backward_kernel(
                 at_MD = (token * (H * D))[:, None] + d[None, :]
                 q_MD = tl.load(q + (token * q_token)[:, None] + d[None, :], mask=mask_MD, other=0.0)
                 do_MD = tl.load(d_out + at_MD, mask=mask_MD, other=0.0)
-                o_MD = tl.load(out + at_MD, mask=mask_MD, other=0.0)
                 lse_M = tl.load(lse + token * H, mask=valid, other=float("inf"))
-                delta_M = tl.sum(do_MD.to(tl.float32) * o_MD.to(tl.float32), axis=1)
+                delta_M = tl.load(delta + token * H, mask=valid, other=0.0)
                 edge = (item * num_tokens + token) * num_passages + j
                 if HAS_BIAS:
                     gate_M = tl.load(bias + edge, mask=valid, other=0.0).to(tl.float32)
@@ -157,9 +157,10 @@ def attend_backward_kernel(
                 done = valid & ((entry & LAST) != 0) & ends_passage
                 if PARTS > 1:
                     done = done & ((entry & SOLE) != 0)
-                dq_MD += tl.load(
-                    state + at_MD, mask=met[:, None] & in_width[None, :], other=0.0
-                ).to(tl.float32)
+                if MEETS_AGAIN | (n0 > 0):
+                    dq_MD += tl.load(
+                        state + at_MD, mask=met[:, None] & in_width[None, :], other=0.0
+                    ).to(tl.float32)
                 tl.store(
                     d_q + at_MD,
                     dq_MD.to(d_q.dtype.element_ty),
@@ -170,7 +171,7 @@ def attend_backward_kernel(
                     dq_MD.to(state.dtype.element_ty),
                     mask=(valid & (done == 0))[:, None] & in_width[None, :],
                 )
-                tl.debug_barrier()  # a later turn reads rows that other threads have written
+            tl.debug_barrier()  # the next turn reads rows that other threads have written
             at_ND = ((base + n0) * H + head) * D + (n_range * (H * D))[:, None] + d[None, :]
             tl.store(d_k + at_ND, dk_ND.to(d_k.dtype.element_ty), mask=mask_ND)
             tl.store(d_v + at_ND, dv_ND.to(d_v.dtype.element_ty), mask=mask_ND)
@@ -189,44 +190,49 @@ def merge_backward_kernel(
     num_passages,
     H: tl.constexpr,
     D: tl.constexpr,
+    BLOCK_H: tl.constexpr,
     BLOCK_D: tl.constexpr,
-    BLOCK_M: tl.constexpr,
     BLOCK_K: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    """Grid: (heads, blocks of tokens, items): tokens with edges in several parts, summed."""
-    head = tl.program_id(0).to(tl.int64)
-    item = tl.program_id(2).to(tl.int64)
-    several = tl.load(apart_count + item * 2 + SEVERAL)
-    first = tl.program_id(1) * BLOCK_M
-    if first < several:
-        m = first + tl.arange(0, BLOCK_M)
-        valid = m < several
-        entry = tl.load(apart + (item * 2 + SEVERAL) * num_tokens + m, mask=valid, other=0)
-        token = (entry & TOKEN).to(tl.int64)
-        row = item * num_tokens + token
+    """Grid: (tokens, items). A token with edges in several parts: the sum of its parts."""
+    item = tl.program_id(1).to(tl.int64)
+    place = tl.program_id(0)
+    if place < tl.load(apart_count + item * 2 + SEVERAL):
+        token = tl.load(apart + (item * 2 + SEVERAL) * num_tokens + place) & TOKEN
+        group_K = groups_with_edges(
+            edges, lengths, item, token, num_tokens, num_passages, BLOCK_K, PARTS
+        )
+        h = tl.arange(0, BLOCK_H)
         d = tl.arange(0, BLOCK_D)
-        k = tl.arange(0, BLOCK_K)
-        present = tl.load(lengths + item * num_passages + k, mask=k < num_passages, other=0) > 0
-        edge_MK = tl.load(
-            edges + row[:, None] * num_passages + k[None, :],
-            mask=valid[:, None] & present[None, :],
-            other=0,
-        )
-        group_K = k // tl.cdiv(num_passages, PARTS)
-        dq_MD = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
-        part_M = next_part(edge_MK, group_K, tl.full([BLOCK_M], -1, tl.int32), PARTS)
-        while tl.min(part_M, axis=0) < PARTS:
-            there = part_M < PARTS
-            slot = ((item * PARTS + part_M) * num_tokens + token) * H + head
-            dq_MD += tl.load(
-                state + slot[:, None] * D + d[None, :],
-                mask=there[:, None] & (d < D)[None, :],
-                other=0.0,
-            ).to(tl.float32)
-            part_M = next_part(edge_MK, group_K, part_M, PARTS)
-        tl.store(
-            d_q + (row * H + head)[:, None] * D + d[None, :],
-            dq_MD.to(d_q.dtype.element_ty),
-            mask=valid[:, None] & (d < D)[None, :],
-        )
+        at_HD = h[:, None] * D + d[None, :]
+        mask_HD = (h < H)[:, None] & (d < D)[None, :]
+        dq_HD = tl.zeros([BLOCK_H, BLOCK_D], dtype=tl.float32)
+        part = tl.min(group_K, axis=0)
+        while part < PARTS:
+            slot = (item * PARTS + part) * num_tokens + token
+            found_HD = tl.load(state + slot * (H * D) + at_HD, mask=mask_HD, other=0.0)
+            dq_HD += found_HD.to(tl.float32)
+            part = tl.min(tl.where(group_K > part, group_K, PARTS), axis=0)
+        at = (item * num_tokens + token) * (H * D) + at_HD
+        tl.store(d_q + at, dq_HD.to(d_q.dtype.element_ty), mask=mask_HD)
+
+
+@triton.jit
+def delta_kernel(
+    out,
+    d_out,
+    delta,
+    num_rows,
+    D: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+):
+    """delta = <out, d_out> of every row [B * V * H]: softmax's gradient subtracts it."""
+    r = tl.program_id(0).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
+    d = tl.arange(0, BLOCK_D)
+    mask_RD = (r < num_rows)[:, None] & (d < D)[None, :]
+    at_RD = r[:, None] * D + d[None, :]
+    o_RD = tl.load(out + at_RD, mask=mask_RD, other=0.0).to(tl.float32)
+    do_RD = tl.load(d_out + at_RD, mask=mask_RD, other=0.0).to(tl.float32)
+    tl.store(delta + r, tl.sum(o_RD * do_RD, axis=1), mask=r < num_rows)

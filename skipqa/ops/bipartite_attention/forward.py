@@ -146,15 +146,18 @@ def attend_kernel(
         in_passage = n0 + n_range < length
         mask_ND = in_passage[:, None] & in_width[None, :]
         first_row = (base + n0).to(tl.int64)
+        # Read once: they must not push running results out of the cache.
         k_ND = tl.load(
             k + first_row * K_TOKEN + (n_range * K_TOKEN)[:, None] + d[None, :],
             mask=mask_ND,
             other=0.0,
+            eviction_policy="evict_first",
         )
         v_ND = tl.load(
             v + first_row * V_TOKEN + (n_range * V_TOKEN)[:, None] + d[None, :],
             mask=mask_ND,
             other=0.0,
+            eviction_policy="evict_first",
         )
         s_MN = tl.dot(q_MD, tl.trans(k_ND), input_precision=PRECISION)
         s_MN = tl.where(in_passage[None, :], s_MN, float("-inf"))
@@ -229,61 +232,56 @@ def merge_kernel(
     num_passages,
     H: tl.constexpr,
     D: tl.constexpr,
+    BLOCK_H: tl.constexpr,
     BLOCK_D: tl.constexpr,
-    BLOCK_M: tl.constexpr,
     BLOCK_K: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    """Grid: (heads, blocks of tokens, items): tokens with edges in several parts."""
-    head = tl.program_id(0).to(tl.int64)
-    item = tl.program_id(2).to(tl.int64)
-    several = tl.load(apart_count + item * 2 + SEVERAL)
-    first = tl.program_id(1) * BLOCK_M
-    if first < several:
-        m = first + tl.arange(0, BLOCK_M)
-        valid = m < several
-        entry = tl.load(apart + (item * 2 + SEVERAL) * num_tokens + m, mask=valid, other=0)
-        token = (entry & TOKEN).to(tl.int64)
-        row = item * num_tokens + token
+    """Grid: (tokens, items). A token with edges in several parts, all heads at once."""
+    item = tl.program_id(1).to(tl.int64)
+    place = tl.program_id(0)
+    if place < tl.load(apart_count + item * 2 + SEVERAL):
+        token = tl.load(apart + (item * 2 + SEVERAL) * num_tokens + place) & TOKEN
+        group_K = groups_with_edges(
+            edges, lengths, item, token, num_tokens, num_passages, BLOCK_K, PARTS
+        )
+        h = tl.arange(0, BLOCK_H)
         d = tl.arange(0, BLOCK_D)
-        k = tl.arange(0, BLOCK_K)
-        present = tl.load(lengths + item * num_passages + k, mask=k < num_passages, other=0) > 0
-        edge_MK = tl.load(
-            edges + row[:, None] * num_passages + k[None, :],
-            mask=valid[:, None] & present[None, :],
-            other=0,
-        )
-        group_K = k // tl.cdiv(num_passages, PARTS)
-        lse_M = tl.full([BLOCK_M], float("-inf"), tl.float32)
-        out_MD = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
-        part_M = next_part(edge_MK, group_K, tl.full([BLOCK_M], -1, tl.int32), PARTS)
-        while tl.min(part_M, axis=0) < PARTS:
-            there = part_M < PARTS
-            slot = ((item * PARTS + part_M) * num_tokens + token) * H + head
-            found_M = tl.load(state_lse + slot, mask=there, other=float("-inf"))
-            found_MD = tl.load(
-                state + slot[:, None] * D + d[None, :],
-                mask=there[:, None] & (d < D)[None, :],
-                other=0.0,
-            ).to(tl.float32)
-            both_M = tl.where(valid, _log2_add(lse_M, found_M), 0.0)
-            out_MD = (
-                out_MD * tl.exp2(lse_M - both_M)[:, None]
-                + found_MD * tl.exp2(found_M - both_M)[:, None]
+        at_HD = h[:, None] * D + d[None, :]
+        mask_HD = (h < H)[:, None] & (d < D)[None, :]
+        lse_H = tl.full([BLOCK_H], float("-inf"), tl.float32)
+        out_HD = tl.zeros([BLOCK_H, BLOCK_D], dtype=tl.float32)
+        part = tl.min(group_K, axis=0)
+        while part < PARTS:
+            slot = (item * PARTS + part) * num_tokens + token
+            found_H = tl.load(state_lse + slot * H + h, mask=h < H, other=0.0)
+            found_HD = tl.load(state + slot * (H * D) + at_HD, mask=mask_HD, other=0.0)
+            both_H = _log2_add(lse_H, found_H)
+            out_HD = (
+                out_HD * tl.exp2(lse_H - both_H)[:, None]
+                + found_HD.to(tl.float32) * tl.exp2(found_H - both_H)[:, None]
             )
-            lse_M = both_M
-            part_M = next_part(edge_MK, group_K, part_M, PARTS)
-        target = row * H + head
-        tl.store(lse + target, lse_M, mask=valid)
-        tl.store(
-            out + target[:, None] * D + d[None, :],
-            out_MD.to(out.dtype.element_ty),
-            mask=valid[:, None] & (d < D)[None, :],
-        )
+            lse_H = both_H
+            part = tl.min(tl.where(group_K > part, group_K, PARTS), axis=0)
+        row = item * num_tokens + token
+        tl.store(lse + row * H + h, lse_H, mask=h < H)
+        tl.store(out + row * (H * D) + at_HD, out_HD.to(out.dtype.element_ty), mask=mask_HD)
 
 
 @triton.jit
-def next_part(edge_MK, group_K, part_M, PARTS: tl.constexpr):
-    """Each row's next part after `part_M` that holds an edge of it, or PARTS."""
-    ahead = (edge_MK > 0) & (group_K[None, :] > part_M[:, None])
-    return tl.min(tl.where(ahead, group_K[None, :], PARTS), axis=1)
+def groups_with_edges(
+    edges,
+    lengths,
+    item,
+    token,
+    num_tokens,
+    num_passages,
+    BLOCK_K: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    """[BLOCK_K]: the part of each passage that the token has an edge to, PARTS elsewhere."""
+    k = tl.arange(0, BLOCK_K)
+    in_row = k < num_passages
+    present = tl.load(lengths + item * num_passages + k, mask=in_row, other=0) > 0
+    edge = tl.load(edges + (item * num_tokens + token) * num_passages + k, mask=in_row, other=0)
+    return tl.where((edge > 0) & present, k // tl.cdiv(num_passages, PARTS), PARTS)
