@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,8 +10,6 @@ from skipqa.cli.console import out, print_json, working
 
 if TYPE_CHECKING:
     from skipqa.costs.systems import Load
-
-Systems = Literal["both", "dense", "skip"]
 
 
 def costs(
@@ -70,7 +68,7 @@ def costs(
     if json:
         print_json(report)
     else:
-        _show(report)
+        show(report)
 
 
 def _count(preset: str, load: Load, systems: tuple[str, ...]) -> dict[str, Any]:
@@ -109,7 +107,8 @@ def _count(preset: str, load: Load, systems: tuple[str, ...]) -> dict[str, Any]:
     return report
 
 
-def _show(report: dict[str, Any]) -> None:
+def show(report: dict[str, Any]) -> None:
+    """The report as a table, and what it says of the paper's figures."""
     from rich.table import Table
 
     systems = report["systems"]
