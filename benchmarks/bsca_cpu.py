@@ -10,7 +10,7 @@ pocket preset (width 384, 12 heads) and of the 7B preset (width 4096, 32 heads, 
 
 Prints the speedup at beta = 0.1 and the density at which sparse stops paying.
 
-    python benchmarks/bsca_cpu.py [--repeats 9] [--threads N] [--out FILE.json]
+    python benchmarks/bsca_cpu.py [--repeats 9] [--threads N] [--out FOLDER]
 """
 
 from __future__ import annotations
@@ -21,13 +21,9 @@ import os
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import argparse
-import json
-import re
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import date
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,7 +35,7 @@ from rich.progress import track
 from rich.table import Table
 from torch import Tensor, nn
 
-from skipqa.costs.environment import available_cores, describe
+from skipqa.costs.environment import available_cores, write_results
 from skipqa.nn.fusion import FusionConfig, build_fusion
 from skipqa.ops.bipartite_attention import bipartite_attention, compatibility, select_edges
 
@@ -101,15 +97,15 @@ def layer(config: FusionConfig, num_tokens: int) -> Contest:
 
 
 def alternate_ms(runs: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Median milliseconds of each, taken in turns so that a busy moment hits all alike."""
-    taken: dict[str, list[float]] = {name: [] for name in runs}
-    for turn in range(repeats + 1):
+    """Milliseconds of each at its best, taken in turns: others may share the cores, and the least
+    disturbed run says most."""
+    best = dict.fromkeys(runs, float("inf"))
+    for _ in range(repeats):
         for name, run in runs.items():
             start = time.perf_counter()
             run()
-            if turn:  # the first warms up
-                taken[name].append((time.perf_counter() - start) * 1e3)
-    return {name: statistics.median(times) for name, times in taken.items()}
+            best[name] = min(best[name], (time.perf_counter() - start) * 1e3)
+    return best
 
 
 @torch.inference_mode()
@@ -158,7 +154,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--threads", type=int, default=available_cores())
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     cases = [(level, shape, V) for level in DENSITIES for shape in SHAPES for V in TOKENS]
@@ -167,7 +163,6 @@ def main() -> None:
         measure(*case, options.repeats)
         for case in track(cases, "measuring", console=console, transient=True)
     ]
-    header = describe()
     table = Table("level", "shape", "V'", "dense ms", "sparse ms", f"at beta {BETA}", "pays below")
     for result in results:
         at_beta, limit = result["at_beta"], result["crossover_density"]
@@ -181,18 +176,14 @@ def main() -> None:
             "always" if limit is None else f"{limit:.2f}",
         )
     Console().print(table)
-    machine = re.sub(r"[^a-z0-9]+", "-", header["machine"]["cpu"].lower()).strip("-")
-    name = f"bsca_cpu_{machine}_{date.today():%Y%m}.json"
-    path = options.out or Path(__file__).parent / "results" / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    setting = {
+    found = {
         "threads": options.threads,
         "load_average": os.getloadavg()[0],  # others may share the cores
         "passages": PASSAGES,
         "length": LENGTH,
+        "results": results,
     }
-    path.write_text(json.dumps({**header, **setting, "results": results}, indent=2) + "\n")
-    console.print(f"written to {path}")
+    console.print(f"written to {write_results(found, 'bsca_cpu', options.out)}")
 
 
 if __name__ == "__main__":
