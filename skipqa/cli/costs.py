@@ -41,9 +41,8 @@ def costs(
 
       skipqa costs --preset pocket --system skip --json
     """
-    import dataclasses
-
     from skipqa.costs.presets import architecture
+    from skipqa.costs.systems import changed
     from skipqa.errors import UserError
 
     if system not in ("both", "dense", "skip"):
@@ -62,7 +61,7 @@ def costs(
         "draft_rate": draft_rate,
     }
     changes: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
-    load = dataclasses.replace(shapes.load, **changes)
+    load = changed(shapes.load, changes)
     with working("counting"):
         report = _count(preset, load, ("dense", "skip") if system == "both" else (system,))
     if json:

@@ -11,9 +11,9 @@ says. Both share encoder, decoder and passage encoder.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -52,6 +52,17 @@ class Load:
             raise UserError("V_kept, T, L_c, R and L_a must be at least 1")
         if not 0 <= self.draft_rate <= 1:
             raise UserError(f"the draft rate is a share, not {self.draft_rate}")
+
+
+def changed(load: Load, changes: Mapping[str, Any]) -> Load:
+    """The load with some letters set; what follows from them follows, unless it is set too."""
+    K_kept = changes.get("K_kept", load.K_kept)
+    V_kept = changes.get("V_kept", load.V_kept)
+    follows = {
+        "K_read": K_kept if load.K_read == load.K_kept else min(load.K_read, K_kept),
+        "R": max(1, min(V_kept // 4, load.R)),
+    }
+    return replace(load, **{**follows, **changes})
 
 
 @dataclass(frozen=True, slots=True)

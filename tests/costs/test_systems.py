@@ -17,6 +17,7 @@ from skipqa.costs.presets import architecture
 from skipqa.costs.systems import (
     Architecture,
     System,
+    changed,
     decoder_peak_bytes,
     expected_flops,
     kv_cache_bytes,
@@ -122,6 +123,15 @@ def test_loads_that_make_no_sense_are_refused() -> None:
             dataclasses.replace(load, **change)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="no preset"):
         architecture("nonsense")
+
+
+def test_what_follows_from_a_letter_follows() -> None:
+    seven, pocket = architecture("submission-7b").load, architecture("pocket").load
+    assert changed(seven, {"K_kept": 3}).K_read == 3  # its decoder reads all kept passages
+    assert changed(seven, {"K_kept": 3, "K_read": 0}).K_read == 0
+    assert changed(seven, {"V_kept": 16}).R == 4
+    assert changed(pocket, {"K_kept": 2}).K_read == 2
+    assert changed(pocket, {"K_kept": 9}).K_read == pocket.K_read
 
 
 @pytest.mark.parametrize("name", ["submission-7b", "ablation-13b"])
