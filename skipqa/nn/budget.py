@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from skipqa.errors import UserError
-from skipqa.nn.relaxation import soft_round, straight_through
+from skipqa.nn.relaxation import soft_round, straight_through, widened
 from skipqa.types import Budget
 
 Level = Literal["EASY", "MEDIUM", "HARD"]
@@ -98,7 +98,7 @@ class DiscreteBudget(BudgetController):
         self, visual: Tensor, question: Tensor, num_tokens: int, num_passages: int
     ) -> Allocation:
         """`num_tokens` and `num_passages` are what there is: no budget exceeds them."""
-        shares = self.mlp(torch.cat((visual, question), dim=-1)).sigmoid()
+        shares = widened(self.mlp(torch.cat((visual, question), dim=-1))).sigmoid()
         # Narrower ranges, not clipped counts: a clipped count would get no gradient.
         tokens = tuple(min(limit, num_tokens) for limit in self.config.tokens)
         passages = tuple(min(limit, num_passages) for limit in self.config.passages)
@@ -148,7 +148,7 @@ class DifficultyBudget(BudgetController):
         share = place - left
         rho_v, rho_r = (
             torch.lerp(values.take(left), values.take(left + 1), share)
-            for values in (self.grid_rho_v, self.grid_rho_r)
+            for values in (self.grid_rho_v.to(share), self.grid_rho_r.to(share))
         )
         return rho_v, rho_r
 
@@ -160,7 +160,7 @@ class DifficultyBudget(BudgetController):
 
     def estimate(self, visual: Tensor, question: Tensor) -> Tensor:
         """d in [0, 1], eq. B.7."""
-        return self.difficulty(torch.cat((question, visual), dim=-1))[..., 0].sigmoid()
+        return widened(self.difficulty(torch.cat((question, visual), dim=-1)))[..., 0].sigmoid()
 
     def allocate(self, difficulty: Tensor, num_tokens: int, num_passages: int) -> Allocation:
         rho_v, rho_r = self.phi(_between(difficulty, self.config.gflops))

@@ -29,12 +29,12 @@ def logistic_noise(like: Tensor, generator: torch.Generator | None = None) -> Te
 
 def gumbel_sigmoid(logits: Tensor, temperature: float, noise: Tensor | None = None) -> Tensor:
     """Independent yes/no choices: tends to `logits + noise > 0`."""
-    return torch.sigmoid(_perturbed(logits, noise) / temperature)
+    return torch.sigmoid(_perturbed(logits, noise) / temperature).to(logits.dtype)
 
 
 def gumbel_softmax(logits: Tensor, temperature: float, noise: Tensor | None = None) -> Tensor:
     """One choice among n (the paper's eq. D.1): tends to the one-hot of the largest."""
-    return torch.softmax(_perturbed(logits, noise) / temperature, dim=-1)
+    return torch.softmax(_perturbed(logits, noise) / temperature, dim=-1).to(logits.dtype)
 
 
 def gumbel_softmax_top_k(
@@ -49,12 +49,12 @@ def gumbel_softmax_top_k(
     left = _perturbed(logits, noise)
     gates = torch.zeros_like(left)
     tiny = torch.finfo(left.dtype).tiny
-    count = torch.as_tensor(k, dtype=logits.dtype, device=logits.device)
+    count = torch.as_tensor(k, dtype=left.dtype, device=logits.device)
     for draw in range(math.ceil(count.detach().max().item())):
         drawn = torch.softmax(left / temperature, dim=-1)
         gates = gates + (count - draw).clamp(0, 1)[..., None] * drawn
         left = left + (1 - drawn).clamp_min(tiny).log()
-    return _exact_at_the_ends(gates, count)
+    return _exact_at_the_ends(gates, count).to(logits.dtype)
 
 
 def relaxed_top_k(
@@ -66,11 +66,11 @@ def relaxed_top_k(
     between items, so that gradients reach whatever chose k.
     """
     perturbed = _perturbed(logits, noise)
-    count = torch.as_tensor(k, dtype=logits.dtype, device=logits.device)
+    count = torch.as_tensor(k, dtype=perturbed.dtype, device=logits.device)
     count = count.expand(logits.shape[:-1])
     boundary = _boundary(perturbed.detach(), count)
     gates = torch.sigmoid((perturbed - boundary[..., None]) / temperature)
-    return _exact_at_the_ends(gates, count)
+    return _exact_at_the_ends(gates, count).to(logits.dtype)
 
 
 def hard_top_k(scores: Tensor, k: Count) -> Tensor:
@@ -112,8 +112,13 @@ def linear_schedule(start: float, end: float, step: int, steps: int) -> float:
     return (1 - progress) * start + progress * end
 
 
+def widened(x: Tensor) -> Tensor:
+    """At least float32: bfloat16 cannot tell a count of 301 from 302."""
+    return x.float() if x.dtype.itemsize < 4 else x
+
+
 def _perturbed(logits: Tensor, noise: Tensor | None) -> Tensor:
-    return logits if noise is None else logits + noise
+    return widened(logits) if noise is None else widened(logits) + noise
 
 
 def _exact_at_the_ends(gates: Tensor, count: Tensor) -> Tensor:

@@ -144,6 +144,15 @@ def test_averaged_routing_decides_slowly_and_teaches_the_live_controller() -> No
     assert next(live.parameters()).grad is not None
 
 
+@CONFIGS
+def test_half_precision_counts_are_whole_numbers_apart(config: object) -> None:
+    model = controller(config, 0).bfloat16()
+    v, q = torch.randn(200, 5).bfloat16(), torch.randn(200, 4).bfloat16()
+    tokens = model.relaxed(model(v, q, 2880, 16), 0.0).tokens
+    assert tokens.dtype == torch.float32
+    assert torch.equal(tokens, tokens.round())
+
+
 def test_phi_rejects_what_it_must() -> None:
     model = build_budget(B)
     assert isinstance(model, DifficultyBudget)

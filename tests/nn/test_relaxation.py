@@ -102,6 +102,14 @@ def test_straight_through_is_hard_forward_and_soft_backward() -> None:
     torch.testing.assert_close(scores.grad, relaxed.grad)
 
 
+@pytest.mark.parametrize("relax", [relaxed_top_k, straight_through_top_k])
+def test_half_precision_keeps_its_count(relax) -> None:  # type: ignore[no-untyped-def]
+    scores = torch.arange(16_000, 16_576, dtype=torch.int16).view(torch.bfloat16)  # all distinct
+    gates = relax(scores, 301, 1e-5)
+    assert gates.dtype == torch.bfloat16
+    assert int((gates > 0.5).sum()) == 301
+
+
 def test_ties_go_to_the_first() -> None:
     assert hard_top_k(torch.zeros(5), 2).tolist() == [True, True, False, False, False]
 
