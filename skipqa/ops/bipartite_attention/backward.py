@@ -53,7 +53,6 @@ def attend_backward_kernel(
     H: tl.constexpr,
     D: tl.constexpr,
     BLOCK_D: tl.constexpr,
-    TILE_M: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     PARTS: tl.constexpr,
@@ -63,12 +62,12 @@ def attend_backward_kernel(
 ):
     """Grid: (heads, parts, items). All but q, k and v are contiguous.
 
-    TILE_M is the tile of the schedule, BLOCK_M a divisor of it. MEETS_AGAIN as in `forward.py`.
+    MEETS_AGAIN as in `forward.py`.
     """
     head = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     item = tl.program_id(2).to(tl.int64)
-    rows += item * (most_tiles + 1) * TILE_M
+    rows += item * (most_tiles + 1) * BLOCK_M
     first_tile += item * num_passages
     count += item * num_passages
     lengths += item * num_passages
@@ -105,7 +104,7 @@ def attend_backward_kernel(
     for j in range(part * group_size, tl.minimum((part + 1) * group_size, num_passages)):
         degree = tl.load(count + j)
         length = tl.load(lengths + j).to(tl.int32)
-        listed = rows + tl.load(first_tile + j) * TILE_M + m_range
+        listed = rows + tl.load(first_tile + j) * BLOCK_M + m_range
         for n0 in range(0, length, BLOCK_N):
             in_passage = n0 + n_range < length
             mask_ND = in_passage[:, None] & in_width[None, :]

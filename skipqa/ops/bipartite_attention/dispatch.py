@@ -66,19 +66,18 @@ def select_edges(
     if degree is not None and degree < 0.0:
         raise UserError(f"degree is a mean number of edges a token, not {degree}")
     batched = scores if scores.dim() == 3 else scores[None]
-    present_BK = torch.ones(
-        batched.shape[0], batched.shape[2], dtype=torch.bool, device=scores.device
-    )
+    num_items, num_tokens, num_passages = batched.shape
+    lengths_BK = None
     if lengths is not None:
-        present_BK = _lengths(lengths, batched.shape[0], batched.shape[2], scores.device) > 0
-    pairs = batched.shape[1] * batched.shape[2]
+        lengths_BK = _lengths(lengths, num_items, num_passages, scores.device)
     if threshold is None and _resolve(backend, scores) == "triton":
         from skipqa.ops.bipartite_attention import schedule
 
-        if pairs <= schedule.MAX_PAIRS:
-            lengths_BK = None if lengths is None else present_BK.to(torch.int64)
+        if num_tokens * num_passages <= schedule.MAX_PAIRS:
             return schedule.select_edges(batched, lengths_BK, top, degree).view(scores.shape)
-    edges = reference.select_edges(batched, present_BK, threshold, top, degree)
+    if lengths_BK is None:
+        lengths_BK = torch.ones(num_items, num_passages, device=scores.device)
+    edges = reference.select_edges(batched, lengths_BK > 0, threshold, top, degree)
     return edges.view(scores.shape)
 
 

@@ -42,9 +42,10 @@ def choose_forward(num_items: int, num_tokens: int, num_passages: int, num_heads
     return Launch(num_passages, 16, 64, 4, 2, max_registers=128)
 
 
-def choose_backward(forward_launch: Launch) -> Launch:
-    """The same parts, since both follow one schedule."""
-    return Launch(forward_launch.parts, min(32, forward_launch.block_m), 64, 4, 1)
+def choose_backward(num_items: int, num_tokens: int, num_passages: int, num_heads: int) -> Launch:
+    enough = num_items * num_heads >= 192
+    parts = min(4, num_passages) if enough else num_passages
+    return Launch(parts, 32 if num_tokens > 160 else 16, 64, 4, 2)
 
 
 def bipartite_attention(
@@ -60,28 +61,25 @@ def bipartite_attention(
     backward_launch: Launch | None = None,
 ) -> Tensor:
     num_items, num_tokens, num_heads, _ = q_BVHD.shape
-    launch = forward_launch or choose_forward(num_items, num_tokens, edges_BVK.shape[2], num_heads)
-    edges_BVK = edges_BVK.contiguous()
-    plan = schedule.build(
-        edges_BVK,
-        lengths_BK,
-        parts=launch.parts,
-        block_m=launch.block_m,
-        block_n=launch.block_n,
-    )
+    shape = (num_items, num_tokens, edges_BVK.shape[2], num_heads)
     out: Tensor = _Attention.apply(
         _unit_stride(q_BVHD),
         _unit_stride(k_NHD),
         _unit_stride(v_NHD),
         None if bias_BVK is None else bias_BVK.contiguous(),
-        edges_BVK,
+        edges_BVK.contiguous(),
         lengths_BK,
-        plan,
         scale,
-        launch,
-        backward_launch or choose_backward(launch),
+        forward_launch or choose_forward(*shape),
+        backward_launch or choose_backward(*shape),
     )
     return out
+
+
+def plan_for(edges: Tensor, lengths: Tensor, launch: Launch) -> Schedule:
+    return schedule.build(
+        edges, lengths, parts=launch.parts, block_m=launch.block_m, block_n=launch.block_n
+    )
 
 
 class _Attention(torch.autograd.Function):
@@ -94,19 +92,19 @@ class _Attention(torch.autograd.Function):
         bias: Tensor | None,
         edges: Tensor,
         lengths: Tensor,
-        plan: Schedule,
         scale: float,
         launch: Launch,
         backward_launch: Launch,
     ) -> Tensor:
+        plan = plan_for(edges, lengths, launch)
         out, lse = attend(q, k, v, bias, edges, lengths, plan, scale, launch)
-        ctx.save_for_backward(q, k, v, bias, edges, lengths, *plan, out, lse)
+        ctx.save_for_backward(q, k, v, bias, edges, lengths, out, lse)
         ctx.scale, ctx.launch = scale, backward_launch
         return out
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, bias, edges, lengths, *plan, out, lse = ctx.saved_tensors
+        q, k, v, bias, edges, lengths, out, lse = ctx.saved_tensors
         gradients = attend_backward(
             q,
             k,
@@ -114,14 +112,14 @@ class _Attention(torch.autograd.Function):
             bias,
             edges,
             lengths,
-            Schedule(*plan),
+            plan_for(edges, lengths, ctx.launch),
             out,
             lse,
             d_out.contiguous(),
             ctx.scale,
             ctx.launch,
         )
-        return *gradients, None, None, None, None, None, None
+        return *gradients, None, None, None, None, None
 
 
 def attend(
@@ -219,7 +217,7 @@ def attend_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     num_items, num_tokens, num_heads, width = q.shape
     num_passages = edges.shape[2]
-    assert plan.rows.shape[2] % launch.block_m == 0
+    assert plan.rows.shape[2] == launch.block_m
     d_q = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     d_k = torch.empty(k.shape, dtype=k.dtype, device=k.device)
     d_v = torch.empty(v.shape, dtype=v.dtype, device=v.device)
@@ -264,7 +262,6 @@ def attend_backward(
         H=num_heads,
         D=width,
         BLOCK_D=block_d,
-        TILE_M=plan.rows.shape[2],
         BLOCK_M=launch.block_m,
         BLOCK_N=launch.block_n,
         PARTS=launch.parts,
