@@ -44,7 +44,7 @@ def test_overrides_from_toml_reach_nested_values_and_leave_the_rest() -> None:
     ("changes", "complaint"),
     [
         ({"prunes": {}}, "unknown setting prunes"),
-        ({"budget": {"token": 3}}, "unknown setting budget.token; known are passages, tokens"),
+        ({"budget": {"token": 3}}, r"unknown setting budget.token; known are .*passages, tokens"),
         ({"budget": 3}, "budget is a group of settings, not 3"),
         ({"budget": {"tokens": "many"}}, "budget.tokens takes a int, not 'many'"),
         ({"budget": {"tokens": 3.5}}, "budget.tokens takes a int"),

@@ -23,7 +23,7 @@ BASE = {"types", "errors", "config", "assets", "trace"}
 PLAIN = BASE | {"image", "language", "wordnet"}  # no networks, no stages
 BELOW_STAGES = PLAIN | {"ops", "nn", "backbones", "knowledge"}
 BELOW_PIPELINE = BELOW_STAGES | {"stages"}
-BELOW_CLI = BELOW_PIPELINE | {"pipeline", "explain", "costs", "data", "theory"}
+BELOW_CLI = BELOW_PIPELINE | {"components", "pipeline", "explain", "costs", "data", "theory"}
 
 # box: what it may import of skipqa
 MAY_KNOW: dict[str, set[str]] = {
@@ -41,7 +41,8 @@ MAY_KNOW: dict[str, set[str]] = {
     "backbones": PLAIN | {"ops", "nn"},
     "knowledge": {"types", "errors", "config", "assets", "wordnet"},
     "stages": BELOW_STAGES,
-    "pipeline": BELOW_PIPELINE,
+    "components": BASE | {"ops", "nn"},
+    "pipeline": BELOW_PIPELINE | {"components"},
     "explain": BELOW_PIPELINE | {"pipeline"},
     "costs": {"types", "errors", "config", "nn", "ops", "backbones"},
     "theory": BASE,

@@ -40,7 +40,8 @@ def kept_tokens(grid: int, positions: list[int], seed: int, num_concepts: int = 
 
 def question(text: str = "how is this drink brewed?", *words: str, seed: int = 0) -> Question:
     generator = torch.Generator().manual_seed(seed + 2)
-    return Question(text, F.normalize(torch.randn(WIDTH, generator=generator), dim=0), words, torch.zeros(4, WIDTH))
+    states = torch.randn(5, WIDTH, generator=generator)
+    return Question(text, F.normalize(states.mean(0), dim=0), words, states)
 
 
 def concepts(*entries: tuple[str, tuple[str, ...]], seed: int = 0) -> Concepts:

@@ -12,7 +12,7 @@ from skipqa.config import RetrieveConfig
 from skipqa.pipeline import Pipeline
 from skipqa.stages.retrieve import best_hits, region_query, retrieve, weighted_sum
 from skipqa.trace import StageRecord
-from skipqa.types import Budget, Hit, Region, SparseVector
+from skipqa.types import Budget, Hit, Region, Retrieved, SparseVector
 
 # Few rows and scores, so that the same passage and equal scores are common.
 hits = st.lists(
@@ -92,7 +92,7 @@ def test_a_region_asks_for_what_it_shows_and_what_is_asked(pipeline: Pipeline, c
 
 
 def test_budget_of_passages(pipeline: Pipeline, cup: Region) -> None:
-    for passages in (0, 1, 3, 100):
+    for passages in (1, 3, 100):
         record = StageRecord("retrieve")
         found = retrieve(
             [cup, cup],
@@ -107,3 +107,18 @@ def test_budget_of_passages(pipeline: Pipeline, cup: Region) -> None:
         assert (found.num_hits, found.num_unique) == (8, 4)
         assert (record.kept or 0) + (record.dropped or 0) == found.num_hits
         assert all(passage.region == 0 for passage in found.passages)
+
+
+def test_no_budget_no_search(pipeline: Pipeline, cup: Region) -> None:
+    record = StageRecord("retrieve")
+    found = retrieve(
+        [cup],
+        question("…", "brewed"),
+        Budget(1, 0),
+        pipeline.backbone.concepts,
+        pipeline.index,
+        RetrieveConfig(),
+        record,
+    )
+    assert found == Retrieved((), 0, 0)
+    assert (record.kept, record.dropped) == (0, 0)

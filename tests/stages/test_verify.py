@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from synthetic import retrieved_passage
+from synthetic import kept_tokens, retrieved_passage
 
 from skipqa.backbones.pocket import Pocket
 from skipqa.config import VerifyConfig
@@ -32,7 +32,8 @@ def backbone(pipeline: Pipeline) -> Pocket:
 @pytest.fixture(scope="module")
 def asked(backbone: Pocket) -> Question:
     text = "How is this drink brewed?"
-    return Question(text, backbone.encode_texts([text]).embeddings[0], ("drink", "brewed"))
+    encoded = backbone.encode_texts([text])
+    return Question(text, encoded.embeddings[0], ("drink", "brewed"), encoded.states[0])
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,8 @@ def run(
 ) -> tuple[Verified, StageRecord]:
     record = StageRecord("verify")
     settings = VerifyConfig(**config)  # type: ignore[arg-type]
-    return verify(found, asked, regions, backbone, settings, record), record
+    kept = kept_tokens(2, [0, 1], 0)  # read by a trained verifier only
+    return verify(found, asked, kept, regions, backbone, settings, record), record
 
 
 rows = st.lists(st.sampled_from(range(len(TEXTS))), unique=True, min_size=1)
