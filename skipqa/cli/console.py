@@ -46,13 +46,18 @@ def working(first: str) -> Iterator[Report]:
 
 
 @contextmanager
-def counting() -> Iterator[Callable[[str, int, int | None], None]]:
-    """Progress bars on standard error: call the value with (what, done, of how many)."""
+def counting(expected: int | None = None) -> Iterator[Callable[[str, int, int | None], None]]:
+    """Progress bars on standard error: call the value with (what, done, of how many).
+
+    Work that cannot say of how many is measured against `expected`.
+    """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=err) as bars:
         tasks: dict[str, TaskID] = {}
 
         def report(what: str, done: int, total: int | None) -> None:
+            if total is None and expected is not None:
+                total = max(expected, done)
             if what not in tasks:
                 tasks[what] = bars.add_task(what, total=total)
             bars.update(tasks[what], completed=done, total=total)

@@ -72,7 +72,7 @@ def build(
     from skipqa.knowledge.sparse_encoder import LexicalEncoder, SparseEncoder
 
     sources = [open_source(spec) for spec in corpus]
-    _announce(folder, corpus, timed=splade is None and not embeddings)
+    expected = _announce(folder, corpus, timed=splade is None and not embeddings)
     encoder: SparseEncoder
     if splade is not None:
         from skipqa.knowledge.splade import SpladeEncoder
@@ -86,7 +86,7 @@ def build(
 
         encoder, batch = RayEncoder(encoder, folder / "ray", ray), 1 << 16
     started = time.perf_counter()
-    with counting() as report:
+    with counting(expected) as report:
         outcome = index.build(
             folder, sources, encoder, Settings(shards=shards), _embed(embeddings), report, batch
         )
@@ -295,7 +295,8 @@ def _embed(wanted: bool) -> Embed | None:
     return lambda texts: encode(texts).embeddings.numpy()
 
 
-def _announce(folder: Path, corpus: list[str], timed: bool) -> None:
+def _announce(folder: Path, corpus: list[str], timed: bool) -> int:
+    """Says what the build will take, and returns how many passages to expect."""
     from skipqa.knowledge.estimate import estimate
 
     expected = estimate(corpus)
@@ -312,6 +313,7 @@ def _announce(folder: Path, corpus: list[str], timed: bool) -> None:
             f"{folder} needs about {needed / 1e9:.1f} GB while building, and {free / 1e9:.1f} GB "
             "are free: choose a larger disk"
         )
+    return expected.passages
 
 
 def _conclude(folder: Path, outcome: Outcome, seconds: float, json: bool) -> None:

@@ -31,11 +31,12 @@ def prepare() -> None:
     from skipqa.backbones.pocket import Pocket
     from skipqa.config import preset
     from skipqa.knowledge import build_default, default_index_path
+    from skipqa.knowledge.estimate import estimate
 
     prepare_process()
     with working("looking for the models") as report:
         Pocket(preset("pocket").encode, report).prepare()
     if not default_index_path().is_dir():
-        with counting() as progress:
+        with counting(estimate(["wordnet", "factbook"]).passages) as progress:
             build_default(progress=progress)
     err.print("ready")
