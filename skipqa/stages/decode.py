@@ -43,7 +43,8 @@ def decode(
     record: StageRecord,
 ) -> str:
     used = read_order(verified, fused)[: config.max_passages]
-    texts = [verified.passages[j].passage.text for j in reversed(used)]
+    # A fact is one line of the prompt, whatever the passage's own line breaks.
+    texts = [" ".join(verified.passages[j].passage.text.split()) for j in reversed(used)]
     concepts = backbone.concepts
     shown = list(dict.fromkeys(concepts[region.concepts[0][0]].name for region in regions))
     shown = shown[:MAX_SHOWN]
