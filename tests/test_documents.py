@@ -1,0 +1,29 @@
+"""Measured numbers in the documents are what the results files say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from skipqa.cli.main import app
+from skipqa.errors import UserError
+from skipqa.evaluation.report import BLOCK, newest
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+@pytest.mark.parametrize("name", ["README.md", "LOG.md"])
+def test_documents_hold_the_newest_results(name: str) -> None:
+    document = ROOT / name
+    blocks = [match["name"] for match in BLOCK.finditer(document.read_text(encoding="utf-8"))]
+    assert blocks, f"{name} has no result blocks"
+    for block in blocks:
+        try:
+            newest(RESULTS, block.replace("-", "_"))
+        except UserError as missing:
+            pytest.skip(f"not measured yet: {missing}")
+    done = CliRunner().invoke(app, ["report", str(document), "--check", "--results", str(RESULTS)])
+    assert done.exit_code == 0, done.exception
