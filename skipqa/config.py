@@ -21,6 +21,7 @@ class EncodeConfig:
     # around it; benchmarks/saliency_boxes.py chose it.
     locality: float = 0.5
     max_question_words: int = 200
+    max_question_characters: int = 2_000
 
 
 @dataclass(frozen=True, slots=True)

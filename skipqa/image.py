@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 import warnings
+import zlib
 from pathlib import Path
 from typing import IO
 
@@ -14,6 +16,12 @@ from skipqa.errors import UserError
 MAX_PIXELS = 100_000_000  # 300 MB as RGB; a phone's panorama fits, a decompression bomb does not
 
 
+_DAMAGE = (
+    *(OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, RuntimeError),
+    *(ArithmeticError, struct.error, zlib.error),
+)
+
+
 def open_image(source: Path | str | IO[bytes] | Image.Image) -> Image.Image:
     """The first frame, upright, in RGB, transparency laid on white."""
     if isinstance(source, Image.Image):
@@ -21,8 +29,9 @@ def open_image(source: Path | str | IO[bytes] | Image.Image) -> Image.Image:
     name = source if isinstance(source, (str, Path)) else "the uploaded file"
     try:
         with warnings.catch_warnings():
-            # Our own limit below decides; Pillow would warn first and only then refuse.
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            # Our own limit below decides about size, and broken tags of a picture that can be
+            # read are nobody's concern.
+            warnings.simplefilter("ignore")
             with Image.open(source) as image:
                 width, height = image.size
                 if width * height > MAX_PIXELS:
@@ -44,7 +53,7 @@ def open_image(source: Path | str | IO[bytes] | Image.Image) -> Image.Image:
     except UserError:
         raise
     # Decoders report broken data in many ways; all of them mean the same to the user.
-    except (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError) as error:
+    except _DAMAGE as error:
         raise UserError(f"{name} is damaged or cut short: {error}") from None
 
 

@@ -22,7 +22,7 @@ from skipqa.components import load as read_components
 from skipqa.config import Config, preset
 from skipqa.errors import UserError
 from skipqa.image import open_image
-from skipqa.knowledge import Index, default_index_path
+from skipqa.knowledge import Index, default_index_is_built, default_index_path
 from skipqa.stages.budget import budget
 from skipqa.stages.decode import decode
 from skipqa.stages.draft import draft
@@ -165,7 +165,7 @@ def load(
     `components` is a folder of trained ones; a stage without one there stays training-free.
     """
     config = preset(name, overrides)
-    if index is None and not default_index_path().is_dir():
+    if index is None and not default_index_is_built():
         raise UserError("the default index is not built yet: run `skipqa setup` once")
     opened = Index.open(default_index_path() if index is None else index)
     trained = TRAINING_FREE if components is None else read_components(components, preset=name)

@@ -12,12 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from skipqa import assets
 from skipqa.assets import Report
 from skipqa.backbones.convert import converted, imagenet_synsets
+from skipqa.backbones.loading import damaged
 from skipqa.wordnet import Synset, read_synsets
 
 
@@ -56,13 +58,17 @@ def load(embed: Callable[[list[str]], Tensor], report: Report = lambda _: None) 
         save_file({"embeddings": embed(names)}, target / "embeddings.safetensors")
 
     target = converted(assets.WORDNET, report, write)
-    rows = json.loads((target / "concepts.json").read_text())
+    try:
+        rows = json.loads((target / "concepts.json").read_text())
+        embeddings = load_file(target / "embeddings.safetensors")["embeddings"]
+    except (OSError, ValueError, SafetensorError) as error:
+        raise damaged(target, error) from None
     return Concepts(
         tuple(
             Concept(synset, tuple(names), gloss, tuple(map(tuple, kinds)))
             for synset, names, gloss, kinds in rows
         ),
-        load_file(target / "embeddings.safetensors")["embeddings"],
+        embeddings,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from tokenizers import Tokenizer
 from torch import nn
 
 from skipqa.errors import UserError
@@ -23,11 +24,22 @@ def load(build: Callable[[], Network], folder: Path) -> Network:
     try:
         state = load_file(folder / "weights.safetensors")
     except (OSError, SafetensorError) as error:
-        raise UserError(
-            f"{folder} is damaged ({error}); delete that folder and the next start makes it again"
-        ) from None
+        raise damaged(folder, error) from None
     network.load_state_dict(state, assign=True)
     return network.eval().requires_grad_(False)
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    try:
+        return Tokenizer.from_file(str(folder / "tokenizer.json"))
+    except Exception as error:  # the tokenizers library raises bare Exception
+        raise damaged(folder, error) from None
+
+
+def damaged(folder: Path, error: Exception) -> UserError:
+    return UserError(
+        f"{folder} is damaged ({error}); delete that folder and the next start makes it again"
+    )
 
 
 @contextmanager

@@ -66,7 +66,7 @@ class Pocket:
     @cached_property
     def text_tokenizer(self) -> Tokenizer:
         folder = assets.fetch(assets.MINILM, self.report)
-        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        tokenizer = loading.load_tokenizer(folder)
         tokenizer.no_padding()
         tokenizer.enable_truncation(MAX_TEXT_TOKENS)
         return tokenizer
@@ -77,7 +77,7 @@ class Pocket:
 
     @cached_property
     def decoder_tokenizer(self) -> Tokenizer:
-        return Tokenizer.from_file(str(convert.decoder(self.report) / "tokenizer.json"))
+        return loading.load_tokenizer(convert.decoder(self.report))
 
     @cached_property
     def concepts(self) -> concepts.Concepts:

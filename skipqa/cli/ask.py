@@ -48,13 +48,12 @@ def ask(
     prepare_process()
     with working("reading the models") as report:
         pipeline = load(preset, index=index, components=components, report=report)
-        report("answering")
         answer = pipeline.answer(photo, question, fast_path=draft)
     if explain is not None:
         from skipqa.explain import draw
 
         draw(photo, question, answer, pipeline.backbone.concepts, explain)
-        err.print(f"trace drawn into {explain}")
+        err.print(f"trace drawn into {explain}", markup=False, highlight=False, soft_wrap=True)
     if json:
         print_json(answer.as_dict())
     else:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from typing import Annotated
 
 import typer
 
 from skipqa import __version__
 from skipqa.cli import ask, costs, demo, index, report, score, setup, theory
+from skipqa.cli.console import print_json
 from skipqa.errors import UserError
 
 # Threads that wait asleep: on a busy machine OpenMP's spinning makes a question four times
@@ -35,9 +37,17 @@ app.command("report")(report.report)
 
 
 @app.command("version")
-def version() -> None:
-    """Print the version."""
-    print(__version__)
+def version(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Print the version.
+
+    Example:
+
+      skipqa version
+    """
+    if json:
+        print_json({"version": __version__})
+    else:
+        print(__version__)
 
 
 def run() -> None:
@@ -45,7 +55,7 @@ def run() -> None:
     try:
         app()
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print("error:", " ".join(str(error).split()), file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted; nothing was lost, run the same command again", file=sys.stderr)

@@ -30,13 +30,13 @@ def setup(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = Fa
 def prepare() -> None:
     from skipqa.backbones.pocket import Pocket
     from skipqa.config import preset
-    from skipqa.knowledge import build_default, default_index_path
+    from skipqa.knowledge import build_default, default_index_is_built
     from skipqa.knowledge.estimate import estimate
 
     prepare_process()
     with working("looking for the models") as report:
         Pocket(preset("pocket").encode, report).prepare()
-    if not default_index_path().is_dir():
+    if not default_index_is_built():
         with counting(estimate(["wordnet", "factbook"]).passages) as progress:
             build_default(progress=progress)
     err.print("ready")

@@ -18,6 +18,8 @@ def check_format(path: Path) -> None:
     """Called before the work starts, so that a typing slip costs nothing."""
     if path.suffix.lower() not in FORMATS:
         raise UserError(f"{path} should end in .png or .html")
+    if path.is_dir():
+        raise UserError(f"{path} is a folder, not a file to draw into")
     if not path.absolute().parent.is_dir():
         raise UserError(f"there is no folder {path.absolute().parent} to draw into")
 

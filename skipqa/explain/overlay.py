@@ -22,6 +22,7 @@ COLOURS = (
     (153, 153, 153),
 )
 DIMMED = 0.35
+MAX_HEIGHT = 1_200
 
 
 def region_colour(region: int) -> tuple[int, int, int]:
@@ -33,8 +34,9 @@ def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 
 def overlay(image: Image.Image, trace: Trace, width: int) -> Image.Image:
-    """The photo scaled to `width`, with kept patches and region boxes if the trace has any."""
-    height = max(1, round(image.height * width / image.width))
+    """The photo scaled into `width` x `MAX_HEIGHT`, with kept patches and boxes if it has any."""
+    scale = min(width / image.width, MAX_HEIGHT / image.height)
+    width, height = max(1, round(image.width * scale)), max(1, round(image.height * scale))
     photo = image.resize((width, height), Image.Resampling.LANCZOS)
     if "regions" not in trace:
         return photo
@@ -61,7 +63,8 @@ def _draw_boxes(photo: Image.Image, regions: Sequence[Region]) -> None:
     width, height = photo.size
     for number, region in reversed(list(enumerate(regions))):  # the most salient on top
         left, top, right, bottom = region.box
-        corners = (left * width, top * height, right * width - 1, bottom * height - 1)
+        x, y = left * width, top * height
+        corners = (x, y, max(x, right * width - 1), max(y, bottom * height - 1))
         pen.rectangle(corners, outline=region_colour(number), width=2)
         badge = (corners[0], corners[1], corners[0] + 18, corners[1] + 18)
         pen.rectangle(badge, fill=region_colour(number))

@@ -115,6 +115,6 @@ def _costs(column: _Column, answer: Answer) -> None:
         if stage.flops:
             note += f", {stage.flops / 1e9:.2f} GFLOPs"
         column.pen.text((column.left + 85 + length, y), note, fill=INK, font=font(12))
-        why = textwrap.shorten(stage.why, 42, placeholder="…")
+        why = textwrap.shorten(stage.why, 38, placeholder="…")
         column.pen.text((column.left + 390, y + 1), why, fill=GREY, font=font(11))
         column.top += 20

@@ -33,5 +33,7 @@ def check_question(text: str, config: EncodeConfig) -> None:
         raise UserError(
             f"the question has {count} words, more than the limit of {config.max_question_words}"
         )
+    if len(text) > (limit := config.max_question_characters):
+        raise UserError(f"the question has {len(text):,} characters, over the limit of {limit:,}")
     if not any(character.isalnum() for character in text):
         raise UserError(f"the question {text.strip()!r} has no words")
