@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import sys
 from typing import Annotated
 
@@ -13,10 +12,6 @@ from skipqa import __version__
 from skipqa.cli import ask, costs, demo, index, report, score, setup, theory
 from skipqa.cli.console import print_json
 from skipqa.errors import UserError
-
-# Threads that wait asleep: on a busy machine OpenMP's spinning makes a question four times
-# slower, on a quiet one sleeping costs nothing that can be measured. Read when torch loads.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 app = typer.Typer(
     name="skipqa",
