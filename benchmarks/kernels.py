@@ -215,13 +215,23 @@ def backward(repeats: int) -> list[dict[str, Any]]:
     for batch in (8, 32):
         x = Inputs.draw(batch, 576, PASSAGES, 0.1)
         grad = torch.randn_like(x.q)
-        leaves = [t.detach().requires_grad_() for t in (x.q, x.k, x.v)]
-        out = bipartite_attention(*leaves, x.edges, x.lengths, backend="triton")
+        first = kernels.choose_forward(batch, 576, PASSAGES, HEADS)
+        launch = kernels.choose_backward(batch, 576, PASSAGES, HEADS)
+        scale = HEAD_WIDTH**-0.5
+        plan = kernels.plan_for(x.edges, x.lengths, first)
+        out, lse = kernels.attend(x.q, x.k, x.v, None, x.edges, x.lengths, plan, scale, first)
 
-        def ours(out: Tensor = out, leaves: list[Tensor] = leaves, grad: Tensor = grad) -> Any:
-            return torch.autograd.grad(out, leaves, grad, retain_graph=True)
+        def ours(
+            x: Inputs = x,
+            launch: kernels.Launch = launch,
+            saved: tuple[Tensor, ...] = (out, lse, grad),
+        ) -> Any:
+            plan = kernels.plan_for(x.edges, x.lengths, launch)
+            return kernels.attend_backward(
+                x.q, x.k, x.v, None, x.edges, x.lengths, plan, *saved, HEAD_WIDTH**-0.5, launch
+            )
 
-        mine = time_gpu(ours, repeats=repeats, graph=False)
+        mine = time_gpu(ours, repeats=repeats)
         found = {}
         for name, backend in BACKENDS.items():
             q, k, v = (t.detach().requires_grad_() for t in x.dense())

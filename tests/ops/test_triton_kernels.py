@@ -90,6 +90,13 @@ def test_forward_and_backward(parts, density):
     assert_no_worse_than_torch(tensors, edges, lengths, Launch(parts, 16, 16, 4, 1))
 
 
+@pytest.mark.parametrize("density", [0.0, 0.2, 1.0])
+def test_all_tokens_in_one_tile(density):
+    tensors, edges, lengths = draw(8, 2, 13, LENGTHS, 2, 24, density)
+    launch = Launch(1, 16, 16, 4, 1, resident=True)
+    assert_no_worse_than_torch(tensors, edges, lengths, launch)
+
+
 def test_without_bias_and_in_another_tile():
     tensors, edges, lengths = draw(1, 1, 37, [[9, 40]], 3, 16, 0.4)
     launch = Launch(1, 32, 32, 4, 1)
@@ -197,6 +204,9 @@ def test_grid(dtype, num_items, num_tokens, density):
         5, num_items, num_tokens, [one] * num_items, 3, 64, density, dtype
     )
     block_n = 32 if dtype == torch.float32 else 64
+    if num_tokens <= 64:
+        launch = Launch(1, 64, block_n, 4, 2, resident=True)
+        assert_no_worse_than_torch(tensors, edges, lengths, launch)
     for parts in (1, 5):
         assert_no_worse_than_torch(tensors, edges, lengths, Launch(parts, 16, block_n, 4, 2))
     assert_no_worse_than_torch(tensors, edges, lengths, Launch(5, 32, block_n, 4, 1), biased=False)

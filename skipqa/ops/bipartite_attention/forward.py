@@ -219,6 +219,128 @@ def attend_kernel(
 
 
 @triton.jit
+def attend_resident_kernel(
+    q,
+    k,
+    v,
+    bias,
+    edges,
+    out,
+    lse,
+    tiles,
+    part_steps,
+    q_item,
+    q_token,
+    q_head,
+    k_head,
+    v_head,
+    scale_log2,
+    num_tokens,
+    num_passages,
+    most_tiles,
+    K_TOKEN: tl.constexpr,
+    V_TOKEN: tl.constexpr,
+    H: tl.constexpr,
+    D: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Grid: (heads, 1, items), all tokens of an item in one tile of BLOCK_M rows.
+
+    Nothing is gathered: results stay in registers over all passages that any token reads, and a
+    passage adds nothing to rows without an edge to it. Costs arithmetic that is idle anyway, since
+    the time is that of reading keys and values; those of a passage without an edge are not read.
+    """
+    head = tl.program_id(0).to(tl.int64)
+    item = tl.program_id(2).to(tl.int64)
+    tiles += item * (most_tiles + 1) * 4
+    edges += item * num_tokens * num_passages
+    k += head * k_head
+    v += head * v_head
+    m = tl.arange(0, BLOCK_M)
+    n_range = tl.arange(0, BLOCK_N)
+    d = tl.arange(0, BLOCK_D)
+    in_width = d < D
+    in_item = m < num_tokens
+    mask_MD = in_item[:, None] & in_width[None, :]
+    q_MD = tl.load(
+        q + item * q_item + head * q_head + (m * q_token)[:, None] + d[None, :],
+        mask=mask_MD,
+        other=0.0,
+    )
+    tile = 0
+    passage = tl.load(tiles)
+    base = tl.load(tiles + 1)
+    length = tl.load(tiles + 2)
+    next_passage = tl.load(tiles + 4)
+    next_base = tl.load(tiles + 5)
+    next_length = tl.load(tiles + 6)
+    n0 = 0
+    peak_M = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    total_M = tl.zeros([BLOCK_M], dtype=tl.float32)
+    acc_MD = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
+    for _ in range(tl.load(part_steps + item)):
+        at_M = m * num_passages + passage
+        edge_M = tl.load(edges + at_M, mask=in_item, other=0) > 0
+        in_passage = n0 + n_range < length
+        mask_ND = in_passage[:, None] & in_width[None, :]
+        first_row = (base + n0).to(tl.int64)
+        k_ND = tl.load(
+            k + first_row * K_TOKEN + (n_range * K_TOKEN)[:, None] + d[None, :],
+            mask=mask_ND,
+            other=0.0,
+        )
+        v_ND = tl.load(
+            v + first_row * V_TOKEN + (n_range * V_TOKEN)[:, None] + d[None, :],
+            mask=mask_ND,
+            other=0.0,
+        )
+        s_MN = tl.dot(q_MD, tl.trans(k_ND), input_precision=PRECISION) * scale_log2
+        if HAS_BIAS:
+            gate = bias + item * num_tokens * num_passages + at_M
+            gate_M = tl.load(gate, mask=in_item, other=0.0).to(tl.float32) * LOG2E
+            s_MN += gate_M[:, None]
+        s_MN = tl.where(edge_M[:, None] & in_passage[None, :], s_MN, float("-inf"))
+        new_peak_M = tl.maximum(peak_M, tl.max(s_MN, axis=1))
+        # A row that has seen nothing yet has no peak to subtract.
+        shift_M = tl.where(new_peak_M == float("-inf"), 0.0, new_peak_M)
+        p_MN = tl.exp2(s_MN - shift_M[:, None])
+        shrink_M = tl.exp2(peak_M - shift_M)
+        total_M = total_M * shrink_M + tl.sum(p_MN, axis=1)
+        acc_MD = tl.dot(
+            p_MN.to(v_ND.dtype), v_ND, acc_MD * shrink_M[:, None], input_precision=PRECISION
+        )
+        peak_M = new_peak_M
+
+        ends_passage = n0 + BLOCK_N >= length
+        n0 = tl.where(ends_passage, 0, n0 + BLOCK_N)
+        tile = tl.where(ends_passage, tile + 1, tile)
+        passage = tl.where(ends_passage, next_passage, passage)
+        base = tl.where(ends_passage, next_base, base)
+        length = tl.where(ends_passage, next_length, length)
+        ahead = tl.minimum(tile + 1, most_tiles)
+        next_passage = tl.load(tiles + ahead * 4)
+        next_base = tl.load(tiles + ahead * 4 + 1)
+        next_length = tl.load(tiles + ahead * 4 + 2)
+    seen_M = total_M > 0.0
+    out_MD = acc_MD / tl.where(seen_M, total_M, 1.0)[:, None]
+    row = item * num_tokens + m
+    tl.store(
+        lse + row * H + head,
+        tl.where(seen_M, peak_M + tl.log2(total_M), float("-inf")),
+        mask=in_item,
+    )
+    tl.store(
+        out + ((row * H + head) * D)[:, None] + d[None, :],
+        out_MD.to(out.dtype.element_ty),
+        mask=mask_MD,
+    )
+
+
+@triton.jit
 def merge_kernel(
     edges,
     lengths,

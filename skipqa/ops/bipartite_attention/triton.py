@@ -30,6 +30,7 @@ class Launch:
     num_warps: int
     num_stages: int
     max_registers: int | None = None  # a thread, so that more programs fit a multiprocessor
+    resident: bool = False  # all tokens of an item in one tile, results in registers
 
 
 def choose_forward(num_items: int, num_tokens: int, num_passages: int, num_heads: int) -> Launch:
@@ -37,9 +38,11 @@ def choose_forward(num_items: int, num_tokens: int, num_passages: int, num_heads
     if num_tokens > 160:
         # Tall tiles, many small programs: registers capped so that three fit a multiprocessor.
         return Launch(num_passages, 64 if num_tokens > 320 else 32, 64, 4, 1, max_registers=168)
-    if num_items * num_heads >= 192:
-        return Launch(1, 16, 128, 4, 2)
-    return Launch(num_passages, 16, 64, 4, 2, max_registers=128)
+    if num_items * num_heads < 192:  # too few programs: the passages are spread over more
+        return Launch(num_passages, 16, 64, 4, 2, max_registers=128)
+    if num_tokens <= 64:
+        return Launch(1, 64, 64, 4, 3, resident=True)
+    return Launch(1, 16, 128, 4, 2)
 
 
 def choose_backward(num_items: int, num_tokens: int, num_passages: int, num_heads: int) -> Launch:
@@ -138,8 +141,41 @@ def attend(
     num_passages = edges.shape[2]
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
-    state, state_lse = _state(q, launch)
     block_d = max(16, triton.next_power_of_2(width))
+    if launch.resident:
+        assert num_tokens <= launch.block_m
+        forward.attend_resident_kernel[(num_heads, 1, num_items)](
+            q,
+            k,
+            v,
+            bias,
+            edges,
+            out,
+            lse,
+            plan.tiles,
+            plan.part_steps,
+            *q.stride()[:3],
+            k.stride(1),
+            v.stride(1),
+            scale * LOG2E,
+            num_tokens,
+            num_passages,
+            plan.tiles.shape[1] - 1,
+            K_TOKEN=k.stride(0),
+            V_TOKEN=v.stride(0),
+            H=num_heads,
+            D=width,
+            BLOCK_D=block_d,
+            BLOCK_M=launch.block_m,
+            BLOCK_N=launch.block_n,
+            HAS_BIAS=bias is not None,
+            PRECISION=_precision(q),
+            num_warps=launch.num_warps,
+            num_stages=launch.num_stages,
+            maxnreg=launch.max_registers,
+        )
+        return out, lse
+    state, state_lse = _state(q, launch)
     forward.attend_kernel[(num_heads, launch.parts, num_items)](
         q,
         k,
