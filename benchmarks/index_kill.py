@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 OPERATIONS = ("build", "add", "compact")
-ROWS = 6_000
+ROWS = 4_000
 PART_ROWS = 512  # small, so that a run has many moments worth dying at
 
 
@@ -84,7 +84,7 @@ def state(folder: Path) -> dict[str, Any]:
 def write_corpora(folder: Path) -> None:
     rng = random.Random(7)
     words = "red blue old new small house boat river tree stone bridge market bird king".split()
-    for name, low, high in (("old", 0, 3_000), ("new", 0, ROWS), ("more", 2_000, 2_000 + ROWS)):
+    for name, low, high in (("old", 0, 2_000), ("new", 0, ROWS), ("more", 1_000, 1_000 + ROWS)):
         with (folder / f"{name}.jsonl").open("w") as file:
             for i in range(low, high):
                 text = " ".join(rng.choices(words, k=20))

@@ -12,6 +12,7 @@ import json
 import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -111,8 +112,7 @@ def add(
     batch: int = BATCH_DOCUMENTS,
 ) -> Outcome:
     """More passages; one whose id is already there replaces the old one."""
-    with sole_writer(folder):
-        manifest = read_manifest(folder)
+    with changing(folder) as manifest:
         segments = open_segments(folder, manifest)
         encoder = load_encoder(
             manifest["encoder"]["config"], folder / manifest["encoder"]["folder"]
@@ -138,8 +138,7 @@ def add(
 
 def delete(folder: Path, ids: Iterable[str], report: Report = lambda *_: None) -> int:
     """Drop passages by id; returns how many there were."""
-    with sole_writer(folder):
-        manifest = read_manifest(folder)
+    with changing(folder) as manifest:
         segments = open_segments(folder, manifest)
         found = [
             place for passage_id in set(ids) if (place := find(segments, passage_id)) is not None
@@ -152,9 +151,16 @@ def delete(folder: Path, ids: Iterable[str], report: Report = lambda *_: None) -
 
 def compact(folder: Path, report: Report = lambda *_: None) -> None:
     """One segment out of many, without the deleted rows."""
-    with sole_writer(folder):
-        manifest = read_manifest(folder)
+    with changing(folder) as manifest:
         _compact(folder, manifest, report)
+
+
+@contextmanager
+def changing(folder: Path) -> Iterator[dict[str, Any]]:
+    """The manifest of an index that is there, for its only writer."""
+    read_manifest(folder)  # before the lock, which would leave a folder where no index is
+    with sole_writer(folder):
+        yield read_manifest(folder)
 
 
 def find(segments: Sequence[Segment], passage_id: str) -> tuple[int, int] | None:

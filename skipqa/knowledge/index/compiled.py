@@ -7,6 +7,7 @@ Compiled code reads whatever an offset says, so every number from disk is checke
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,6 +19,7 @@ from skipqa.knowledge.index.search import BINS_PER_POSTING, GROUP, THRESHOLDS, B
 from skipqa.knowledge.vectors import NUM_TERMS, SparseRows
 from skipqa.types import SparseVector
 
+_of_thread = threading.local()
 NO_ROWS: NDArray[np.bool_] = np.zeros(0, bool)
 
 
@@ -32,29 +34,37 @@ def search_segment_compiled(
         *(*segment.runs, *segment.lists, *segment.forward),
         NO_ROWS if segment.deleted is None else segment.deleted,
         *(segment.rows, effort.postings, effort.candidates, num_bins),
-        *(best.rows, best.scores),
+        *(_table(), best.rows, best.scores),
     )
     if not intact:
+        _of_thread.__dict__.clear()
         raise IndexError("an offset points outside its file")
     return best
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+def _table() -> NDArray[np.float32]:
+    """The query's weight of every term: kept by each thread, for clearing it costs more than
+    the few terms that a query sets."""
+    if not hasattr(_of_thread, "table"):
+        _of_thread.table = np.zeros(NUM_TERMS, np.float32)
+    return _of_thread.table
+
+
+@njit(cache=True, nogil=True)
 def _search(  # type: ignore[no-untyped-def]  # pragma: no cover
     q_offsets, q_terms, q_weights,
     run_offsets, run_impacts, run_lengths,
     list_offsets, list_rows,
     offsets, terms, impacts,
     deleted, num_rows, budget, candidates, num_bins,
-    out_rows, out_scores,
+    table, out_rows, out_scores,
 ):  # fmt: skip
-    """False where a number from disk cannot be what was written."""
+    """False where a number from disk cannot be what was written. `table` comes and goes zero."""
     mask = num_bins - 1
     table_size = 64  # of the set of rows seen; a power of two
     while table_size < 4 * candidates:
         table_size *= 2
-    table = np.zeros(NUM_TERMS, np.float32)
-    bins = np.zeros(num_bins, np.float32)
+    bins = np.empty(num_bins, np.float32)
     maxima = np.zeros(num_bins // GROUP, np.float32)
     histogram = np.zeros(THRESHOLDS + 1, np.int64)
     for query in range(len(q_offsets) - 1):
@@ -127,8 +137,8 @@ def _choose_prefixes(  # type: ignore[no-untyped-def]  # pragma: no cover
         first, last = run_offsets[q_terms[pair]], run_offsets[q_terms[pair] + 1]
         if not 0 <= first <= last <= len(run_impacts):
             return False
-        for run in range(first, last):
-            largest = max(largest, q_weights[pair] * run_impacts[run])
+        if first < last:  # a list's first run is its largest
+            largest = max(largest, q_weights[pair] * run_impacts[first])
     if largest == 0:
         return True
     histogram[:] = 0

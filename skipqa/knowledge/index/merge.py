@@ -1,8 +1,8 @@
 """Parts or segments into one new segment: live rows copied, lists inverted from them.
 
 The one way that lists come into being: build and add merge their parts, compaction merges
-segments. Memory stays bounded (about 1.5 GB at any corpus size), because lists are made for
-a range of terms at a time. Legend: N rows, P postings, V terms.
+segments. Lists are made for a range of terms at a time, so that memory stays at about 1.5 GB
+beside the mapped files, whatever the size of the corpus. Legend: N rows, P postings, V terms.
 """
 
 from __future__ import annotations

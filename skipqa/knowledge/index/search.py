@@ -41,7 +41,7 @@ class Effort:
     def for_rows(num_rows: int) -> Effort:
         """The smallest that keeps recall@4 above 0.97 on both corpora of
         benchmarks/index_recall.py: deeper lists need deeper reading, up to a point."""
-        return Effort(postings=min(max(4_096, num_rows // 64), 32_768), candidates=64)
+        return Effort(postings=min(max(16_384, num_rows // 128), 32_768), candidates=64)
 
 
 @dataclass(frozen=True, slots=True)

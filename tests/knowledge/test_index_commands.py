@@ -1,0 +1,86 @@
+"""`skipqa index ...` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from skipqa.cli.index import app
+from skipqa.errors import UserError
+
+
+def run(*arguments: object, stdin: str | None = None, code: int = 0) -> str:
+    outcome = CliRunner().invoke(app, [str(a) for a in arguments], input=stdin)
+    if isinstance(outcome.exception, UserError):
+        raise outcome.exception
+    assert outcome.exit_code == code, outcome.output
+    return outcome.stdout
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    path = tmp_path / "facts.jsonl"
+    rows = ["dogs bark", "cats meow", "espresso is strong coffee", "eagles fly"]
+    lines = [json.dumps({"id": i, "text": text}) for i, text in enumerate(rows)]
+    path.write_text("\n".join([*lines[:2], "{broken", *lines[2:]]))
+    return path
+
+
+def test_a_whole_life(corpus: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "i"
+    built = json.loads(run("build", folder, corpus, "--json"))
+    assert built["passages"] == 4
+    assert built["bad_rows_named"][0]["place"] == "facts.jsonl:3"
+
+    found = json.loads(run("search", folder, "strong coffee", "eagle", "-k", 2, "--json"))
+    assert [r["hits"][0]["id"] for r in found["results"]] == ["facts:2", "facts:3"]
+    assert "facts:2" in run("search", f"exact:{folder}", "coffee")
+    assert "nothing found" in run("search", folder, "zebra")
+
+    more = tmp_path / "more.csv"
+    more.write_text("id,text\n9,zebras have stripes\n")
+    assert json.loads(run("add", folder, more, "--json"))["passages"] == 1
+    assert json.loads(run("delete", folder, "-", "--json", stdin="facts:0\nno:1\n")) == {
+        "asked": 2,
+        "deleted": 1,
+    }
+    info = json.loads(run("info", folder, "--json"))
+    assert (info["passages"], info["segments"], info["bad_rows"]) == (4, 2, 1)
+    assert json.loads(run("compact", folder, "--json"))["segments"] == 1
+    assert run("verify", folder).strip() == "intact"
+    bench = json.loads(run("bench", folder, "--queries", 8, "--json"))
+    assert bench["recall_at_4"] == 1.0
+
+    text = next(folder.glob("segments/*/texts.json"))
+    text.write_bytes(text.read_bytes().replace(b"zebras", b"zebraz"))
+    assert "fails its sha256" in run("verify", folder, code=1)
+
+
+def test_estimates_come_first_and_too_little_space_stops(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import shutil
+    from collections import namedtuple
+
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(1, 1, 0))
+    with pytest.raises(UserError, match="larger disk"):
+        run("build", tmp_path / "i", corpus)
+    assert not (tmp_path / "i").exists()
+
+
+@pytest.mark.parametrize(
+    "command", ["build", "add", "delete", "compact", "search", "info", "verify", "bench"]
+)
+def test_every_command_explains_itself(command: str) -> None:
+    assert "Example" in run(command, "--help")
+
+
+def test_a_missing_index_is_one_clear_line(tmp_path: Path) -> None:
+    for command in (["info"], ["verify"], ["search", "x"], ["bench"], ["delete", "x"]):
+        with pytest.raises(UserError, match="no index at"):
+            run(command[0], tmp_path / "none", *command[1:])
+        assert not (tmp_path / "none").exists()
