@@ -6,7 +6,9 @@
 Both systems are the modules of preset `submission-7b`. Dense: every visual token, the question
 and all K passages in the prompt. SKIP: a draft first; where it does not convince, prune, verify,
 encode the kept passages, fuse, and decode from the fused tokens, with the kept passages as text
-behind them or without. Retrieval runs on the CPU for both and is not timed here.
+behind them or without. Not timed: retrieval, which runs on the CPU for both, and of SKIP the
+budget controller, k-means and region queries (their FLOPs are counted). Throughput is derived:
+the part of a batch that goes on is taken to cost its share of a whole batch's time.
 Weights do not change what is computed, except whether the decoder agrees with a draft: both
 outcomes are timed, and means are given for none and for all agreeing.
 """
