@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from skipqa import __version__
-from skipqa.cli import ask, costs, demo, index, report, score, setup, theory
+from skipqa.cli import ask, bench, costs, demo, index, report, score, setup, theory
 from skipqa.cli.console import print_json
 from skipqa.errors import UserError
 
@@ -28,6 +28,7 @@ app.add_typer(index.app, name="index")
 app.command("score")(score.score)
 app.command("costs")(costs.costs)
 app.command("theory")(theory.theory)
+app.add_typer(bench.bench, name="bench")
 app.command("report")(report.report)
 
 
