@@ -295,7 +295,7 @@ def flops(config: FusionConfig, edges_VK: Tensor, lengths: Sequence[int]) -> int
     num_tokens, num_passages = edges_VK.shape
     d, p = config.width, config.passage_width
     inner = config.heads * (config.head_width or d // config.heads)
-    words_K = torch.as_tensor(lengths, dtype=torch.long)
+    words_K = torch.as_tensor(lengths, dtype=torch.long, device=edges_VK.device)
     rows, read = int(edges_VK.any(1).sum()), int((edges_VK.any(0) * words_K).sum())
     edge_words = int((edges_VK.sum(0) * words_K).sum())
     choose = (num_tokens * d + num_passages * p + num_tokens * num_passages) * config.edge_width
