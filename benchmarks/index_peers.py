@@ -187,7 +187,6 @@ def measure(engine: str, passages: int, num_queries: int, folder: Path) -> dict[
             result["build_seconds"] = round(time.perf_counter() - started, 1)
             size = sum(f.stat().st_size for f in (folder / "i").rglob("*") if f.is_file())
             result["bytes_a_passage"] = round(size / passages)
-            result["resident_mb"] = round((_resident() - resident_before) / 1e6)
             continue
         if points and points[-1]["recall_at_4"] >= ENOUGH and name != "default":
             continue
@@ -210,6 +209,7 @@ def measure(engine: str, passages: int, num_queries: int, folder: Path) -> dict[
                 "8_region_queries_ms": percentiles(regions),
             }
         )
+    result["resident_mb_after_queries"] = round((_resident() - resident_before) / 1e6)
     result["points"] = points
     result["load"] = [round(value, 1) for value in os.getloadavg()]
     return result
