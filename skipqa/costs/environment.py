@@ -23,9 +23,14 @@ def describe() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: version for name in PACKAGES if (version := _version(name))},
         "commit": _commit(),
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": " ".join(_without_machine_path(word) for word in sys.argv),
         "date": datetime.date.today().isoformat(),
     }
+
+
+def _without_machine_path(word: str) -> str:
+    """A path of this machine means nothing on another; its last name does."""
+    return Path(word).name if word.startswith("/") else word
 
 
 def write_results(results: Any, subject: str, folder: Path) -> Path:

@@ -30,17 +30,62 @@ def bipartite_attention(
     visits = _visits(edges_BVK, lengths_BK)
     if not visits:
         return q_BVHD * 0.0
-    logits = _edge_logits(q_THD, k_NHD, visits, bias_BVK, scale)
-    lse = [logits_HEL.logsumexp(-1).T for logits_HEL in logits]
-    share = _edge_share(lse, visits, q_THD.shape[0])
+    inputs = [x for x in (q_BVHD, k_NHD, v_NHD, bias_BVK) if x is not None]
+    learns = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
+    attend = _differentiable_partials if learns or q_BVHD.is_cuda else _fused_partials
+    partials, lse = attend(q_THD, k_NHD, v_NHD, visits, bias_BVK, scale)
     out_THD = torch.zeros_like(q_THD)
-    for visit, logits_HEL, share_EH in zip(visits, logits, share, strict=True):
-        # [H, E, L] @ [H, L, D]
-        partial_HED = logits_HEL.softmax(-1) @ v_NHD[visit.start : visit.stop].transpose(0, 1)
-        out_THD = out_THD.index_add(
-            0, visit.rows, partial_HED.transpose(0, 1) * share_EH[:, :, None]
-        )
+    for visit, partial_EHD, share_EH in zip(
+        visits, partials, _edge_share(lse, visits, q_THD.shape[0]), strict=True
+    ):
+        out_THD.index_add_(0, visit.rows, partial_EHD * share_EH[:, :, None])
     return out_THD.view_as(q_BVHD)
+
+
+def _differentiable_partials(
+    q_THD: Tensor,
+    k_NHD: Tensor,
+    v_NHD: Tensor,
+    visits: list[_Visit],
+    bias_BVK: Tensor | None,
+    scale: float,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """For each visited passage its rows' attention [E, H, D] and log-sum-exp [E, H]."""
+    logits = _edge_logits(q_THD, k_NHD, visits, bias_BVK, scale)
+    partials = [
+        (x_HEL.softmax(-1) @ v_NHD[visit.start : visit.stop].transpose(0, 1)).transpose(0, 1)
+        for visit, x_HEL in zip(visits, logits, strict=True)
+    ]
+    return partials, [x_HEL.logsumexp(-1).T for x_HEL in logits]
+
+
+def _fused_partials(
+    q_THD: Tensor,
+    k_NHD: Tensor,
+    v_NHD: Tensor,
+    visits: list[_Visit],
+    bias_BVK: Tensor | None,
+    scale: float,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The same by torch's fused CPU kernel, which also returns the log-sum-exp. An edge's bias is
+    one number for the whole passage: it moves the log-sum-exp and nothing else."""
+    # The kernel wants the last dimension dense, which an expanded tensor's is not.
+    q_THD, k_NHD, v_NHD = (
+        x if x.stride(-1) == 1 else x.contiguous() for x in (q_THD, k_NHD, v_NHD)
+    )
+    partials, lse = [], []
+    for visit in visits:
+        inside = slice(visit.start, visit.stop)
+        out_1HED, lse_1HE = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            *(x.transpose(0, 1)[None] for x in (q_THD[visit.rows], k_NHD[inside], v_NHD[inside])),
+            scale=scale,
+        )
+        lse_EH = lse_1HE[0].T
+        if bias_BVK is not None:
+            lse_EH = lse_EH + bias_BVK.flatten(0, 1)[visit.rows, visit.passage, None]
+        partials.append(out_1HED[0].transpose(0, 1))
+        lse.append(lse_EH.to(q_THD.dtype))
+    return partials, lse
 
 
 def edge_mass(
