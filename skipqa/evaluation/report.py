@@ -167,6 +167,71 @@ def _verifying(results: Results) -> str:
     return table(header, rows) + "\n" + note + source(results)
 
 
+def _kernels(results: Results) -> str:
+    found = results["results"]
+    rows = []
+    for order in ("project", "absorb"):
+        for passages in (6, 16):
+            cells = {
+                layer["batch"]: f"{layer['times_faster']:.1f}x"
+                for layer in found["layers"]
+                if layer["order"] == order and layer["passages"] == passages
+            }
+            rows.append([f"fusion layer, K' = {passages}, {order}", *cells.values()])
+    for tokens in (64, 576):
+        for density in (0.05, 0.1, 0.25):
+            cells = {
+                point["batch"]: f"{point['times_faster']:.2f}x"
+                for point in found["attention"]
+                if point["tokens"] == tokens and point["density"] == density
+            }
+            rows.append([f"attention alone, V' = {tokens}, {density:.0%} edges", *cells.values()])
+    backward = {b["batch"]: f"{b['times_faster']:.2f}x" for b in found["backward"]}
+    rows.append(["backward, V' = 576, 10% edges", backward.get(1, ""), backward[8], backward[32]])
+    header = ["faster than dense attention", "batch 1", "batch 8", "batch 32"]
+    return table(header, rows) + "\n" + source(results)
+
+
+def _pathway(results: Results) -> str:
+    found = results["results"]["summary"]
+    rate = str(results["results"]["load"]["draft_rate"])
+    rows = []
+    for name in ("skip fused", "skip read"):
+        latency = found["latency_ms"][name][rate]
+        rows.append(
+            [
+                name,
+                f"{latency['mean']:.1f}",
+                f"{latency['times_faster']:.2f}x",
+                f"{found['throughput'][f'batch 8, {name}']['times_more']:.2f}x",
+                f"{found['flops'][name]['times_fewer']:.2f}x",
+                f"{found['kv_cache'][name]['saved']:.0%}",
+            ]
+        )
+    header = [
+        "7B shapes",
+        "mean ms",
+        "faster",
+        "throughput, batch 8",
+        "fewer FLOPs",
+        "KV cache saved",
+    ]
+    note = (
+        f"\nDense: {found['dense_ms']:.1f} ms a question. Fast-path rate {rate} is the paper's, an "
+        "input here; `fused` gives the decoder fused tokens only, `read` the passages too.\n"
+    )
+    return table(header, rows) + "\n" + note + source(results).lstrip()
+
+
+def _routing_overhead(results: Results) -> str:
+    rows = [
+        [name, f"{run['total_ms']:.0f}", f"{run['routing_ms']:.1f}", f"{run['share']:.2%}"]
+        for name, run in results["results"].items()
+    ]
+    header = ["components", "question, ms", "routing, ms", "share"]
+    return table(header, rows) + "\n" + source(results)
+
+
 BLOCKS: dict[str, Callable[[Results], str]] = {
     "ask": _ask,
     "class-gloss": _class_gloss,
@@ -174,4 +239,7 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "saliency-boxes": _saliency_boxes,
     "reading": _reading,
     "verifying": _verifying,
+    "kernels": _kernels,
+    "pathway": _pathway,
+    "routing-overhead": _routing_overhead,
 }

@@ -1,0 +1,105 @@
+"""Trained components in the pipeline: both variants, any subset, and refusal of a wrong one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import torch
+
+from skipqa import components
+from skipqa.components import Components
+from skipqa.errors import UserError
+from skipqa.nn.budget import (
+    BudgetController,
+    DifficultyBudgetConfig,
+    DiscreteBudgetConfig,
+    build_budget,
+)
+from skipqa.nn.drafter import Drafter, DrafterConfig
+from skipqa.nn.fusion import FusionConfig, build_fusion
+from skipqa.nn.region_query import RegionQueryConfig, build_region_query
+from skipqa.nn.saliency import SaliencyConfig, build_saliency
+from skipqa.nn.verifier import Verifier, VerifierConfig
+from skipqa.pipeline import Pipeline
+
+WIDTH, HEADS, FEATURES, TOKENS = 384, 12, 1_280, 576
+QUESTION = "How is this drink brewed?"
+Variant = Literal["A", "B"]
+
+
+def controller(variant: Variant) -> BudgetController:
+    kind = DiscreteBudgetConfig if variant == "A" else DifficultyBudgetConfig
+    return build_budget(kind(WIDTH, WIDTH))
+
+
+def untrained(variant: Variant) -> Components:
+    torch.manual_seed(2026)
+    drafter = DrafterConfig(TOKENS, FEATURES, WIDTH, ("yes", "no"), width=32, layers=1, ffn=64)
+    return Components(
+        drafter=Drafter(drafter).eval(),
+        budget=controller(variant),
+        saliency=build_saliency(SaliencyConfig(WIDTH, variant)),
+        region_query=build_region_query(RegionQueryConfig(WIDTH, WIDTH)),
+        verifier=Verifier(VerifierConfig(WIDTH, WIDTH)),
+        fusion=build_fusion(FusionConfig(WIDTH, WIDTH, HEADS, variant)).requires_grad_(False),
+    )
+
+
+def with_components(pipeline: Pipeline, made: Components) -> Pipeline:
+    return Pipeline(pipeline.backbone, pipeline.index, pipeline.config, made)
+
+
+@pytest.mark.parametrize("variant", ["A", "B"])
+def test_a_folder_of_components_answers_like_those_in_memory(
+    pipeline: Pipeline, photo: Path, tmp_path: Path, variant: Variant
+) -> None:
+    made = untrained(variant)
+    components.save(made, tmp_path, preset="pocket")
+    read = components.load(tmp_path, preset="pocket")
+    one, other = (
+        with_components(pipeline, c).answer(photo, QUESTION, fast_path=False) for c in (made, read)
+    )
+    assert one.text == other.text
+    assert one.evidence == other.evidence
+    kept = one.trace["prune"].result
+    assert len(kept.positions) == one.trace["budget"].result.tokens
+    assert one.trace["fuse"].flops > 0
+    assert one.trace["draft"].flops > 0
+
+
+def test_easy_questions_are_not_looked_up(pipeline: Pipeline, photo: Path) -> None:
+    """SKIP-NR: a difficulty below 0.15 closes retrieval, and the decoder answers alone."""
+    easy = controller("B")
+    with torch.no_grad():
+        easy.difficulty.weight.zero_()
+        easy.difficulty.bias.fill_(-4.0)
+    answer = with_components(pipeline, Components(budget=easy)).answer(photo, QUESTION)
+    assert answer.trace["budget"].result.passages == 0
+    assert answer.evidence == ()
+    assert answer.trace["fuse"].kept == 0
+    assert answer.text
+
+
+def test_a_confident_drafter_takes_the_fast_path(pipeline: Pipeline, photo: Path) -> None:
+    made = untrained("A")
+    assert made.drafter is not None
+    with torch.no_grad():
+        made.drafter.to_answers.weight.zero_()
+        made.drafter.to_answers.bias.copy_(torch.tensor([9.0, 0.0]))
+    answer = with_components(pipeline, made).answer(photo, QUESTION)
+    assert (answer.text, answer.route) == ("yes", "draft")
+
+
+def test_another_presets_components_are_refused(tmp_path: Path) -> None:
+    components.save(Components(verifier=Verifier(VerifierConfig(8, 8))), tmp_path, preset="pocket")
+    with pytest.raises(UserError, match="trained for preset 'pocket' and cannot serve"):
+        components.load(tmp_path, preset="submission-7b")
+
+
+def test_an_empty_or_missing_folder_says_so(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds none of"):
+        components.load(tmp_path, preset="pocket")
+    with pytest.raises(UserError, match="no folder of components"):
+        components.load(tmp_path / "nowhere", preset="pocket")
