@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,7 +41,9 @@ class LocalEngine:
 
     def search(self, queries: Sequence[SparseVector], k: int) -> list[list[Hit]]:
         hits: list[list[Hit]] = []
-        effort = Effort(self.effort.postings, max(self.effort.candidates, k))
+        effort = self.effort
+        if k > effort.candidates:
+            effort = replace(effort, candidates=k)
         for start in range(0, len(queries), BATCH):
             batch = queries[start : start + BATCH]
             found = [
