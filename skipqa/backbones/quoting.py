@@ -6,11 +6,12 @@ starts and ends at word boundaries. It knows nothing of the model whose choice i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 
 from tokenizers import Tokenizer
 
-WORD_START = "Ġ"  # how a byte-level vocabulary writes a leading space
+WORD = re.compile(r"\w+")
 
 
 class SpanConstraint:
@@ -25,32 +26,30 @@ class SpanConstraint:
     ) -> None:
         """A span does not start with a word of `avoid`: those that the question already has."""
         self._stop = set(stop)
-        self._tokens: list[int] = []
-        self._starts_word: list[bool] = []  # of each token, and true behind each text
+        self._tokens: list[int] = []  # of all texts, each ended by -1
+        self._boundary: list[bool] = []  # whether a word can end before the token
         self._places: list[int] = []  # where the next token of the span may stand
+        self._started = False
         avoided = {word.lower() for word in avoid}
         for text in texts:
-            encoding = tokenizer.encode(" " + text)
-            first = len(self._tokens)
-            self._tokens += [*encoding.ids, -1]
-            self._starts_word += [not t[0].isalnum() or t[0] == WORD_START for t in encoding.tokens]
-            self._starts_word.append(True)
-            for offset, token in enumerate(encoding.tokens):
-                word = token.removeprefix(WORD_START)
-                starts = token.startswith(WORD_START) and word[:1].isalnum()
-                if starts and self._word_at(encoding.tokens, offset).lower() not in avoided:
-                    self._places.append(first + offset)
-        self._started = False
+            self._add(" " + text, tokenizer, avoided)
 
-    @staticmethod
-    def _word_at(tokens: Sequence[str], offset: int) -> str:
-        """The whole word whose first token is at `offset`."""
-        word = tokens[offset].removeprefix(WORD_START)
-        for token in tokens[offset + 1 :]:
-            if not token[0].isalnum() or token[0] == WORD_START:
-                break
-            word += token
-        return word
+    def _add(self, text: str, tokenizer: Tokenizer, avoided: Collection[str]) -> None:
+        encoding = tokenizer.encode(text)
+        words = {match.start(): match[0].lower() for match in WORD.finditer(text)}
+        before = -1
+        for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
+            # A token brings the space before its word along.
+            start += len(text[start:end]) - len(text[start:end].lstrip())
+            word = words.get(start) if start > before else None  # else a byte inside a character
+            if word is not None and word not in avoided and text[start - 1].isspace():
+                self._places.append(len(self._tokens))
+            inside = start <= before or (WORD.match(text, start) and start not in words)
+            self._tokens.append(token)
+            self._boundary.append(not inside)
+            before = start
+        self._tokens.append(-1)
+        self._boundary.append(True)
 
     def __bool__(self) -> bool:
         """Whether there is anything to quote."""
@@ -58,10 +57,17 @@ class SpanConstraint:
 
     def allowed(self) -> list[int]:
         following = {self._tokens[place] for place in self._places} - {-1}
-        if self._started and any(self._starts_word[place] for place in self._places):
+        if self._started and any(self._boundary[place] for place in self._places):
             following |= self._stop
         return sorted(following)
 
     def advance(self, token: int) -> None:
         self._started = True
         self._places = [place + 1 for place in self._places if self._tokens[place] == token]
+
+    def likely(self) -> list[int]:
+        """The rest of the first text that the span so far occurs in."""
+        if not self._started or not self._places:
+            return []
+        start = self._places[0]
+        return self._tokens[start : self._tokens.index(-1, start)]
