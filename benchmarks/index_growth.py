@@ -126,7 +126,7 @@ def main() -> None:
         return
     known: dict[str, Any] = {}
     if args.results and args.results.exists():
-        known = json.loads(args.results.read_text())["sizes"]
+        known = json.loads(args.results.read_text())["results"]["sizes"]
     for passages in args.passages:
         command = [sys.executable, __file__, "--one", "--folder", str(args.folder)]
         command += ["--passages", str(passages), "--queries", str(args.queries)]
@@ -135,9 +135,10 @@ def main() -> None:
         known[str(passages)] = {**known.get(str(passages), {}), **fresh}
         print(json.dumps(fresh))
         largest = known[max(known, key=int)]
-        results = {**describe(), "sizes": known, "109 million": projection(largest)}
+        results = {"sizes": known, "109 million": projection(largest)}
         if args.results:
-            args.results.write_text(json.dumps(results, indent=2) + "\n")
+            body = {**describe(), "results": results}
+            args.results.write_text(json.dumps(body, indent=2) + "\n")
     print(results["109 million"]["arithmetic"])
 
 

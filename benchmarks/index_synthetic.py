@@ -77,9 +77,11 @@ class Synthetic:
             np.concatenate([block.weights for block in blocks])[:stop],
         )
 
-    def queries(self, count: int, among: int) -> list[SparseVector]:
-        """Each is made from one of the first `among` rows, out of sixteen blocks of them."""
-        rng = np.random.default_rng([self.seed, 2])
+    def queries(self, count: int, among: int, draw: int = 1) -> list[SparseVector]:
+        """Each is made from one of the first `among` rows, out of sixteen blocks of them.
+
+        The default effort of search was chosen with another draw in view."""
+        rng = np.random.default_rng([self.seed, 2, draw])
         blocks = {int(n): self.block(int(n)) for n in rng.integers(0, among // BLOCK + 1, 16)}
         made: list[SparseVector] = []
         while len(made) < count:

@@ -232,6 +232,86 @@ def _routing_overhead(results: Results) -> str:
     return table(header, rows) + "\n" + source(results)
 
 
+def _index_recall(results: Results) -> str:
+    found = results["results"]
+    rows = []
+    for corpus in ("default corpus", "clustered synthetic"):
+        for engine in ("local", "compiled"):
+            point = found[corpus][engine]
+            rows.append(
+                [
+                    corpus,
+                    f"`{engine}:`",
+                    f"{found[corpus]['passages']:,}",
+                    f"{point['recall_at_4']:.3f}",
+                    f"{point['8_region_queries_ms']['p50']:.1f}",
+                    f"{point['8_region_queries_ms']['p99']:.1f}",
+                ]
+            )
+    header = ["corpus", "engine", "passages", "recall@4", "8 region queries, ms", "p99"]
+    known = found["known items"]
+    note = (
+        f"\nThe default corpus was built in {found['default corpus']['build_seconds']} s. "
+        f"Known items (six words of a passage, is it among the four best): lexical impacts "
+        f"{known['lexical impacts']}, Okapi BM25 {known['okapi bm25']}.\n"
+    )
+    return table(header, rows) + "\n" + note + source(results).lstrip()
+
+
+def _index_peers(results: Results) -> str:
+    rows = []
+    for name, engine in results["engines"].items():
+        points = [p for p in engine["points"] if p["recall_at_4"] >= 0.95]
+        best = min(points, key=lambda p: p["8_region_queries_ms"]["p50"])
+        one, eight = best["one_query_ms"], best["8_region_queries_ms"]
+        rows.append(
+            [
+                name,
+                f"{best['recall_at_4']:.3f}",
+                f"{one['p50']:.3g} / {one['p99']:.3g}",
+                f"{eight['p50']:.3g} / {eight['p99']:.3g}",
+                f"{engine['build_seconds']:.3g}",
+                f"{engine['bytes_a_passage']:,}",
+                f"{engine['resident_mb_after_queries']:,}",
+            ]
+        )
+    header = [
+        *("engine", "recall@4", "one query, ms p50 / p99", "8 region queries, ms p50 / p99"),
+        *("build, s", "bytes a passage", "resident, MB"),
+    ]
+    return table(header, rows) + "\n" + source(results)
+
+
+def _index_growth(results: Results) -> str:
+    found = results["results"]
+    rows = [
+        [
+            f"{size['passages']:,}",
+            f"{size['local']['recall_at_4']:.3f}",
+            f"{size['local']['8_region_queries_ms']['p50']:.1f}",
+            f"{size['compiled']['8_region_queries_ms']['p50']:.1f}",
+            f"{size['search_bytes_a_passage']:.0f}",
+            f"{size['resident_gb_after_queries']}",
+            f"{size['resident_gb_after_reading_every_vector']}",
+        ]
+        for size in sorted(found["sizes"].values(), key=lambda size: size["passages"])
+    ]
+    header = [
+        *("passages", "recall@4", "8 region queries, `local:`, ms", "`compiled:`, ms"),
+        *("bytes a passage to search", "resident, GB", "after reading every vector, GB"),
+    ]
+    note = f"\n109 million passages: {found['109 million']['arithmetic']}.\n"
+    return table(header, rows) + "\n" + note + source(results).lstrip()
+
+
+def _index_kill(results: Results) -> str:
+    kills = ", ".join(f"{o['kills']} in {name}" for name, o in results["operations"].items())
+    return (
+        f"{results['kills']} times `kill -9` at random moments ({kills}): {results['failures']} "
+        f"failures.\n" + source(results)
+    )
+
+
 BLOCKS: dict[str, Callable[[Results], str]] = {
     "ask": _ask,
     "class-gloss": _class_gloss,
@@ -242,4 +322,8 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "kernels": _kernels,
     "pathway": _pathway,
     "routing-overhead": _routing_overhead,
+    "index-recall": _index_recall,
+    "index-peers": _index_peers,
+    "index-growth": _index_growth,
+    "index-kill": _index_kill,
 }

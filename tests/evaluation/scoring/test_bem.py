@@ -35,7 +35,7 @@ def test_inputs_follow_the_official_order(folder: Path, monkeypatch: pytest.Monk
     scorer = bem.load(folder)
     assert evqa.score("What?", "DOGS", ["a dog"], "automatic", scorer) == 1.0
     ids = [VOCABULARY[token] for token in seen[0]["input_ids"][0]]
-    sentence = "[CLS] dog ##s [SEP] a dog [SEP] what ? [SEP]".split()  # noqa: SIM905
+    sentence = "[CLS] dog ##s [SEP] a dog [SEP] what ? [SEP]".split()
     assert ids[:10] == sentence
     assert set(ids[10:]) == {"[PAD]"}
     assert seen[0]["segment_ids"][0][:11].tolist() == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 0]
