@@ -23,7 +23,7 @@ def describe() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: version for name in PACKAGES if (version := _version(name))},
         "commit": _commit(),
-        "command": " ".join(_without_machine_path(word) for word in sys.argv),
+        "command": " ".join([Path(sys.argv[0]).name, *map(_without_machine_path, sys.argv[1:])]),
         "date": datetime.date.today().isoformat(),
     }
 
