@@ -17,6 +17,7 @@ import torch
 from skipqa.backbones.concepts import Concept, Concepts
 from skipqa.config import RetrieveConfig
 from skipqa.knowledge import Index
+from skipqa.knowledge.vectors import sum_duplicates
 from skipqa.nn import region_query as phi
 from skipqa.nn.region_query import DenseRegionQuery, SparseRegionQuery
 from skipqa.trace import StageRecord
@@ -119,7 +120,4 @@ def _describe(concept: Concept) -> tuple[str, str]:
 def weighted_sum(parts: Sequence[tuple[float, SparseVector]]) -> SparseVector:
     terms = np.concatenate([vector.terms for _, vector in parts])
     weights = np.concatenate([np.float32(factor) * vector.weights for factor, vector in parts])
-    unique, inverse = np.unique(terms, return_inverse=True)
-    summed = np.bincount(inverse, weights=weights, minlength=len(unique)).astype(np.float32)
-    positive = summed > 0
-    return SparseVector(unique[positive].astype(np.int32), summed[positive])
+    return sum_duplicates(terms, weights)
