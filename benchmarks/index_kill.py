@@ -164,7 +164,7 @@ def main() -> None:
     if args.results:
         from skipqa.costs.environment import describe
 
-        args.results.write_text(json.dumps({**describe(), **results}, indent=2) + "\n")
+        args.results.write_text(json.dumps({**describe(), "results": results}, indent=2) + "\n")
     print(json.dumps(results))
 
 

@@ -242,8 +242,8 @@ def main() -> None:
         print(engine, json.dumps(results[engine]), flush=True)
     if args.results:
         peers = {n: version(n) for n in ("pyseismic-lsr", "pymilvus", "milvus-lite", "scipy")}
-        header = {**describe(), "peers": peers, "passages": args.passages}
-        args.results.write_text(json.dumps({**header, "engines": results}, indent=2) + "\n")
+        found = {"peers": peers, "passages": args.passages, "engines": results}
+        args.results.write_text(json.dumps({**describe(), "results": found}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

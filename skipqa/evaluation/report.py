@@ -260,7 +260,7 @@ def _index_recall(results: Results) -> str:
 
 def _index_peers(results: Results) -> str:
     rows = []
-    for name, engine in results["engines"].items():
+    for name, engine in results["results"]["engines"].items():
         points = [p for p in engine["points"] if p["recall_at_4"] >= 0.95]
         best = min(points, key=lambda p: p["8_region_queries_ms"]["p50"])
         one, eight = best["one_query_ms"], best["8_region_queries_ms"]
@@ -305,11 +305,10 @@ def _index_growth(results: Results) -> str:
 
 
 def _index_kill(results: Results) -> str:
-    kills = ", ".join(f"{o['kills']} in {name}" for name, o in results["operations"].items())
-    return (
-        f"{results['kills']} times `kill -9` at random moments ({kills}): {results['failures']} "
-        f"failures.\n" + source(results)
-    )
+    found = results["results"]
+    kills = ", ".join(f"{o['kills']} in {name}" for name, o in found["operations"].items())
+    said = f"{found['kills']} times `kill -9` at random moments ({kills}): "
+    return f"{said}{found['failures']} failures.\n" + source(results)
 
 
 BLOCKS: dict[str, Callable[[Results], str]] = {

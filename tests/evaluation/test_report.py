@@ -31,6 +31,11 @@ DIFFERENCE = {"difference": -0.02, "low": -0.05, "high": 0.01, "p_value": 0.2, "
 ENCODED = {"scales": [256, 512], "locality": 0.5, "relevance": "cosine"}
 LOOKED = ENCODED | {"all": interval(0.4), "small": interval(0.3), "less": DIFFERENCE}
 
+SYSTEMS = ("skip fused", "skip read")
+TIMES = {"p50": 2.0, "p99": 3.0}
+POINT = {"recall_at_4": 0.99, "8_region_queries_ms": TIMES}
+SEARCHED = {"passages": 1_500, "local": POINT, "compiled": POINT}
+
 # block: results, and a line that must be made of them
 MADE: dict[str, tuple[dict[str, Any], str]] = {
     "ask": (
@@ -74,6 +79,82 @@ MADE: dict[str, tuple[dict[str, Any], str]] = {
             ],
         },
         "| 2 | 80.0 (70 to 90) | 90.0 (80 to 100) |",
+    ),
+    "kernels": (
+        {
+            "layers": [
+                {"batch": b, "order": order, "passages": k, "times_faster": k + b / 10}
+                for b in (1, 8)
+                for order in ("project", "absorb")
+                for k in (6, 16)
+            ],
+            "attention": [
+                {"batch": b, "tokens": t, "density": d, "times_faster": 1 + d}
+                for b in (1, 8)
+                for t in (64, 576)
+                for d in (0.05, 0.1, 0.25)
+            ],
+            "backward": [{"batch": b, "times_faster": 1.5} for b in (8, 32)],
+        },
+        "| fusion layer, K' = 6, project | 6.1x | 6.8x |",
+    ),
+    "pathway": (
+        {
+            "load": {"draft_rate": 0.5},
+            "summary": {
+                "dense_ms": 80.0,
+                "latency_ms": {
+                    key: {"0.5": {"mean": 20.0, "times_faster": 4.0}} for key in SYSTEMS
+                },
+                "throughput": {f"batch 8, {name}": {"times_more": 3.0} for name in SYSTEMS},
+                "flops": {key: {"times_fewer": 5.0} for key in SYSTEMS},
+                "kv_cache": {key: {"saved": 0.625} for key in SYSTEMS},
+            },
+        },
+        "| skip fused | 20.0 | 4.00x | 3.00x | 5.00x | 62% |",
+    ),
+    "routing-overhead": (
+        {"A": {"total_ms": 800.0, "routing_ms": 8.0, "share": 0.01}},
+        "| A | 800 | 8.0 | 1.00% |",
+    ),
+    "index-recall": (
+        {
+            "default corpus": {"build_seconds": 12, **SEARCHED},
+            "clustered synthetic": SEARCHED,
+            "known items": {"lexical impacts": 0.9, "okapi bm25": 0.8},
+        },
+        "| default corpus | `local:` | 1,500 | 0.990 | 2.0 | 3.0 |",
+    ),
+    "index-peers": (
+        {
+            "engines": {
+                "Sorter": {
+                    "build_seconds": 5.0,
+                    "bytes_a_passage": 1_234,
+                    "resident_mb_after_queries": 56,
+                    "points": [POINT | {"recall_at_4": 0.90}, POINT | {"one_query_ms": TIMES}],
+                }
+            }
+        },
+        "| Sorter | 0.990 | 2 / 3 | 2 / 3 | 5 | 1,234 | 56 |",
+    ),
+    "index-growth": (
+        {
+            "sizes": {
+                "1500": {
+                    "search_bytes_a_passage": 800.0,
+                    "resident_gb_after_queries": 0.5,
+                    "resident_gb_after_reading_every_vector": 0.7,
+                    **SEARCHED,
+                }
+            },
+            "109 million": {"arithmetic": "one and one is two"},
+        },
+        "| 1,500 | 0.990 | 2.0 | 2.0 | 800 | 0.5 | 0.7 |",
+    ),
+    "index-kill": (
+        {"kills": 3, "failures": 1, "operations": {"build": {"kills": 2}, "add": {"kills": 1}}},
+        "3 times `kill -9` at random moments (2 in build, 1 in add): 1 failures.",
     ),
 }
 
