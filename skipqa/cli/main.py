@@ -10,6 +10,7 @@ import typer
 
 from skipqa import __version__
 from skipqa.cli import ask, bench, costs, demo, index, report, score, setup, theory
+from skipqa.cli import eval as evaluation
 from skipqa.cli.console import print_json
 from skipqa.errors import UserError
 
@@ -25,6 +26,7 @@ app.command("ask")(ask.ask)
 app.command("setup")(setup.setup)
 app.command("demo")(demo.demo)
 app.add_typer(index.app, name="index")
+app.add_typer(evaluation.app, name="eval")
 app.command("score")(score.score)
 app.command("costs")(costs.costs)
 app.command("theory")(theory.theory)
