@@ -59,7 +59,8 @@ def open_image(source: Path | str | IO[bytes] | Image.Image) -> Image.Image:
 
 def _to_rgb(image: Image.Image) -> Image.Image:
     assert not ImageFile.LOAD_TRUNCATED_IMAGES, "a cut file must be an error, not grey pixels"
-    image.seek(0) if getattr(image, "is_animated", False) else None
+    if getattr(image, "is_animated", False):
+        image.seek(0)
     image.load()
     image = ImageOps.exif_transpose(image)
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):

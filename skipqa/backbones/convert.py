@@ -28,6 +28,19 @@ if TYPE_CHECKING:  # read only when something is converted
 # Part of every converted folder's name: raise it when what a converter writes changes.
 FORMAT = 1
 
+# GGUF's names of a layer's weights, and the Hub's
+_GGUF = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+
 
 def converted(asset: assets.Asset, report: Report, write: Callable[[Path, Path], None]) -> Path:
     """The folder made from an asset: `write(source, target)` fills it the first time."""
@@ -93,25 +106,19 @@ def _decoder_weights(reader: GGUFReader) -> dict[str, Tensor]:
         weight = weight.view(heads, rows // heads // 2, 2, columns)
         return weight.transpose(1, 2).reshape(rows, columns)
 
-    renamed = {
-        "embedding.weight": state["token_embd.weight"],
-        "norm.weight": state["output_norm.weight"],
+    hub = {
+        "model.embed_tokens.weight": state["token_embd.weight"],
+        "model.norm.weight": state["output_norm.weight"],
     }
     for i in range(config.layers):
-        theirs, ours = f"blk.{i}.", f"layers.{i}."
-        q = pair_halves(state[f"{theirs}attn_q.weight"], config.heads)
-        k = pair_halves(state[f"{theirs}attn_k.weight"], config.kv_heads)
-        renamed |= {
-            f"{ours}attention_norm.weight": state[f"{theirs}attn_norm.weight"],
-            f"{ours}qkv.weight": torch.cat([q, k, state[f"{theirs}attn_v.weight"]]),
-            f"{ours}out.weight": state[f"{theirs}attn_output.weight"],
-            f"{ours}ffn_norm.weight": state[f"{theirs}ffn_norm.weight"],
-            f"{ours}gate_up.weight": torch.cat(
-                [state[f"{theirs}ffn_gate.weight"], state[f"{theirs}ffn_up.weight"]]
-            ),
-            f"{ours}down.weight": state[f"{theirs}ffn_down.weight"],
+        theirs, layer = f"blk.{i}.", f"model.layers.{i}."
+        hub |= {
+            f"{layer}{new}.weight": state[f"{theirs}{old}.weight"] for old, new in _GGUF.items()
         }
-    return renamed
+        for projection, heads in (("q", config.heads), ("k", config.kv_heads)):
+            name = f"{layer}self_attn.{projection}_proj.weight"
+            hub[name] = pair_halves(hub[name], heads)
+    return llama.from_hub_names(hub, config)
 
 
 def _decoder_tokenizer(reader: GGUFReader) -> Tokenizer:

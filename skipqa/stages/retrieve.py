@@ -9,7 +9,8 @@ scores its passages higher than one that is not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -50,7 +51,9 @@ def retrieve(
         record.result = Retrieved((), 0, 0)
         return record.result
     if learned is None:
-        queries = [region_query(region, question, concepts, index, config) for region in regions]
+        # Regions of one picture share the question and most concepts: each text is encoded once.
+        encode = functools.cache(index.encoder.encode_query)
+        queries = [region_query(region, question, concepts, encode, config) for region in regions]
         hits = index.search(queries, config.per_region)
     else:
         assert tokens is not None
@@ -101,14 +104,14 @@ def region_query(
     region: Region,
     question: Question,
     concepts: Concepts,
-    index: Index,
+    encode: Callable[[str], SparseVector],
     config: RetrieveConfig,
 ) -> SparseVector:
-    parts = [(config.question_weight, index.encoder.encode_query(" ".join(question.words)))]
+    parts = [(config.question_weight, encode(" ".join(question.words)))]
     for concept, share in region.concepts:
         names, definition = _describe(concepts[concept])
-        parts.append((share, index.encoder.encode_query(names)))
-        parts.append((share * config.definition_weight, index.encoder.encode_query(definition)))
+        parts.append((share, encode(names)))
+        parts.append((share * config.definition_weight, encode(definition)))
     return weighted_sum(parts)
 
 

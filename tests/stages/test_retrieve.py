@@ -84,7 +84,9 @@ def cup(pipeline: Pipeline) -> Region:
 
 def test_a_region_asks_for_what_it_shows_and_what_is_asked(pipeline: Pipeline, cup: Region) -> None:
     index, concepts = pipeline.index, pipeline.backbone.concepts
-    query = region_query(cup, question("…", "pressure"), concepts, index, RetrieveConfig())
+    query = region_query(
+        cup, question("…", "pressure"), concepts, index.encoder.encode_query, RetrieveConfig()
+    )
     asked_for = {index.encoder.tokenizer.id_to_token(int(term)) for term in query.terms}
     assert {"cup", "coffee", "pressure"} <= asked_for
     found = index.search([query], 4)[0]

@@ -51,7 +51,7 @@ def _table() -> NDArray[np.float32]:
 
 
 @njit(cache=True, nogil=True)
-def _search(  # type: ignore[no-untyped-def]  # pragma: no cover
+def _search(  # type: ignore[no-untyped-def]
     q_offsets, q_terms, q_weights,
     run_offsets, run_impacts, run_lengths,
     list_offsets, list_rows,
@@ -127,7 +127,7 @@ def _search(  # type: ignore[no-untyped-def]  # pragma: no cover
 
 
 @njit(cache=True, nogil=True)
-def _choose_prefixes(  # type: ignore[no-untyped-def]  # pragma: no cover
+def _choose_prefixes(  # type: ignore[no-untyped-def]
     q_terms, q_weights, run_offsets, run_impacts, run_lengths,
     list_offsets, num_listed, budget, histogram, read,
 ):  # fmt: skip
@@ -168,12 +168,12 @@ def _choose_prefixes(  # type: ignore[no-untyped-def]  # pragma: no cover
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _step(contribution, largest):  # type: ignore[no-untyped-def]  # pragma: no cover
+def _step(contribution, largest):  # type: ignore[no-untyped-def]
     return THRESHOLDS - min(THRESHOLDS, int(contribution * (THRESHOLDS / largest)))
 
 
 @njit(cache=True, nogil=True)
-def _insert(seen, row):  # type: ignore[no-untyped-def]  # pragma: no cover
+def _insert(seen, row):  # type: ignore[no-untyped-def]
     """Open addressing; False where the row was there already."""
     mask = len(seen) - 1
     slot = (row * 0x9E3779B1 >> 7) & mask
@@ -186,7 +186,7 @@ def _insert(seen, row):  # type: ignore[no-untyped-def]  # pragma: no cover
 
 
 @njit(cache=True, nogil=True)
-def _grown(seen):  # type: ignore[no-untyped-def]  # pragma: no cover
+def _grown(seen):  # type: ignore[no-untyped-def]
     larger = np.full(2 * len(seen), -1, np.int64)
     for row in seen:
         if row >= 0:
@@ -195,7 +195,7 @@ def _grown(seen):  # type: ignore[no-untyped-def]  # pragma: no cover
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _keep(rows, scores, count, row, score):  # type: ignore[no-untyped-def]  # pragma: no cover
+def _keep(rows, scores, count, row, score):  # type: ignore[no-untyped-def]
     """Insertion into the k best: highest score first, then lowest row."""
     k = len(rows)
     if count == k and (score, -row) <= (scores[k - 1], -rows[k - 1]):
