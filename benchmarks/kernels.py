@@ -140,9 +140,6 @@ def check_layer() -> list[dict[str, Any]]:
             order: layer(*inputs, longest=LENGTH, order=order) for order in ("project", "absorb")
         }
         edges = orders["project"].edges
-        gate = F.logsigmoid(
-            (orders["project"].scores.double() - layer.threshold) / layer.temperature
-        )
 
         def heads(x: Tensor) -> Tensor:
             return x.unflatten(-1, (HEADS, HEAD_WIDTH))
@@ -151,7 +148,7 @@ def check_layer() -> list[dict[str, Any]]:
             x, p = tokens.to(dtype), passages.to(dtype)
             read = reference.bipartite_attention(
                 heads(layer.query(x)), heads(layer.key(p)), heads(layer.value(p)),
-                edges, lengths, gate.to(dtype), HEAD_WIDTH**-0.5,
+                edges, lengths, None, HEAD_WIDTH**-0.5,
             )  # fmt: skip
             return layer.out(read.flatten(2))
 

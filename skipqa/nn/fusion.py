@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from skipqa.ops.bipartite_attention import bipartite_attention, compatibility, select_edges
@@ -71,7 +70,6 @@ class Fusion(NamedTuple):
 
 class BipartiteFusion(nn.Module):
     config: FusionConfig  # of a layer that `build_fusion` made
-    temperature: Tensor
 
     def __init__(
         self,
@@ -97,8 +95,6 @@ class BipartiteFusion(nn.Module):
         # Starting at zero the layer starts as the identity; no bias, so that rows stay unchanged.
         self.out = nn.Linear(inner, width, bias=False)
         nn.init.zeros_(self.out.weight)
-        # Sharpness of the gate through which compatibilities and the threshold learn.
-        self.register_buffer("temperature", torch.tensor(0.1))
 
     def forward(
         self,
@@ -134,10 +130,7 @@ class BipartiteFusion(nn.Module):
             degree=self.rule.degree,
             lengths=lengths_BK,
         )
-        gate_BVK = F.logsigmoid((scores_BVK - self.threshold) / self.temperature)
-        fused_BVd = self._fuse(
-            tokens_BVd, passage_tokens, edges_BVK, lengths_BK, gate_BVK, longest, order
-        )
+        fused_BVd = self._fuse(tokens_BVd, passage_tokens, edges_BVK, lengths_BK, longest, order)
         found = Fusion(fused_BVd, edges_BVK, scores_BVK)
         return found if batched else Fusion(*(x[0] for x in found))
 
@@ -147,7 +140,6 @@ class BipartiteFusion(nn.Module):
         passages_Np: Tensor,
         edges_BVK: Tensor,
         lengths_BK: Tensor,
-        gate_BVK: Tensor,
         longest: int | None,
         order: Literal["auto", "project", "absorb"],
     ) -> Tensor:
@@ -166,7 +158,6 @@ class BipartiteFusion(nn.Module):
                 fused.Weights(*(x.weight for x in (self.query, self.key, self.value, self.out))),
                 edges_BVK,
                 lengths_BK,
-                gate_BVK,
                 self.heads,
                 1.0 / math.sqrt(self.head_width),
                 int(lengths_BK.max()) if longest is None else longest,
@@ -180,14 +171,13 @@ class BipartiteFusion(nn.Module):
                     passages_Np,
                     edges_BVK,
                     lengths_BK,
-                    gate_BVK,
                 ).flatten(2)
             )
         edges_BVK = edges_BVK & (lengths_BK > 0)[:, None, :]
         reads_BV = edges_BVK.any(-1)
         if not bool(reads_BV.any()):
             return tokens_BVd
-        read_RHD = attend(tokens_BVd, passages_Np, edges_BVK, lengths_BK, gate_BVK, reads_BV)
+        read_RHD = attend(tokens_BVd, passages_Np, edges_BVK, lengths_BK, reads_BV)
         fused_BVd = tokens_BVd.clone()
         fused_BVd[reads_BV] = tokens_BVd[reads_BV] + self.out(read_RHD.flatten(1))
         return fused_BVd
@@ -198,7 +188,6 @@ class BipartiteFusion(nn.Module):
         passages_Np: Tensor,
         edges_BVK: Tensor,
         lengths_BK: Tensor,
-        gate_BVK: Tensor,
         reads_BV: Tensor,
     ) -> Tensor:
         """Keys and values of the passages that are read; attention rows [R, H, D]."""
@@ -211,7 +200,7 @@ class BipartiteFusion(nn.Module):
         q_RHD = self._heads(self.query(tokens_BVd[reads_BV]))
         q_BVHD = q_RHD.new_zeros(*reads_BV.shape, *q_RHD.shape[1:])
         q_BVHD[reads_BV] = q_RHD
-        return self._attend(q_BVHD, passages_Np, edges_BVK, lengths_BK, gate_BVK)[reads_BV]
+        return self._attend(q_BVHD, passages_Np, edges_BVK, lengths_BK)[reads_BV]
 
     def _attend(
         self,
@@ -219,7 +208,6 @@ class BipartiteFusion(nn.Module):
         passages_Np: Tensor,
         edges_BVK: Tensor,
         lengths_BK: Tensor,
-        gate_BVK: Tensor,
     ) -> Tensor:
         return bipartite_attention(
             q_BVHD,
@@ -227,7 +215,6 @@ class BipartiteFusion(nn.Module):
             self._heads(self.value(passages_Np)),
             edges_BVK,
             lengths_BK,
-            edge_bias=gate_BVK,
         )
 
     def _heads(self, x: Tensor) -> Tensor:
@@ -239,7 +226,6 @@ class BipartiteFusion(nn.Module):
         passages_Np: Tensor,
         edges_BVK: Tensor,
         lengths_BK: Tensor,
-        gate_BVK: Tensor,
         reads_BV: Tensor,
     ) -> Tensor:
         """All heads attend to the passage tokens themselves: a head becomes one more token."""
@@ -255,7 +241,6 @@ class BipartiteFusion(nn.Module):
             shared_N1p,
             edges_BVK.repeat_interleave(self.heads, dim=1),
             lengths_BK,
-            edge_bias=gate_BVK.repeat_interleave(self.heads, dim=1),
             scale=1.0 / math.sqrt(self.head_width),
             backend="gather",
         ).view(query_BVHp.shape)

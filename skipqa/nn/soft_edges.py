@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from skipqa.nn.fusion import BipartiteFusion
@@ -73,9 +72,8 @@ def relaxed_fusion(
     heads = (layer.heads, layer.head_width)
     q = layer.query(tokens_Vd).unflatten(-1, heads)
     k, v = (project(passages_Np).unflatten(-1, heads) for project in (layer.key, layer.value))
-    own_gate = F.logsigmoid((scores - layer.threshold) / layer.temperature)
     everything = torch.ones_like(gates, dtype=torch.bool)
-    read = bipartite_attention(q, k, v, everything, lengths, edge_bias=edge_bias(gates) + own_gate)
+    read = bipartite_attention(q, k, v, everything, lengths, edge_bias=edge_bias(gates))
     return tokens_Vd + row_openness(gates)[:, None] * layer.out(read.flatten(1)), gates
 
 

@@ -80,12 +80,16 @@ def test_one_item_equals_a_batch_of_one():
     assert one.edges.shape == (6, 3)
 
 
-def test_everything_learns():
+CHOOSING = {"edge_token.weight", "edge_passage.weight", "threshold"}
+
+
+def test_an_open_edge_counts_fully():
+    """Eq. B.5 has no compatibility in it: choosing edges learns in the relaxed form alone."""
     fusion = layer(EdgeRule(threshold=True))
     fusion(*inputs()).tokens.square().sum().backward()
     for name, parameter in fusion.named_parameters():
-        assert parameter.grad is not None, name
-        assert parameter.grad.abs().sum() > 0, name
+        learns = parameter.grad is not None and parameter.grad.abs().sum() > 0
+        assert learns == (name not in CHOOSING), name
 
 
 def test_the_cheaper_order_is_picked_from_counts():

@@ -163,26 +163,25 @@ def layer_problem(seed, dtype, num_items=2, num_tokens=19, lengths=((5, 0, 33), 
     return (
         (normal(num_items, num_tokens, width), normal(packed, width), weights),
         (edges.to(DEVICE), torch.tensor(lengths, device=DEVICE)),
-        normal(*edges.shape),
         (heads, 0.25),
     )
 
 
-def plain_layer(tokens, passages, weights, edges, lengths, bias, heads, scale):
+def plain_layer(tokens, passages, weights, edges, lengths, heads, scale):
     q, k, v = (
         (x @ w.T).unflatten(-1, (heads, -1))
         for x, w in ((tokens, weights.q), (passages, weights.k), (passages, weights.v))
     )
-    read = reference.bipartite_attention(q, k, v, edges, lengths, bias, scale)
+    read = reference.bipartite_attention(q, k, v, edges, lengths, None, scale)
     return tokens + read.flatten(2) @ weights.o.T
 
 
 def test_fused_layer():
-    (tokens, passages, weights), graph, bias, shape = layer_problem(0, torch.float32)
-    found = fusion_layer(tokens, passages, weights, *graph, bias, *shape, longest=33)
+    (tokens, passages, weights), graph, shape = layer_problem(0, torch.float32)
+    found = fusion_layer(tokens, passages, weights, *graph, *shape, longest=33)
     exact = plain_layer(
         tokens.double(), passages.double(), Weights(*(w.double() for w in weights)),
-        *graph, bias.double(), *shape,
+        *graph, *shape,
     )  # fmt: skip
     assert error(found, exact) < 1e-6
     edges, lengths = graph

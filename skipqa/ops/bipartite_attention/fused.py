@@ -45,7 +45,6 @@ def fusion_layer(
     weights: Weights,
     edges_BVK: Tensor,
     lengths_BK: Tensor,
-    bias_BVK: Tensor | None,
     num_heads: int,
     scale: float,
     longest: int,
@@ -96,7 +95,6 @@ def fusion_layer(
     _scores_kernel[(num_heads // HEADS_A_TILE, plan.tiles.shape[1] - 1, num_items)](
         query_RHd,
         passages_Nd,
-        bias_BVK,
         weight_BVKHL,
         lse_BVKH,
         plan.rows,
@@ -114,7 +112,6 @@ def fusion_layer(
         HEADS=HEADS_A_TILE,
         BLOCK_N=block_n,
         BLOCK_d=64,
-        HAS_BIAS=bias_BVK is not None,
         num_warps=4,
         num_stages=4,
     )
@@ -319,7 +316,6 @@ def _product_kernel(
 def _scores_kernel(
     query,
     x,
-    bias,
     weight,
     lse,
     rows,
@@ -337,7 +333,6 @@ def _scores_kernel(
     HEADS: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_d: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
 ):
     """Grid: (groups of heads, tiles, items). Weights of an edge, normalised within its passage."""
     item = tl.program_id(2).to(tl.int64)
@@ -375,10 +370,7 @@ def _scores_kernel(
         p_MN = tl.exp2(s_MN - peak_M[:, None])
         total_M = tl.sum(p_MN, axis=1)
         edge = token * num_passages + passage
-        lse_M = peak_M + tl.log2(total_M)
-        if HAS_BIAS:
-            lse_M += LOG2E * tl.load(bias + edge, mask=valid, other=0.0).to(tl.float32)
-        tl.store(lse + edge * H + head, lse_M, mask=valid)
+        tl.store(lse + edge * H + head, peak_M + tl.log2(total_M), mask=valid)
         tl.store(
             weight + ((edge * H + head) * BLOCK_N)[:, None] + n[None, :],
             (p_MN / total_M[:, None]).to(weight.dtype.element_ty),
