@@ -9,6 +9,7 @@ and spent is in the `Trace`. The command line, the evaluation and every server c
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -33,7 +34,7 @@ from skipqa.stages.regions import find_regions
 from skipqa.stages.retrieve import retrieve
 from skipqa.stages.verify import verify
 from skipqa.trace import Trace
-from skipqa.types import Evidence, Route
+from skipqa.types import Evidence, Fused, KeptTokens, Route, Verified
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,19 @@ class Answer:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """The stages that a baseline may do in another way, with the arguments of ours."""
+
+    prune: Callable[..., KeptTokens] = prune
+    verify: Callable[..., Verified] = verify
+    fuse: Callable[..., Fused] = fuse
+    decode: Callable[..., str] = decode
+
+
+SKIP = Stages()
+
+
 class Pipeline:
     """A backbone, an index, a config, and whatever components have been trained for them."""
 
@@ -79,11 +93,13 @@ class Pipeline:
         index: Index,
         config: Config,
         components: Components = TRAINING_FREE,
+        stages: Stages = SKIP,
     ) -> None:
         self.backbone = backbone
         self.index = index
         self.config = config
         self.components = components
+        self.stages = stages
 
     def answer(
         self,
@@ -94,6 +110,7 @@ class Pipeline:
     ) -> Answer:
         """Answer `question` about `image`. Without the fast path every question is looked up."""
         config, backbone, learned, trace = self.config, self.backbone, self.components, Trace()
+        stages = self.stages
 
         with trace.stage("encode") as record:
             picture = open_image(image)
@@ -109,7 +126,9 @@ class Pipeline:
             allowed = budget(tokens, asked, config.budget, record, learned.budget)
 
         with trace.stage("prune") as record:
-            kept = prune(tokens, asked, allowed, concepts, config.prune, record, learned.saliency)
+            kept = stages.prune(
+                tokens, asked, allowed, concepts, config.prune, record, learned.saliency
+            )
 
         with trace.stage("regions") as record:
             regions = find_regions(kept, config.regions, record)
@@ -128,7 +147,7 @@ class Pipeline:
             )
 
         with trace.stage("verify") as record:
-            verified = verify(
+            verified = stages.verify(
                 retrieved,
                 asked,
                 kept,
@@ -140,10 +159,10 @@ class Pipeline:
             )
 
         with trace.stage("fuse") as record:
-            fused = fuse(kept, asked, verified, config.fuse, record, learned.fusion)
+            fused = stages.fuse(kept, asked, verified, config.fuse, record, learned.fusion)
 
         with trace.stage("decode") as record:
-            text = decode(asked, regions, verified, fused, backbone, config.decode, record)
+            text = stages.decode(asked, regions, verified, fused, backbone, config.decode, record)
 
         evidence = tuple(
             Evidence(p.passage.id, p.passage.title, p.passage.text, round(score, 4), p.region)

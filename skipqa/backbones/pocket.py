@@ -90,20 +90,26 @@ class Pocket:
         _ = self.concepts
 
     @torch.inference_mode()
-    def encode_image(self, image: Image.Image) -> tuple[VisualTokens, int]:
-        """The image at every scale; evidence of the scales averaged on the finest grid."""
-        grid = self.config.scales[-1] // CELL
+    def encode_image(
+        self, image: Image.Image, scales: Sequence[int] = ()
+    ) -> tuple[VisualTokens, int]:
+        """The image at every scale; evidence of the scales averaged on the finest grid.
+
+        `scales`, ascending, stand in for the config's.
+        """
+        scales = scales or self.config.scales
+        grid = scales[-1] // CELL
         total, overview, flops = torch.zeros(()), torch.empty(0), 0
-        for scale in self.config.scales:
+        for scale in scales:
             map_1Fhw = self.vision(_pixels(image, scale))
             features_hwF = map_1Fhw[0].permute(1, 2, 0)
             logits_1Chw = self.vision.classifier(features_hwF).permute(2, 0, 1)[None]
-            if scale == self.config.scales[0]:
+            if scale == scales[0]:
                 overview = logits_1Chw.mean((2, 3))[0].softmax(-1)
             mixed = self._mix_with_surroundings(logits_1Chw)
             total = total + F.interpolate(mixed, (grid, grid), mode="bilinear")
             flops += efficientnet_lite.flops(self.vision, scale)
-        logits_VC = (total / len(self.config.scales))[0].flatten(1).T
+        logits_VC = (total / len(scales))[0].flatten(1).T
         evidence_VC = logits_VC.softmax(-1)
         meaning_VD = evidence_VC @ self.concepts.embeddings
         flops += 2 * evidence_VC.numel() * meaning_VD.shape[1]
@@ -122,7 +128,7 @@ class Pocket:
         A cell alone sees texture; the classifier was trained to judge the mean of a view.
         """
         size = logits_1Chw.shape[-1]
-        views = F.avg_pool2d(logits_1Chw, NATIVE_CELLS, stride=2)
+        views = F.avg_pool2d(logits_1Chw, min(NATIVE_CELLS, size), stride=2)
         views = F.interpolate(views, (size, size), mode="bilinear")
         return torch.lerp(views, logits_1Chw, self.config.locality)
 

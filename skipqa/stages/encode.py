@@ -16,7 +16,7 @@ def encode(
     image: Image.Image, text: str, backbone: Pocket, config: EncodeConfig, record: StageRecord
 ) -> tuple[VisualTokens, Question]:
     check_question(text, config)
-    tokens, image_flops = backbone.encode_image(image)
+    tokens, image_flops = backbone.encode_image(image, config.scales)
     encoded = backbone.encode_texts([text])
     record.flops = image_flops + encoded.flops
     record.kept, record.dropped = len(tokens), 0
