@@ -89,6 +89,8 @@ class KeptTokens:
     positions: torch.Tensor  # [V'] int64 into the grid, ascending
     saliency: torch.Tensor  # [V] the score of every token, kept or not
     tokens: VisualTokens  # all V; a stage reads only the rows at `positions`
+    # [V] int64 where tokens were merged: the kept position that each of the grid went into
+    merged_into: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

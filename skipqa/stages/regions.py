@@ -58,9 +58,12 @@ def _region(kept: KeptTokens, members: Tensor, config: RegionsConfig) -> Region:
     weights = kept.saliency[members]
     weights = weights / weights.sum().clamp(min=1e-12)
     share, index = (weights @ kept.tokens.evidence[members]).topk(config.concepts)
+    covered = members
+    if kept.merged_into is not None:
+        covered = torch.isin(kept.merged_into, members).nonzero()[:, 0]
     return Region(
-        box=_box(members, kept.tokens.grid),
-        members=tuple(members.tolist()),
+        box=_box(covered, kept.tokens.grid),
+        members=tuple(covered.tolist()),
         concepts=tuple(zip(index.tolist(), share.tolist(), strict=True)),
         saliency=float(kept.saliency[members].mean()),
     )
