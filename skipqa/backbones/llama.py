@@ -174,18 +174,20 @@ class Llama(nn.Module):
         max_new: int,
         stop: Iterable[int] = (),
         constraint: Constraint | None = None,
+        past: KVCache | None = None,
     ) -> Generation:
         """Greedy continuation of one prompt, up to and without a stop token.
+
+        `past` is what was read before the prompt (see `read`); it is left as it is.
 
         With a constraint only the tokens that it allows are considered, and those that it thinks
         likely go through in one pass with the token before them: as many as are then chosen were
         nearly free, the rest is forgotten. The result is that of one token at a time.
         """
-        stop, T, device = set(stop), x_1TD.shape[1], x_1TD.device
-        length = T + max_new + MAX_GUESS
-        cache = KVCache(self.config, 1, length, dtype=x_1TD.dtype, device=device)
-        hidden_ND = self(x_1TD, cache, torch.arange(T, device=device), T, from_zero=True)[0, -1:]
-        spent = flops(self.config, T, T)
+        stop, device = set(stop), x_1TD.device
+        cache, hidden_ND = self._prefill(x_1TD, past, room=max_new + MAX_GUESS)
+        T = cache.length - max_new - MAX_GUESS  # tokens read by now
+        spent = flops(self.config, x_1TD.shape[1], T)
         if max_new == 0:
             return Generation([], [], spent)
         tokens: list[int] = []
@@ -211,6 +213,23 @@ class Llama(nn.Module):
             positions = torch.arange(first, end, device=device)
             hidden_ND = self(self.embedding(step), cache, positions, end, from_zero=False)[0]
             spent += flops(self.config, len(positions), end, logits=len(positions))
+
+    @torch.inference_mode()
+    def read(self, x_1TD: Tensor, past: KVCache | None = None) -> KVCache:
+        """`past` and then the keys and values of these tokens: a text to continue later."""
+        return self._prefill(x_1TD, past, room=0)[0]
+
+    def _prefill(self, x_1TD: Tensor, past: KVCache | None, room: int) -> tuple[KVCache, Tensor]:
+        """A cache with room for more, and the last hidden state [1, D]."""
+        start = 0 if past is None else past.length
+        end, device = start + x_1TD.shape[1], x_1TD.device
+        cache = KVCache(self.config, 1, end + room, dtype=x_1TD.dtype, device=device)
+        if past is not None:
+            cache.keys[:, :, :, :start] = past.keys
+            cache.values[:, :, :, :start] = past.values
+        positions = torch.arange(start, end, device=device)
+        hidden_1TD = self(x_1TD, cache, positions, end, from_zero=start == 0)
+        return cache, hidden_1TD[0, -1:]
 
 
 def _best(scored: Tensor, constraint: Constraint | None) -> int:

@@ -107,6 +107,20 @@ def test_generation_stops_before_a_stop_token(networks: Networks) -> None:
     assert ours.generate(ours.embedding(ids[:1]), 0).tokens == []
 
 
+def test_what_was_read_before_is_continued_and_left_as_it_was(networks: Networks) -> None:
+    ours, _, ids = networks
+    whole = ours.generate(ours.embedding(ids[:1]), 6)
+    past = ours.read(ours.embedding(ids[:1, 4:9]), ours.read(ours.embedding(ids[:1, :4])))
+    assert past.length == 9
+    for _ in range(2):
+        continued = ours.generate(ours.embedding(ids[:1, 9:]), 6, past=past)
+        assert continued.tokens == whole.tokens
+    split = flops(ours.config, 9, 9, logits=0) + flops(ours.config, 8, 17)
+    assert continued.flops < whole.flops
+    assert continued.flops - flops(ours.config, 8, 17) == whole.flops - flops(ours.config, 17, 17)
+    assert split < flops(ours.config, 17, 17)  # the first nine never see the last eight
+
+
 @pytest.mark.parametrize(("new", "before"), [(17, 0), (1, 16), (5, 12)])
 def test_flops_are_what_torch_counts(networks: Networks, new: int, before: int) -> None:
     ours, _, ids = networks
