@@ -66,6 +66,7 @@ def main() -> None:
                 verified = verify(
                     retrieved,
                     question,
+                    trace["budget"].result,
                     trace["prune"].result,
                     trace["regions"].result,
                     backbone,

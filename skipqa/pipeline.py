@@ -17,6 +17,7 @@ from typing import IO, Any
 from PIL import Image
 
 from skipqa.assets import Report
+from skipqa.backbones.backbone import Backbone
 from skipqa.backbones.pocket import Pocket
 from skipqa.components import TRAINING_FREE, Components
 from skipqa.components import load as read_components
@@ -89,7 +90,7 @@ class Pipeline:
 
     def __init__(
         self,
-        backbone: Pocket,
+        backbone: Backbone,
         index: Index,
         config: Config,
         components: Components = TRAINING_FREE,
@@ -150,6 +151,7 @@ class Pipeline:
             verified = stages.verify(
                 retrieved,
                 asked,
+                allowed,
                 kept,
                 regions,
                 backbone,
@@ -162,7 +164,9 @@ class Pipeline:
             fused = stages.fuse(kept, asked, verified, config.fuse, record, learned.fusion)
 
         with trace.stage("decode") as record:
-            text = stages.decode(asked, regions, verified, fused, backbone, config.decode, record)
+            text = stages.decode(
+                asked, allowed, kept, regions, verified, fused, backbone, config.decode, record
+            )
 
         evidence = tuple(
             Evidence(p.passage.id, p.passage.title, p.passage.text, round(score, 4), p.region)

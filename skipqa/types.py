@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # index tools use these types and must not wait for torch
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom, as fractions of the image
 Route = Literal["draft", "full"]
+Level = Literal["EASY", "MEDIUM", "HARD"]  # how deep the decoder is asked to reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,8 @@ class Draft:
 class Budget:
     tokens: int  # V'
     passages: int  # K'
-    difficulty: float | None = None  # None where the budget is fixed
+    difficulty: float | None = None  # None where nothing estimates it
+    level: Level = "MEDIUM"
 
 
 @dataclass(frozen=True, slots=True)

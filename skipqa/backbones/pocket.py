@@ -10,7 +10,6 @@ Shapes: V = G * G cells of the finest scale, C concepts, d text width.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -23,6 +22,7 @@ from torch import Tensor
 from skipqa import assets
 from skipqa.assets import Report
 from skipqa.backbones import bert, concepts, convert, efficientnet_lite, llama, loading
+from skipqa.backbones.backbone import Completion, EncodedTexts
 from skipqa.backbones.quoting import SpanConstraint
 from skipqa.config import EncodeConfig
 from skipqa.types import VisualTokens
@@ -32,23 +32,10 @@ NATIVE_CELLS = 8  # the view that the network was trained on, 256 / 32
 MAX_TEXT_TOKENS = 128
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedTexts:
-    embeddings: Tensor  # [B, d], unit length
-    states: tuple[Tensor, ...]  # [L_b, d] each, without padding
-    flops: int
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    text: str
-    prompt_tokens: int
-    new_tokens: int
-    flops: int
-
-
 class Pocket:
     """Networks load when first used: a drafted answer never pays for the decoder."""
+
+    projector = None  # its decoder reads words alone
 
     def __init__(self, config: EncodeConfig, report: Report = lambda _: None) -> None:
         self.config = config
@@ -151,11 +138,13 @@ class Pocket:
         max_new_tokens: int,
         quote_from: Sequence[str] = (),
         avoid: Collection[str] = (),
+        visual: Tensor | None = None,
     ) -> Completion:
         """The decoder's greedy completion of the prompt's last line.
 
         With `quote_from` it is a span of one of those texts that starts with no word of `avoid`.
         """
+        assert visual is None
         ids = self.decoder_tokenizer.encode(prompt).ids
         embedded = self.decoder.embedding(torch.tensor([ids]))
         stop = self._line_ends

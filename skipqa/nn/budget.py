@@ -11,16 +11,15 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from skipqa.errors import UserError
 from skipqa.nn.relaxation import soft_round, straight_through, widened
-from skipqa.types import Budget
+from skipqa.types import Budget, Level
 
-Level = Literal["EASY", "MEDIUM", "HARD"]
 Range = tuple[float, float]
 ROUNDING = 1e-4  # 0.9 * 10 must not become 10 tokens because float32 says 9.000001
 
@@ -72,7 +71,12 @@ class BudgetController(nn.Module):
         """The hard form, for one question; nothing exceeds what there is."""
         counts = self.relaxed(self(visual, question, num_tokens, num_passages), 0.0)
         difficulty = None if counts.difficulty is None else float(counts.difficulty)
-        return Budget(int(counts.tokens), int(counts.passages), difficulty)
+        level = self.level(difficulty)
+        return Budget(int(counts.tokens), int(counts.passages), difficulty, level)
+
+    def level(self, difficulty: float | None) -> Level:
+        """Which prompt the decoder gets (prompt E.4); the middle one where nothing is known."""
+        return "MEDIUM"
 
     def straight_through(self, allocation: Allocation) -> Allocation:
         """Hard counts forward, the real-valued allocation backward."""
@@ -178,8 +182,8 @@ class DifficultyBudget(BudgetController):
             difficulty,
         )
 
-    def level(self, difficulty: float) -> Level:
-        """Which prompt the decoder gets (prompt E.4)."""
+    def level(self, difficulty: float | None) -> Level:
+        assert difficulty is not None
         if difficulty < self.config.easy:
             return "EASY"
         return "HARD" if difficulty > self.config.hard else "MEDIUM"

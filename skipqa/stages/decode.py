@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from skipqa.backbones.pocket import Pocket
+from skipqa.backbones.backbone import Backbone
 from skipqa.config import DecodeConfig
 from skipqa.language import words_of
 from skipqa.trace import StageRecord
-from skipqa.types import Fused, Question, Region, Verified
+from skipqa.types import Budget, Fused, KeptTokens, Question, Region, Verified
 
 MAX_SHOWN = 2  # regions named to the decoder, the most salient
 
@@ -35,10 +35,12 @@ Answer: Finland
 
 def decode(
     question: Question,
+    allowed: Budget,
+    kept_tokens: KeptTokens,
     regions: Sequence[Region],
     verified: Verified,
     fused: Fused,
-    backbone: Pocket,
+    backbone: Backbone,
     config: DecodeConfig,
     record: StageRecord,
 ) -> str:

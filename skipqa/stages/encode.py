@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PIL import Image
 
-from skipqa.backbones.pocket import Pocket
+from skipqa.backbones.backbone import Backbone
 from skipqa.config import EncodeConfig
 from skipqa.errors import UserError
 from skipqa.language import content_words
@@ -13,7 +13,7 @@ from skipqa.types import Question, VisualTokens
 
 
 def encode(
-    image: Image.Image, text: str, backbone: Pocket, config: EncodeConfig, record: StageRecord
+    image: Image.Image, text: str, backbone: Backbone, config: EncodeConfig, record: StageRecord
 ) -> tuple[VisualTokens, Question]:
     check_question(text, config)
     tokens, image_flops = backbone.encode_image(image, config.scales)

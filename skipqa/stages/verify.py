@@ -2,7 +2,7 @@
 
 A trained verifier gives nu_j. Without one, nu_j = sigmoid(slope (cos(e_j, q_r) - midpoint) + w
 log(s_j / s_best)), where e_j is the passage's embedding, q_r that of the question together with
-the name of what its region shows, and s_j its retrieval score; keep nu_j >= tau_nu. The
+the name of what its region shows, and s_j its retrieval score; keep nu_j >= tau_nu, at most K'. The
 embedding judges the topic, the retrieval score tells the entry itself from its relatives, which
 embeddings confuse. When too few survive, the best rejected passages are recalled: thin evidence
 beats none.
@@ -15,13 +15,14 @@ from collections.abc import Sequence
 
 import torch
 
+from skipqa.backbones.backbone import Backbone, EncodedTexts
 from skipqa.backbones.concepts import Concepts
-from skipqa.backbones.pocket import EncodedTexts, Pocket
 from skipqa.config import VerifyConfig
 from skipqa.nn import verifier
 from skipqa.nn.verifier import Verifier
 from skipqa.trace import StageRecord
 from skipqa.types import (
+    Budget,
     KeptTokens,
     Question,
     Region,
@@ -36,9 +37,10 @@ SMALLEST = 1e-6
 def verify(
     retrieved: Retrieved,
     question: Question,
+    allowed: Budget,
     kept_tokens: KeptTokens,
     regions: Sequence[Region],
-    backbone: Pocket,
+    backbone: Backbone,
     config: VerifyConfig,
     record: StageRecord,
     learned: Verifier | None = None,
@@ -58,7 +60,7 @@ def verify(
 
     order = sorted(range(len(candidates)), key=lambda j: (-scores[j], j))
     num_good = sum(score >= config.threshold for score in scores)
-    num_kept = min(len(order), max(num_good, config.min_passages))
+    num_kept = min(len(order), allowed.passages, max(num_good, config.min_passages))
     kept, rejected = order[:num_kept], order[num_kept:]
     record.kept, record.dropped = len(kept), len(rejected)
     record.why = f"{num_good} of {len(candidates)} at {config.threshold} or above"
@@ -79,7 +81,7 @@ def _likeness(
     encoded: EncodedTexts,
     question: Question,
     regions: Sequence[Region],
-    backbone: Pocket,
+    backbone: Backbone,
     config: VerifyConfig,
 ) -> tuple[list[float], int]:
     """The training-free nu_j, and what embedding the grounded questions cost."""

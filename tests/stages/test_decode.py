@@ -6,14 +6,14 @@ import dataclasses
 
 import pytest
 import torch
-from synthetic import question, retrieved_passage, verified, visual_tokens
+from synthetic import kept_tokens, question, retrieved_passage, verified, visual_tokens
 
 from skipqa.config import BudgetConfig, DecodeConfig
 from skipqa.pipeline import Answer, Pipeline
 from skipqa.stages.budget import budget
 from skipqa.stages.decode import decode, read_order
 from skipqa.trace import StageRecord
-from skipqa.types import Fused, Region
+from skipqa.types import Budget, Fused, Region
 
 
 def fused(*mass: float) -> Fused:
@@ -41,7 +41,17 @@ def test_answer_is_read_from_the_fact(pipeline: Pipeline) -> None:
     regions = (Region((0, 0, 1, 1), (0,), ((names.index("pizza"), 0.9),), 1.0),)
     record = StageRecord("decode")
     asked = question("Which land does this food come from?")
-    text = decode(asked, regions, found, fused(2.0, 1.0), pipeline.backbone, DecodeConfig(), record)
+    text = decode(
+        asked,
+        Budget(1, 2),
+        kept_tokens(2, [0], 0),
+        regions,
+        found,
+        fused(2.0, 1.0),
+        pipeline.backbone,
+        DecodeConfig(),
+        record,
+    )
     assert "Zemblia" in text
     prompt: str = record.result
     assert prompt.endswith(f"Picture: pizza\nQuestion: {asked.text}\nAnswer:")

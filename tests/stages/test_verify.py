@@ -13,7 +13,7 @@ from skipqa.config import VerifyConfig
 from skipqa.pipeline import Pipeline
 from skipqa.stages.verify import verify
 from skipqa.trace import StageRecord
-from skipqa.types import Question, Region, Retrieved, Verified
+from skipqa.types import Budget, Question, Region, Retrieved, Verified
 
 TEXTS = [
     "espresso (noun): strong black coffee brewed by forcing hot water under pressure",
@@ -53,12 +53,14 @@ def run(
     asked: Question,
     regions: tuple[Region, ...],
     backbone: Pocket,
+    passages: int = len(TEXTS),
     **config: float,
 ) -> tuple[Verified, StageRecord]:
     record = StageRecord("verify")
     settings = VerifyConfig(**config)  # type: ignore[arg-type]
     kept = kept_tokens(2, [0, 1], 0)  # read by a trained verifier only
-    return verify(found, asked, kept, regions, backbone, settings, record), record
+    allowed = Budget(2, passages)
+    return verify(found, asked, allowed, kept, regions, backbone, settings, record), record
 
 
 rows = st.lists(st.sampled_from(range(len(TEXTS))), unique=True, min_size=1)
@@ -130,3 +132,14 @@ def test_nothing_found_nothing_verified(
     assert kept.passages == kept.rejected == ()
     assert kept.embeddings.shape == (0, 384)
     assert (record.kept, record.dropped) == (0, 0)
+
+
+def test_no_more_than_the_budget_stay(
+    asked: Question, regions: tuple[Region, ...], backbone: Pocket
+) -> None:
+    everything, _ = run(retrieved([4, 3, 2, 1, 0]), asked, regions, backbone, threshold=0.0)
+    kept, record = run(
+        retrieved([4, 3, 2, 1, 0]), asked, regions, backbone, passages=2, threshold=0.0
+    )
+    assert kept.passages == everything.passages[:2]
+    assert (record.kept, record.dropped) == (2, 3)

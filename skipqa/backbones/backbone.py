@@ -1,0 +1,68 @@
+"""What the stages ask of a backbone, whichever networks it is made of.
+
+Enters: an image, texts, a prompt. Leaves: visual tokens with their evidence, text states and
+embeddings, a completion, each with the FLOPs it cost. What leaves is on the CPU in float32,
+wherever the networks run: the stages' own products are small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from PIL import Image
+from torch import Tensor
+
+from skipqa.backbones.concepts import Concepts
+from skipqa.nn.projector import Projector
+from skipqa.types import VisualTokens
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedTexts:
+    embeddings: Tensor  # [B, d], unit length
+    states: tuple[Tensor, ...]  # [L_b, d] each, without padding
+    flops: int
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    text: str
+    prompt_tokens: int
+    new_tokens: int
+    flops: int
+
+
+class Backbone(Protocol):
+    @property
+    def concepts(self) -> Concepts:
+        """What the vision tower can name; a column of the evidence each."""
+
+    @property
+    def projector(self) -> Projector | None:
+        """Visual tokens as input tokens of the decoder; None where nothing was trained for that."""
+
+    def encode_image(
+        self, image: Image.Image, scales: Sequence[int] = ()
+    ) -> tuple[VisualTokens, int]:
+        """The tokens and what they cost; `scales`, ascending, stand in for the backbone's own."""
+
+    def encode_texts(self, texts: Sequence[str]) -> EncodedTexts: ...
+
+    def complete(
+        self,
+        prompt: str,
+        max_new_tokens: int,
+        quote_from: Sequence[str] = (),
+        avoid: Collection[str] = (),
+        visual: Tensor | None = None,
+    ) -> Completion:
+        """The decoder's greedy completion.
+
+        With `quote_from` it is a span of one of those texts that starts with no word of `avoid`.
+        `visual`, as the projector made them, stand in the prompt at `IMAGE`.
+        """
+
+
+IMAGE = "<image>"
