@@ -36,7 +36,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from skipqa.costs.environment import available_cores, write_results
-from skipqa.nn.fusion import FusionConfig, build_fusion
+from skipqa.nn.fusion import BipartiteFusion, FusionConfig
 from skipqa.ops.bipartite_attention import bipartite_attention, compatibility, select_edges
 
 SHAPES = {"pocket": FusionConfig(384, 384, 12), "7B": FusionConfig(4_096, 768, 32)}
@@ -78,7 +78,7 @@ def layer(config: FusionConfig, num_tokens: int) -> Contest:
     tokens = torch.randn(num_tokens, config.width)
     passages = torch.randn(PASSAGES * LENGTH, config.passage_width)
     embeddings = torch.randn(PASSAGES, config.passage_width)
-    fused = build_fusion(config)
+    fused = BipartiteFusion(config)
     nn.init.normal_(fused.out.weight, std=config.width**-0.5)
 
     def heads(x: Tensor) -> Tensor:

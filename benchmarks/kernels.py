@@ -25,7 +25,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from skipqa.costs.environment import write_results
 from skipqa.costs.roofline import Ceilings, Timing, driver_version, measure_ceilings, time_gpu
-from skipqa.nn.fusion import BipartiteFusion, EdgeRule
+from skipqa.nn.fusion import BipartiteFusion, FusionConfig
 from skipqa.ops.bipartite_attention import (
     bipartite_attention,
     compatibility,
@@ -132,7 +132,7 @@ def check() -> list[dict[str, Any]]:
 def check_layer() -> list[dict[str, Any]]:
     rows = []
     layer, *inputs = draw_layer(2, 6)
-    exact_layer = BipartiteFusion(WIDTH, WIDTH, HEADS, rule=layer.rule).cuda().double()
+    exact_layer = BipartiteFusion(layer.config).cuda().double()
     exact_layer.load_state_dict(layer.state_dict())
     tokens, passages, _, lengths = inputs
     with torch.inference_mode():
@@ -254,7 +254,7 @@ def backward(repeats: int) -> list[dict[str, Any]]:
 
 
 def draw_layer(batch: int, passages: int) -> tuple[BipartiteFusion, Tensor, Tensor, Tensor, Tensor]:
-    layer = BipartiteFusion(WIDTH, WIDTH, HEADS, rule=EdgeRule(top=0.1))
+    layer = BipartiteFusion(FusionConfig(WIDTH, WIDTH, HEADS, beta=0.1))
     torch.nn.init.normal_(layer.out.weight, std=0.02)
 
     def normal(*shape: int) -> Tensor:

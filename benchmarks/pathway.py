@@ -57,16 +57,13 @@ class Networks(nn.Module):
         super().__init__()
         assert shapes.projector is not None
         assert shapes.drafter is not None
-        fusion = shapes.fusion
         self.vision = Vit(vision)
         self.projector = Projector(shapes.projector)
         self.drafter = Drafter(shapes.drafter)
         self.saliency = ProductSaliency(shapes.saliency)
         self.text = Bert(shapes.text)
         self.verifier = Verifier(shapes.verifier)
-        self.fusion = BipartiteFusion(
-            fusion.width, fusion.passage_width, fusion.heads, rule=fusion.rule
-        )
+        self.fusion = BipartiteFusion(shapes.fusion)
         self.decoder = Llama(shapes.decoder)
 
 

@@ -25,7 +25,7 @@ from skipqa.cli.demo import QUESTION
 from skipqa.components import Components
 from skipqa.costs.environment import write_results
 from skipqa.nn.budget import DifficultyBudgetConfig, DiscreteBudgetConfig, build_budget
-from skipqa.nn.fusion import FusionConfig, build_fusion
+from skipqa.nn.fusion import BipartiteFusion, FusionConfig
 from skipqa.nn.saliency import SaliencyConfig, build_saliency
 from skipqa.nn.verifier import Verifier, VerifierConfig
 from skipqa.pipeline import Pipeline, load
@@ -69,7 +69,7 @@ def build(name: str) -> Pipeline:
         budget=build_budget(budget(WIDTH, WIDTH)),
         saliency=build_saliency(SaliencyConfig(WIDTH, name)),  # type: ignore[arg-type]
         verifier=Verifier(VerifierConfig(WIDTH, WIDTH)),
-        fusion=build_fusion(FusionConfig(WIDTH, WIDTH, HEADS, name)),  # type: ignore[arg-type]
+        fusion=BipartiteFusion(FusionConfig(WIDTH, WIDTH, HEADS, name)),  # type: ignore[arg-type]
     )
     with tempfile.TemporaryDirectory() as folder:
         components.save(made, Path(folder), preset="pocket")

@@ -22,7 +22,7 @@ from skipqa.nn.budget import (
     build_budget,
 )
 from skipqa.nn.drafter import Drafter, DrafterConfig
-from skipqa.nn.fusion import BipartiteFusion, FusionConfig, build_fusion
+from skipqa.nn.fusion import BipartiteFusion, FusionConfig
 from skipqa.nn.region_query import (
     DenseRegionQuery,
     RegionQueryConfig,
@@ -52,7 +52,7 @@ _BUILDERS: dict[str, Any] = {
     "saliency": (SaliencyConfig, build_saliency),
     "region_query": (RegionQueryConfig, build_region_query),
     "verifier": (VerifierConfig, Verifier),
-    "fusion": (FusionConfig, build_fusion),
+    "fusion": (FusionConfig, BipartiteFusion),
 }
 
 

@@ -18,7 +18,7 @@ from skipqa.nn.budget import (
     build_budget,
 )
 from skipqa.nn.drafter import Drafter, DrafterConfig
-from skipqa.nn.fusion import FusionConfig, build_fusion
+from skipqa.nn.fusion import BipartiteFusion, FusionConfig
 from skipqa.nn.region_query import RegionQueryConfig, build_region_query
 from skipqa.nn.saliency import SaliencyConfig, build_saliency
 from skipqa.nn.verifier import Verifier, VerifierConfig
@@ -43,7 +43,7 @@ def untrained(variant: Variant) -> Components:
         saliency=build_saliency(SaliencyConfig(WIDTH, variant)),
         region_query=build_region_query(RegionQueryConfig(WIDTH, WIDTH)),
         verifier=Verifier(VerifierConfig(WIDTH, WIDTH)),
-        fusion=build_fusion(FusionConfig(WIDTH, WIDTH, HEADS, variant)).requires_grad_(False),
+        fusion=BipartiteFusion(FusionConfig(WIDTH, WIDTH, HEADS, variant)).requires_grad_(False),
     )
 
 

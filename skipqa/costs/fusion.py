@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from skipqa.costs.flops import Part
-from skipqa.nn.fusion import FusionConfig, build_fusion, flops
+from skipqa.nn.fusion import BipartiteFusion, FusionConfig, flops
 from skipqa.ops.bipartite_attention import select_edges
 
 NAME = "BSCA fusion"
@@ -17,12 +17,12 @@ NAME = "BSCA fusion"
 
 def fusion(config: FusionConfig, V: int, K: int, L_c: int, *, sparse: bool) -> Part:
     """A learned threshold keeps as many edges as it learned to, so there is nothing to count."""
-    assert not config.rule.threshold
+    assert config.rule.top is not None or config.rule.degree is not None
     return _sparse(config, V, K, L_c) if sparse else _dense(config, V, K, L_c)
 
 
 def dense_flops(config: FusionConfig, V: int, K: int, L_c: int) -> int:
-    inner = _inner(config)
+    inner = config.inner
     project = 2 * V * config.width * inner + 2 * K * L_c * config.passage_width * inner
     return 2 * (project + 2 * V * K * L_c * inner)
 
@@ -30,7 +30,7 @@ def dense_flops(config: FusionConfig, V: int, K: int, L_c: int) -> int:
 def _sparse(config: FusionConfig, V: int, K: int, L_c: int) -> Part:
     def prepare() -> Callable[[], object]:
         # Which edges survive depends on values, which meta tensors lack: this part runs on a CPU.
-        layer = build_fusion(config).to_empty(device="cpu").eval()
+        layer = BipartiteFusion(config).to_empty(device="cpu").eval()
         layer.requires_grad_(False)
         for parameter in layer.parameters():
             parameter.zero_()
@@ -50,7 +50,7 @@ def _sparse(config: FusionConfig, V: int, K: int, L_c: int) -> Part:
 
 
 def _dense(config: FusionConfig, V: int, K: int, L_c: int) -> Part:
-    inner = _inner(config)
+    inner = config.inner
 
     def prepare() -> Callable[[], object]:
         tokens, passages = torch.empty(V, config.width), torch.empty(K * L_c, config.passage_width)
@@ -73,7 +73,3 @@ def _even_scores(V: int, K: int) -> Tensor:
     """[V, K]: each token's first choice outranks all second choices, and so on."""
     choice = (torch.arange(K, device="cpu")[None] - torch.arange(V, device="cpu")[:, None]) % K
     return 1.0 - choice / K
-
-
-def _inner(config: FusionConfig) -> int:
-    return config.heads * (config.head_width or config.width // config.heads)

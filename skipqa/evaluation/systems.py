@@ -92,7 +92,7 @@ def dense_fusion(base: Pipeline, seed: int) -> Pipeline:
     if base.components.fusion is None:
         return system
     layer = copy.copy(base.components.fusion)  # the same weights under another rule
-    layer.rule = dataclasses.replace(layer.rule, top=1.0, degree=None, threshold=False)
+    layer.rule = dataclasses.replace(layer.rule, top=1.0, degree=None)
     return _with_components(system, fusion=layer)
 
 

@@ -1,13 +1,17 @@
-"""BSCA: the layer that lets kept visual tokens read the passages they fit (equation 8).
+"""BSCA: the layer that lets kept visual tokens read the passages they fit (equations 8, B.4, B.5).
 
 Enters: kept visual tokens, the tokens and one embedding of every passage, packed. Leaves: the
 fused tokens and the edges that survived. Work is done for tokens and passages with an edge only:
 a token without one leaves exactly as it came, a passage without one is never projected.
-Knows nothing of where tokens and passages come from.
+Knows nothing of where tokens and passages come from; how edges learn is in `soft_edges.py`.
 
-Shape letters: B items, V visual tokens, K passages an item, N tokens of all passages together
-(passage after passage, item after item), d width of a visual token, p of a passage token,
-H heads, D head width.
+Keys and values are had in one of two orders. "project" computes them. "absorb" moves their
+projections to the queries and the results (`ops/…/fused.py` has the identity), so that heads
+attend to the passage tokens themselves: the cheaper one when few tokens read many.
+
+Shape letters: B items, V visual tokens, R of them with an edge, K passages an item, N tokens of
+all passages together (passage after passage, item after item), d width of a visual token, p of
+a passage token, H heads, D head width.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,15 +27,31 @@ from torch import Tensor, nn
 from skipqa.ops.bipartite_attention import bipartite_attention, compatibility, select_edges
 from skipqa.ops.bipartite_attention.dispatch import Compatibility, triton_is_installed
 
+Order = Literal["project", "absorb"]
+
+# What a multiplication inside attention costs on a CPU, in multiplications of a projection: many
+# small products against one large one. Of the orders timed by benchmarks/bsca_cpu.py the faster
+# is the cheaper one at any price from 1.9 to 2.3.
+CPU_ATTENTION_PRICE = 2.0
+
 
 @dataclass(frozen=True, slots=True)
 class EdgeRule:
-    """Which edges survive. Exactly one of `top`, `degree` and `threshold` is set."""
+    """Which edges survive: the `top` fraction of an item's pairs, or as many of the best as give
+    a mean of `degree` a token, or, with neither, those that reach the layer's threshold."""
 
     kind: Compatibility = "sigmoid"
-    top: float | None = None  # fraction of an item's pairs
-    degree: float | None = None  # mean number of edges a token
-    threshold: bool = False  # compatibility above the layer's learned threshold
+    top: float | None = None
+    degree: float | None = None
+
+    def arguments(self, threshold: float | Tensor) -> dict[str, Any]:
+        """The rule as `select_edges` and `soft_edges` take it."""
+        if self.top is not None:
+            return {"top": self.top}
+        if self.degree is not None:
+            return {"degree": self.degree}
+        # Equation 8 opens an edge above tau, equation B.4 at tau_e already.
+        return {"above" if self.kind == "sigmoid" else "at_least": threshold}
 
     def expected_edges(self, num_tokens: int, num_passages: int) -> float:
         """An upper estimate for one item, known before any score is."""
@@ -44,7 +64,8 @@ class EdgeRule:
 @dataclass(frozen=True, slots=True)
 class FusionConfig:
     """Variant A keeps the top `beta` of sigmoid compatibilities, or with beta = None those above
-    a learned threshold; variant B as many cosines as give a mean of `degree` edges a token."""
+    a learned tau; variant B as many cosines as give a mean of `degree` edges a token, or with
+    degree = None those of at least tau_e."""
 
     width: int
     passage_width: int
@@ -53,13 +74,17 @@ class FusionConfig:
     head_width: int | None = None
     edge_width: int = 128  # d_h
     beta: float | None = 0.10
-    degree: float = 4.0
+    degree: float | None = 4.0
+
+    @property
+    def inner(self) -> int:
+        return self.heads * (self.head_width or self.width // self.heads)
 
     @property
     def rule(self) -> EdgeRule:
         if self.variant == "B":
-            return EdgeRule(kind="cosine", degree=self.degree)
-        return EdgeRule(threshold=True) if self.beta is None else EdgeRule(top=self.beta)
+            return EdgeRule("cosine", degree=self.degree)
+        return EdgeRule("sigmoid", top=self.beta)
 
 
 class Fusion(NamedTuple):
@@ -69,26 +94,14 @@ class Fusion(NamedTuple):
 
 
 class BipartiteFusion(nn.Module):
-    config: FusionConfig  # of a layer that `build_fusion` made
-
-    def __init__(
-        self,
-        width: int,
-        passage_width: int,
-        heads: int,
-        *,
-        rule: EdgeRule,
-        head_width: int | None = None,
-        edge_width: int = 128,
-        threshold: float = 0.5,
-    ) -> None:
+    def __init__(self, config: FusionConfig) -> None:
         super().__init__()
-        self.rule, self.heads = rule, heads
-        self.head_width = head_width or width // heads
-        inner = heads * self.head_width
-        self.edge_token = nn.Linear(width, edge_width, bias=False)  # W_v of equation 8
-        self.edge_passage = nn.Linear(passage_width, edge_width, bias=False)  # W_k
-        self.threshold = nn.Parameter(torch.tensor(threshold))  # tau
+        self.config, self.rule = config, config.rule
+        width, passage_width, inner = config.width, config.passage_width, config.inner
+        self.edge_token = nn.Linear(width, config.edge_width, bias=False)  # W_v of equation 8
+        self.edge_passage = nn.Linear(passage_width, config.edge_width, bias=False)  # W_k
+        # tau, where sigmoids are neutral; tau_e, as Table D.1 has it.
+        self.threshold = nn.Parameter(torch.tensor(0.5 if config.variant == "A" else 0.6))
         self.query = nn.Linear(width, inner, bias=False)
         self.key = nn.Linear(passage_width, inner, bias=False)
         self.value = nn.Linear(passage_width, inner, bias=False)
@@ -104,15 +117,12 @@ class BipartiteFusion(nn.Module):
         lengths: Tensor | Sequence[int],
         *,
         longest: int | None = None,
-        order: Literal["auto", "project", "absorb"] = "auto",
+        order: Order | Literal["auto"] = "auto",
     ) -> Fusion:
         """`tokens [V, d]`, `passage_tokens [N, p]`, `passage_embeddings [K, p]`, `lengths [K]`.
 
-        A batch: `[B, V, d]`, `[N, p]` packed over all items, `[B, K, p]`, `[B, K]`.
-        `longest` bounds the passage lengths; without it a GPU must be asked, which forbids a
-        CUDA graph. `order` picks how keys and values are had: "project" computes them,
-        "absorb" moves their projections to the queries and the results (`ops/…/fused.py`) and is
-        the cheaper one when few tokens read many; "auto" counts.
+        A batch: `[B, V, d]`, `[N, p]` packed over all items, `[B, K, p]`, `[B, K]`. `longest`
+        bounds the passage lengths; without it a GPU must be asked, which forbids a CUDA graph.
         """
         batched = tokens.dim() == 3
         tokens_BVd = tokens if batched else tokens[None]
@@ -120,170 +130,168 @@ class BipartiteFusion(nn.Module):
         lengths_BK = torch.as_tensor(lengths, device=tokens.device).reshape(
             embeddings_BKp.shape[:2]
         )
-        scores_BVK = compatibility(
-            self.edge_token(tokens_BVd), self.edge_passage(embeddings_BKp), kind=self.rule.kind
-        )
+        scores_BVK = self.compatibility(tokens_BVd, embeddings_BKp)
         edges_BVK = select_edges(
-            scores_BVK,
-            threshold=self.threshold if self.rule.threshold else None,
-            top=self.rule.top,
-            degree=self.rule.degree,
-            lengths=lengths_BK,
+            scores_BVK, **self.rule.arguments(self.threshold), lengths=lengths_BK
         )
-        fused_BVd = self._fuse(tokens_BVd, passage_tokens, edges_BVK, lengths_BK, longest, order)
+        if tokens.is_cuda:
+            fused_BVd = self._fuse_batch(
+                tokens_BVd, passage_tokens, edges_BVK, lengths_BK, order, longest
+            )
+        else:
+            passages = passage_tokens.split(lengths_BK.sum(1).tolist())
+            items = zip(tokens_BVd, passages, edges_BVK, lengths_BK, strict=True)
+            fused_BVd = torch.stack([self._fuse_item(*item, order) for item in items])
         found = Fusion(fused_BVd, edges_BVK, scores_BVK)
         return found if batched else Fusion(*(x[0] for x in found))
 
-    def _fuse(
+    def compatibility(self, tokens: Tensor, passage_embeddings: Tensor) -> Tensor:
+        return compatibility(
+            self.edge_token(tokens), self.edge_passage(passage_embeddings), kind=self.rule.kind
+        )
+
+    def split_heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.config.heads, -1))
+
+    def _fuse_item(
+        self,
+        tokens_Vd: Tensor,
+        passages_Np: Tensor,
+        edges_VK: Tensor,
+        lengths_K: Tensor,
+        order: Order | Literal["auto"],
+    ) -> Tensor:
+        """One item on a CPU: what has no edge is left out before anything is computed."""
+        reads_V, read_K = edges_VK.any(1), edges_VK.any(0)
+        if not bool(reads_V.any()):
+            return tokens_Vd
+        if not bool(read_K.all()):
+            passages_Np = passages_Np[torch.repeat_interleave(read_K, lengths_K)]
+            edges_VK, lengths_K = edges_VK[:, read_K], lengths_K[read_K]
+        edges_RK = edges_VK[reads_V]
+        if order == "auto":
+            counts = _counts(edges_RK, lengths_K)
+            order, _ = cheaper_order(self.config, *counts, CPU_ATTENTION_PRICE)
+        attend = self._absorb if order == "absorb" else self._project
+        q_RHD = self.split_heads(self.query(tokens_Vd[reads_V]))
+        read_RHD = attend(q_RHD, passages_Np, edges_RK, lengths_K)
+        fused_Vd = tokens_Vd.clone()
+        fused_Vd[reads_V] = tokens_Vd[reads_V] + self.out(read_RHD.flatten(1))
+        return fused_Vd
+
+    def _project(
+        self, q_RHD: Tensor, passages_Np: Tensor, edges_RK: Tensor, lengths_K: Tensor
+    ) -> Tensor:
+        k_NHD, v_NHD = (self.split_heads(f(passages_Np)) for f in (self.key, self.value))
+        return bipartite_attention(q_RHD, k_NHD, v_NHD, edges_RK, lengths_K)
+
+    def _absorb(
+        self, q_RHD: Tensor, passages_Np: Tensor, edges_RK: Tensor, lengths_K: Tensor
+    ) -> Tensor:
+        """A head becomes one more token that reads passage tokens."""
+        _, num_heads, head_width = q_RHD.shape
+        key_HDp, value_HDp = (
+            f.weight.view(num_heads, head_width, -1) for f in (self.key, self.value)
+        )
+        query_RHp = torch.einsum("rhd,hdp->rhp", q_RHD, key_HDp)
+        shared_N1p = passages_Np[:, None, :]
+        context_RHp = bipartite_attention(
+            query_RHp.flatten(0, 1)[:, None, :],
+            shared_N1p,
+            shared_N1p,
+            edges_RK.repeat_interleave(num_heads, dim=0),
+            lengths_K,
+            scale=1.0 / math.sqrt(head_width),
+        ).view_as(query_RHp)
+        return torch.einsum("rhp,hdp->rhd", context_RHp, value_HDp)
+
+    def _fuse_batch(
         self,
         tokens_BVd: Tensor,
         passages_Np: Tensor,
         edges_BVK: Tensor,
         lengths_BK: Tensor,
+        order: Order | Literal["auto"],
         longest: int | None,
-        order: Literal["auto", "project", "absorb"],
     ) -> Tensor:
+        """On a GPU, where to leave anything out one would have to wait for the number of edges:
+        the kernels skip by themselves."""
         learns = torch.is_grad_enabled() and any(
             x.requires_grad for x in (tokens_BVd, passages_Np, *self.parameters())
         )
         if order == "auto":
-            absorbs = not learns and self._absorbing_is_cheaper(edges_BVK, passages_Np)
-            order = "absorb" if absorbs else "project"
-        if order == "absorb" and tokens_BVd.is_cuda and triton_is_installed() and not learns:
+            can_absorb = triton_is_installed() and not learns
+            order = self._gpu_order(edges_BVK, passages_Np) if can_absorb else "project"
+        if order == "absorb":
             from skipqa.ops.bipartite_attention import fused
 
+            assert not learns, "the fused kernel has no backward pass"
             return fused.fusion_layer(
                 tokens_BVd,
                 passages_Np,
-                fused.Weights(*(x.weight for x in (self.query, self.key, self.value, self.out))),
+                fused.Weights(*(f.weight for f in (self.query, self.key, self.value, self.out))),
                 edges_BVK,
                 lengths_BK,
-                self.heads,
-                1.0 / math.sqrt(self.head_width),
+                self.config.heads,
+                1.0 / math.sqrt(self.config.inner // self.config.heads),
                 int(lengths_BK.max()) if longest is None else longest,
             )
-        attend = self._absorb if order == "absorb" else self._project
-        if order == "project" and tokens_BVd.is_cuda:
-            # To leave out rows one would have to wait for their number; the kernel skips anyway.
-            return tokens_BVd + self.out(
-                self._attend(
-                    self._heads(self.query(tokens_BVd)),
-                    passages_Np,
-                    edges_BVK,
-                    lengths_BK,
-                ).flatten(2)
-            )
-        edges_BVK = edges_BVK & (lengths_BK > 0)[:, None, :]
-        reads_BV = edges_BVK.any(-1)
-        if not bool(reads_BV.any()):
-            return tokens_BVd
-        read_RHD = attend(tokens_BVd, passages_Np, edges_BVK, lengths_BK, reads_BV)
-        fused_BVd = tokens_BVd.clone()
-        fused_BVd[reads_BV] = tokens_BVd[reads_BV] + self.out(read_RHD.flatten(1))
-        return fused_BVd
+        q_BVHD = self.split_heads(self.query(tokens_BVd))
+        read_BVHD = self._project(q_BVHD, passages_Np, edges_BVK, lengths_BK)
+        return tokens_BVd + self.out(read_BVHD.flatten(2))
 
-    def _project(
-        self,
-        tokens_BVd: Tensor,
-        passages_Np: Tensor,
-        edges_BVK: Tensor,
-        lengths_BK: Tensor,
-        reads_BV: Tensor,
-    ) -> Tensor:
-        """Keys and values of the passages that are read; attention rows [R, H, D]."""
-        read_BK = edges_BVK.any(1)
-        if not bool((read_BK | (lengths_BK == 0)).all()):
-            passages_Np = passages_Np[
-                torch.repeat_interleave(read_BK.flatten(), lengths_BK.flatten())
-            ]
-            lengths_BK = lengths_BK * read_BK
-        q_RHD = self._heads(self.query(tokens_BVd[reads_BV]))
-        q_BVHD = q_RHD.new_zeros(*reads_BV.shape, *q_RHD.shape[1:])
-        q_BVHD[reads_BV] = q_RHD
-        return self._attend(q_BVHD, passages_Np, edges_BVK, lengths_BK)[reads_BV]
+    def _gpu_order(self, edges_BVK: Tensor, passages_Np: Tensor) -> Order:
+        """From the rule and the shapes: to look at the edges one would have to wait for them."""
+        from skipqa.ops.bipartite_attention.fused import HEADS_A_TILE
 
-    def _attend(
-        self,
-        q_BVHD: Tensor,
-        passages_Np: Tensor,
-        edges_BVK: Tensor,
-        lengths_BK: Tensor,
-    ) -> Tensor:
-        return bipartite_attention(
-            q_BVHD,
-            self._heads(self.key(passages_Np)),
-            self._heads(self.value(passages_Np)),
-            edges_BVK,
-            lengths_BK,
-        )
-
-    def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.heads, self.head_width))
-
-    def _absorb(
-        self,
-        tokens_BVd: Tensor,
-        passages_Np: Tensor,
-        edges_BVK: Tensor,
-        lengths_BK: Tensor,
-        reads_BV: Tensor,
-    ) -> Tensor:
-        """All heads attend to the passage tokens themselves: a head becomes one more token."""
-        shape = (self.heads, self.head_width, passages_Np.shape[1])
-        q_RHD = self._heads(self.query(tokens_BVd[reads_BV]))
-        query_RHp = torch.einsum("rhd,hdp->rhp", q_RHD, self.key.weight.view(shape))
-        query_BVHp = query_RHp.new_zeros(*reads_BV.shape, *query_RHp.shape[1:])
-        query_BVHp[reads_BV] = query_RHp
-        shared_N1p = passages_Np[:, None, :]
-        context_BVHp = bipartite_attention(
-            query_BVHp.flatten(1, 2)[:, :, None, :],
-            shared_N1p,
-            shared_N1p,
-            edges_BVK.repeat_interleave(self.heads, dim=1),
-            lengths_BK,
-            scale=1.0 / math.sqrt(self.head_width),
-            backend="gather",
-        ).view(query_BVHp.shape)
-        return torch.einsum("rhp,hdp->rhd", context_BVHp[reads_BV], self.value.weight.view(shape))
-
-    def _absorbing_is_cheaper(self, edges_BVK: Tensor, passages_Np: Tensor) -> bool:
-        """By FLOPs over two; on a GPU from the rule, since counting would wait for it."""
+        if self.config.heads % HEADS_A_TILE:
+            return "project"
         num_items, num_tokens, num_passages = edges_BVK.shape
-        if edges_BVK.is_cuda:
-            edges = num_items * self.rule.expected_edges(num_tokens, num_passages)
-            rows = min(num_items * num_tokens, edges)
-        else:
-            edges, rows = float(edges_BVK.sum()), float(edges_BVK.any(-1).sum())
-        inner, width = self.heads * self.head_width, passages_Np.shape[1]
-        passage_length = passages_Np.shape[0] / max(1, num_items * num_passages)
-        project = 2 * passages_Np.shape[0] * width * inner + 2 * edges * passage_length * inner
-        absorb = 2 * rows * width * inner + 2 * edges * passage_length * width * self.heads
-        return absorb < project
+        edges = num_items * self.rule.expected_edges(num_tokens, num_passages)
+        rows = min(num_items * num_tokens, edges)
+        words = len(passages_Np)
+        edge_words = edges * words / max(1, num_items * num_passages)
+        return cheaper_order(self.config, rows, words, edge_words)[0]
 
 
-def build_fusion(config: FusionConfig) -> BipartiteFusion:
-    """A layer that can be saved: it carries its config."""
-    layer = BipartiteFusion(
-        config.width,
-        config.passage_width,
-        config.heads,
-        rule=config.rule,
-        head_width=config.head_width,
-        edge_width=config.edge_width,
-    )
-    layer.config = config
-    return layer
+def cheaper_order(
+    config: FusionConfig,
+    rows: float,
+    words: float,
+    edge_words: float,
+    attention_price: float = 1.0,
+) -> tuple[Order, float]:
+    """The order that costs less, and its multiplications: for `rows` tokens with an edge, `words`
+    in the passages with one, and `edge_words` over all edges."""
+    p, inner = config.passage_width, config.inner
+    projecting: dict[Order, float] = {
+        "project": 2 * words * p * inner,
+        "absorb": 2 * rows * p * inner,
+    }
+    attending: dict[Order, float] = {
+        "project": 2 * edge_words * inner,
+        "absorb": 2 * edge_words * p * config.heads,
+    }
+    best = min(projecting, key=lambda o: projecting[o] + attention_price * attending[o])
+    return best, projecting[best] + attending[best]
 
 
 def flops(config: FusionConfig, edges_VK: Tensor, lengths: Sequence[int]) -> int:
-    """FLOPs for one item with these edges, in the cheaper order; a multiply and an add are two."""
+    """FLOPs for one item with these edges on a CPU; a multiply and an add are two."""
     num_tokens, num_passages = edges_VK.shape
-    d, p = config.width, config.passage_width
-    inner = config.heads * (config.head_width or d // config.heads)
     words_K = torch.as_tensor(lengths, dtype=torch.long, device=edges_VK.device)
-    rows, read = int(edges_VK.any(1).sum()), int((edges_VK.any(0) * words_K).sum())
-    edge_words = int((edges_VK.sum(0) * words_K).sum())
-    choose = (num_tokens * d + num_passages * p + num_tokens * num_passages) * config.edge_width
-    project = 2 * read * p * inner + 2 * edge_words * inner
-    absorb = 2 * rows * p * inner + 2 * edge_words * p * config.heads
-    return 2 * (choose + 2 * rows * d * inner + min(project, absorb))
+    counts = _counts(edges_VK, words_K)
+    choose = num_tokens * config.width + num_passages * config.passage_width
+    choose = (choose + num_tokens * num_passages) * config.edge_width
+    query_and_out = 2 * counts[0] * config.width * config.inner
+    _, between = cheaper_order(config, *counts, CPU_ATTENTION_PRICE)
+    return 2 * (choose + query_and_out + int(between))
+
+
+def _counts(edges_VK: Tensor, lengths_K: Tensor) -> tuple[int, int, int]:
+    """Tokens with an edge, words of passages with one, words over all edges."""
+    return (
+        int(edges_VK.any(1).sum()),
+        int((edges_VK.any(0) * lengths_K).sum()),
+        int((edges_VK.sum(0) * lengths_K).sum()),
+    )

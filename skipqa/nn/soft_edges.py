@@ -16,7 +16,7 @@ from torch import Tensor
 
 from skipqa.nn.fusion import BipartiteFusion
 from skipqa.nn.relaxation import gumbel_sigmoid, relaxed_top_k
-from skipqa.ops.bipartite_attention import bipartite_attention, compatibility
+from skipqa.ops.bipartite_attention import bipartite_attention
 from skipqa.ops.bipartite_attention.reference import num_edges_kept
 
 
@@ -24,13 +24,16 @@ def soft_edges(
     scores: Tensor,
     *,
     temperature: float,
-    threshold: float | Tensor | None = None,
+    above: float | Tensor | None = None,
+    at_least: float | Tensor | None = None,
     top: float | None = None,
     degree: float | None = None,
     noise: Tensor | None = None,
 ) -> Tensor:
-    """One rule as in `select_edges`. Gradients reach the scores and a learned threshold."""
-    assert sum(rule is not None for rule in (threshold, top, degree)) == 1
+    """One rule as in `select_edges`. Gradients reach the scores and a learned threshold; an edge
+    whose score is the threshold itself is half open at any temperature."""
+    assert sum(rule is not None for rule in (above, at_least, top, degree)) == 1
+    threshold = at_least if above is None else above
     if threshold is not None:
         return gumbel_sigmoid(scores - threshold, temperature, noise)
     count = num_edges_kept(scores.shape[-2], scores.shape[-1], top, degree)
@@ -54,24 +57,11 @@ def relaxed_fusion(
 
     `threshold` replaces the layer's own rule: the tau_e that stage III anneals.
     """
-    scores = compatibility(
-        layer.edge_token(tokens_Vd), layer.edge_passage(embeddings_Kp), kind=layer.rule.kind
-    )
-    rule = layer.rule
-    if threshold is not None:
-        gates = soft_edges(scores, threshold=threshold, temperature=temperature, noise=noise)
-    else:
-        gates = soft_edges(
-            scores,
-            threshold=layer.threshold if rule.threshold else None,
-            top=rule.top,
-            degree=rule.degree,
-            temperature=temperature,
-            noise=noise,
-        )
-    heads = (layer.heads, layer.head_width)
-    q = layer.query(tokens_Vd).unflatten(-1, heads)
-    k, v = (project(passages_Np).unflatten(-1, heads) for project in (layer.key, layer.value))
+    scores = layer.compatibility(tokens_Vd, embeddings_Kp)
+    rule = {"above": threshold} if threshold is not None else layer.rule.arguments(layer.threshold)
+    gates = soft_edges(scores, temperature=temperature, noise=noise, **rule)
+    q = layer.split_heads(layer.query(tokens_Vd))
+    k, v = (layer.split_heads(project(passages_Np)) for project in (layer.key, layer.value))
     everything = torch.ones_like(gates, dtype=torch.bool)
     read = bipartite_attention(q, k, v, everything, lengths, edge_bias=edge_bias(gates))
     return tokens_Vd + row_openness(gates)[:, None] * layer.out(read.flatten(1)), gates

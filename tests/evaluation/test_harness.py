@@ -19,7 +19,7 @@ from skipqa.errors import UserError
 from skipqa.evaluation import harness, systems
 from skipqa.evaluation.harness import Photos, Row, draw, evaluate, read_rows
 from skipqa.nn.budget import DiscreteBudgetConfig, build_budget
-from skipqa.nn.fusion import FusionConfig, build_fusion
+from skipqa.nn.fusion import BipartiteFusion, FusionConfig
 from skipqa.pipeline import Answer, Pipeline
 from skipqa.trace import Trace
 
@@ -296,7 +296,7 @@ def test_random_positions_depend_on_seed_and_question_not_on_order() -> None:
 def test_trained_components_are_overruled_too(pipeline: Pipeline) -> None:
     torch.manual_seed(0)
     controller = build_budget(DiscreteBudgetConfig(visual_width=4, question_width=4))
-    layer = build_fusion(FusionConfig(width=4, passage_width=4, heads=1, variant="B"))
+    layer = BipartiteFusion(FusionConfig(width=4, passage_width=4, heads=1, variant="B"))
     trained = systems._with_components(pipeline, budget=controller, fusion=layer)
     asked = (torch.zeros(4), torch.zeros(4), 576, 16)
     decided = controller.decide(*asked)

@@ -174,7 +174,7 @@ def test_compatibility_and_edges() -> None:
     ours = compatibility(v @ w_v.T, k @ w_k.T)
     close(ours, equations.compatibility_a(w_v.numpy(), w_k.numpy(), v.numpy(), k.numpy()))
     cosine = compatibility(v @ w_v.T, k @ w_k.T, kind="cosine")
-    edges = select_edges(cosine, threshold=0.1)
+    edges = select_edges(cosine, at_least=0.1)
     np.testing.assert_array_equal(
         edges.numpy(), equations.edges_b((v @ w_v.T).numpy(), (k @ w_k.T).numpy(), 0.1)
     )

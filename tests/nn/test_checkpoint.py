@@ -8,7 +8,7 @@ from skipqa.errors import UserError
 from skipqa.nn.budget import DifficultyBudgetConfig, DiscreteBudgetConfig, build_budget
 from skipqa.nn.checkpoint import load, read_config, read_header, save
 from skipqa.nn.drafter import Drafter, DrafterConfig
-from skipqa.nn.fusion import FusionConfig, build_fusion
+from skipqa.nn.fusion import BipartiteFusion, FusionConfig
 from skipqa.nn.projector import Projector, ProjectorConfig
 from skipqa.nn.region_query import RegionQueryConfig, build_region_query
 from skipqa.nn.saliency import SaliencyConfig, build_saliency
@@ -30,7 +30,7 @@ def components() -> list[nn.Module]:
             )
         ),
         Projector(ProjectorConfig(5, 4)),
-        build_fusion(FusionConfig(6, 4, 2)),
+        BipartiteFusion(FusionConfig(6, 4, 2)),
     ]
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from skipqa.nn.fusion import BipartiteFusion, EdgeRule
+from skipqa.nn.fusion import CPU_ATTENTION_PRICE, BipartiteFusion, FusionConfig, cheaper_order
 
 
-def layer(rule=None, seed=0, dtype=torch.float64):
+def layer(seed=0, dtype=torch.float64, **config):
     torch.manual_seed(seed)
-    made = BipartiteFusion(24, 16, 4, rule=rule or EdgeRule(top=0.3), head_width=8, edge_width=8)
+    made = BipartiteFusion(FusionConfig(24, 16, 4, head_width=8, edge_width=8, **config))
     torch.nn.init.normal_(made.out.weight, std=0.2)
     return made.to(dtype)
 
@@ -27,16 +27,20 @@ def inputs(seed=1, dtype=torch.float64):
 
 
 @pytest.mark.parametrize(
-    "rule",
+    "config",
     [
-        EdgeRule(top=0.3),
-        EdgeRule(top=1.0),
-        EdgeRule(kind="cosine", degree=2),
-        EdgeRule(threshold=True),
+        {"beta": 0.3},
+        {"beta": 1.0},
+        {"beta": None},
+        {"variant": "B", "degree": 2.0},
+        {"variant": "B", "degree": None},
     ],
+    ids=str,
 )
-def test_absorbed_projections_give_the_projected_result(rule):
-    fusion = layer(rule)
+def test_absorbed_projections_give_the_projected_result(config):
+    fusion = layer(**config)
+    if config == {"variant": "B", "degree": None}:
+        torch.nn.init.constant_(fusion.threshold, 0.1)
     projected = fusion(*inputs(), order="project")
     absorbed = fusion(*inputs(), order="absorb")
     torch.testing.assert_close(projected.tokens, absorbed.tokens)
@@ -44,7 +48,7 @@ def test_absorbed_projections_give_the_projected_result(rule):
 
 
 def test_tokens_without_an_edge_leave_bit_for_bit_as_they_came():
-    fusion = layer(dtype=torch.float32)
+    fusion = layer(beta=0.3, dtype=torch.float32)
     tokens, *rest = inputs(dtype=torch.float32)
     found = fusion(tokens, *rest)
     idle = ~found.edges.any(-1)
@@ -54,7 +58,7 @@ def test_tokens_without_an_edge_leave_bit_for_bit_as_they_came():
 
 
 def test_passages_without_an_edge_are_never_read():
-    fusion = layer(EdgeRule(top=0.1))
+    fusion = layer(beta=0.1)
     tokens, passages, embeddings, lengths = inputs()
     edges = fusion(tokens, passages, embeddings, lengths).edges
     unread = torch.repeat_interleave(~edges.any(1).flatten(), lengths.flatten())
@@ -65,7 +69,7 @@ def test_passages_without_an_edge_are_never_read():
 
 
 def test_no_edge_at_all():
-    fusion = layer(EdgeRule(top=0.0))
+    fusion = layer(beta=0.0)
     tokens, *rest = inputs()
     assert torch.equal(fusion(tokens, *rest).tokens, tokens)
 
@@ -85,17 +89,28 @@ CHOOSING = {"edge_token.weight", "edge_passage.weight", "threshold"}
 
 def test_an_open_edge_counts_fully():
     """Eq. B.5 has no compatibility in it: choosing edges learns in the relaxed form alone."""
-    fusion = layer(EdgeRule(threshold=True))
+    fusion = layer(beta=None)
     fusion(*inputs()).tokens.square().sum().backward()
     for name, parameter in fusion.named_parameters():
         learns = parameter.grad is not None and parameter.grad.abs().sum() > 0
         assert learns == (name not in CHOOSING), name
 
 
-def test_the_cheaper_order_is_picked_from_counts():
-    wide = BipartiteFusion(64, 64, 4, rule=EdgeRule(top=0.1))
-    passages = torch.zeros(1600, 64)
-    sparse, full = torch.zeros(1, 64, 16, dtype=torch.bool), torch.ones(1, 64, 16, dtype=torch.bool)
-    sparse[0, 0, :4] = True
-    assert wide._absorbing_is_cheaper(sparse, passages)
-    assert not wide._absorbing_is_cheaper(full, passages)
+@pytest.mark.parametrize(("variant", "opens"), [("A", False), ("B", True)])
+def test_a_score_of_exactly_the_threshold(variant, opens):
+    """A_ij > tau in equation 8, cosine >= tau_e in equation B.4."""
+    fusion = layer(variant=variant, beta=None, degree=None)
+    scores = fusion(*inputs()).scores.detach()
+    torch.nn.init.constant_(fusion.threshold, float(scores[0, 2, 2]))
+    assert bool(fusion(*inputs()).edges[0, 2, 2]) == opens
+
+
+def test_the_cheaper_order():
+    config = FusionConfig(384, 384, 12)
+    few, many = (10, 1_600, 2_000), (64, 1_600, 102_400)  # tokens, words, words over all edges
+    assert cheaper_order(config, *few) == ("absorb", 2 * 10 * 384**2 + 2 * 2_000 * 384 * 12)
+    assert cheaper_order(config, *many) == ("project", 2 * 1_600 * 384**2 + 2 * 102_400 * 384)
+    # Between the two, attention's price decides: timed on a CPU, projecting is the faster.
+    between = (62, 1_600, 40_000)
+    assert cheaper_order(config, *between)[0] == "absorb"
+    assert cheaper_order(config, *between, CPU_ATTENTION_PRICE)[0] == "project"

@@ -3,11 +3,11 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from skipqa.nn.fusion import FusionConfig, build_fusion
+from skipqa.nn.fusion import BipartiteFusion, FusionConfig
 from skipqa.nn.soft_edges import degree_loss, edge_bias, relaxed_fusion, row_openness, soft_edges
 from skipqa.ops.bipartite_attention import bipartite_attention, select_edges
 
-RULES = [{"threshold": 0.2}, {"top": 0.1}, {"top": 0.6}, {"degree": 2.0}]
+RULES = [{"above": 0.2}, {"at_least": 0.2}, {"top": 0.1}, {"top": 0.6}, {"degree": 2.0}]
 
 
 def graph(seed: int) -> torch.Tensor:
@@ -49,13 +49,14 @@ def test_relaxed_attention_tends_to_attention_along_edges(
         FusionConfig(6, 4, 2, edge_width=5, beta=0.3),
         FusionConfig(6, 4, 2, edge_width=5, beta=None),
         FusionConfig(6, 4, 2, "B", edge_width=5, degree=1.5),
+        FusionConfig(6, 4, 2, "B", edge_width=5, degree=None),
     ],
-    ids=["top beta", "learned threshold", "degree"],
+    ids=["top beta", "above tau", "degree", "at least tau_e"],
 )
 @given(seed=st.integers(0, 1000))
 def test_relaxed_layer_tends_to_the_hard_layer(config: FusionConfig, seed: int) -> None:
     torch.manual_seed(seed)
-    layer = build_fusion(config).double()
+    layer = BipartiteFusion(config).double()
     torch.nn.init.normal_(layer.out.weight)
     lengths = [3, 1, 4, 2, 5]
     inputs = torch.randn(7, 6).double(), torch.randn(15, 4).double(), torch.randn(5, 4).double()
@@ -70,7 +71,7 @@ def test_relaxed_layer_tends_to_the_hard_layer(config: FusionConfig, seed: int) 
 
 def test_closed_edges_learn_in_the_relaxed_layer() -> None:
     torch.manual_seed(0)
-    layer = build_fusion(FusionConfig(6, 4, 2, edge_width=5, beta=0.1))
+    layer = BipartiteFusion(FusionConfig(6, 4, 2, edge_width=5, beta=0.1))
     torch.nn.init.normal_(layer.out.weight)
     inputs = torch.randn(7, 6), torch.randn(15, 4), torch.randn(5, 4)
     fused, gates = relaxed_fusion(layer, *inputs, [3] * 5, temperature=0.5, threshold=0.3)
@@ -106,7 +107,7 @@ def test_the_order_of_passages_does_not_matter(
 
 def test_scores_and_learned_threshold_get_gradients() -> None:
     scores, threshold = graph(0).requires_grad_(), torch.tensor(0.1, requires_grad=True)
-    (soft_edges(scores, threshold=threshold, temperature=0.5) * graph(1)).sum().backward()
+    (soft_edges(scores, above=threshold, temperature=0.5) * graph(1)).sum().backward()
     assert scores.grad is not None
     assert scores.grad.abs().min() > 0
     assert threshold.grad is not None

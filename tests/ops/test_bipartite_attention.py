@@ -171,10 +171,14 @@ def test_degree_sets_the_mean_number_of_edges():
     assert select_edges(scores[0], degree=99).all()
 
 
-def test_threshold_is_strict_and_may_be_learned():
+@pytest.mark.parametrize("learned", [False, True])
+def test_thresholds_at_their_boundary(learned):
+    """The main text keeps A_ij > tau, the appendix a cosine >= tau_e."""
     scores = torch.tensor([[0.4, 0.5, 0.6]])
-    for tau in (0.5, torch.tensor(0.5, requires_grad=True)):
-        assert select_edges(scores, threshold=tau).tolist() == [[False, False, True]]
+    tau = torch.tensor(0.5, requires_grad=True) if learned else 0.5
+    assert select_edges(scores, above=tau).tolist() == [[False, False, True]]
+    assert select_edges(scores, at_least=tau).tolist() == [[False, True, True]]
+    assert select_edges(scores, at_least=tau, lengths=[1, 0, 1]).tolist() == [[False, False, True]]
 
 
 def test_compatibility_variants():
@@ -209,6 +213,6 @@ def test_wrong_shapes_are_named(change, message):
 
 def test_select_edges_wants_one_rule():
     with pytest.raises(UserError, match="exactly one"):
-        select_edges(torch.ones(2, 2), threshold=0.5, top=0.1)
+        select_edges(torch.ones(2, 2), above=0.5, top=0.1)
     with pytest.raises(UserError, match="fraction"):
         select_edges(torch.ones(2, 2), top=1.5)

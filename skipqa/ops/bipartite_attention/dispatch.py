@@ -46,7 +46,8 @@ def compatibility(h_v: Tensor, h_k: Tensor, *, kind: Compatibility = "sigmoid") 
 def select_edges(
     scores: Tensor,
     *,
-    threshold: float | Tensor | None = None,
+    above: float | Tensor | None = None,
+    at_least: float | Tensor | None = None,
     top: float | None = None,
     degree: float | None = None,
     lengths: Tensor | Sequence[int] | None = None,
@@ -54,13 +55,14 @@ def select_edges(
 ) -> Tensor:
     """The edges that survive: a bool tensor of the shape of `scores`, `[V, K]` or `[B, V, K]`.
 
-    Exactly one rule: `threshold` keeps scores above it, `top` keeps that fraction of an item's
-    pairs, `degree` keeps as many pairs as give that mean number of edges a token. `lengths`
-    (`[K]` or `[B, K]`) marks passages of no tokens as absent: they get no edge and do not count
-    as pairs. No gradient flows through the choice.
+    Exactly one rule: `above` (the main text's tau) and `at_least` (the appendix's tau_e) keep
+    scores by a threshold, `top` keeps that fraction of an item's pairs, `degree` keeps as many
+    pairs as give that mean number of edges a token. `lengths` (`[K]` or `[B, K]`) marks passages
+    of no tokens as absent: they get no edge and do not count as pairs. No gradient flows through
+    the choice.
     """
-    if sum(rule is not None for rule in (threshold, top, degree)) != 1:
-        raise UserError("select_edges takes exactly one of threshold, top and degree")
+    if sum(rule is not None for rule in (above, at_least, top, degree)) != 1:
+        raise UserError("select_edges takes exactly one of above, at_least, top and degree")
     if top is not None and not 0.0 <= top <= 1.0:
         raise UserError(f"top is a fraction of all pairs, not {top}")
     if degree is not None and degree < 0.0:
@@ -70,14 +72,20 @@ def select_edges(
     lengths_BK = None
     if lengths is not None:
         lengths_BK = _lengths(lengths, num_items, num_passages, scores.device)
-    if threshold is None and _resolve(backend, scores) == "triton":
+    if above is at_least is None and _resolve(backend, scores) == "triton":
         from skipqa.ops.bipartite_attention import schedule
 
         if num_tokens * num_passages <= schedule.MAX_PAIRS:
             return schedule.select_edges(batched, lengths_BK, top, degree).view(scores.shape)
     if lengths_BK is None:
         lengths_BK = torch.ones(num_items, num_passages, device=scores.device)
-    edges = reference.select_edges(batched, lengths_BK > 0, threshold, top, degree)
+    present_BK = lengths_BK > 0
+    if above is not None:
+        edges = (batched > above) & present_BK[:, None, :]
+    elif at_least is not None:
+        edges = (batched >= at_least) & present_BK[:, None, :]
+    else:
+        edges = reference.top_edges(batched, present_BK, top, degree)
     return edges.view(scores.shape)
 
 

@@ -57,17 +57,11 @@ def num_edges_kept(
     return min(pairs, math.ceil(wanted - 1e-6))
 
 
-def select_edges(
-    scores_BVK: Tensor,
-    present_BK: Tensor,
-    threshold: float | Tensor | None,
-    top: float | None,
-    degree: float | None,
+def top_edges(
+    scores_BVK: Tensor, present_BK: Tensor, top: float | None, degree: float | None
 ) -> Tensor:
-    """The edges that survive, [B, V, K] bool. Ties go to the smaller (token, passage)."""
+    """The best edges, [B, V, K] bool. Ties go to the smaller (token, passage)."""
     present_BVK = present_BK[:, None, :].expand_as(scores_BVK)
-    if threshold is not None:
-        return (scores_BVK > threshold) & present_BVK
     num_items, num_tokens, _ = scores_BVK.shape
     flat = scores_BVK.detach().masked_fill(~present_BVK, -math.inf).reshape(num_items, -1)
     order = flat.argsort(dim=-1, descending=True, stable=True)

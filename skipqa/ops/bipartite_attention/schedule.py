@@ -93,7 +93,7 @@ def build(
 def select_edges(
     scores_BVK: Tensor, lengths_BK: Tensor | None, top: float | None, degree: float | None
 ) -> Tensor:
-    """The best pairs of each item, as `reference.select_edges` without a threshold."""
+    """The best pairs of each item, as `reference.top_edges`."""
     num_items, num_tokens, num_passages = scores_BVK.shape
     pairs = num_tokens * num_passages
     assert pairs <= MAX_PAIRS
