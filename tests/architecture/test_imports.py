@@ -23,7 +23,9 @@ BASE = {"types", "errors", "config", "assets", "trace"}
 PLAIN = BASE | {"image", "language", "wordnet"}  # no networks, no stages
 BELOW_STAGES = PLAIN | {"ops", "nn", "backbones", "knowledge"}
 BELOW_PIPELINE = BELOW_STAGES | {"stages"}
-BELOW_CLI = BELOW_PIPELINE | {"components", "pipeline", "explain", "costs", "data", "theory"}
+BELOW_CLI = BELOW_PIPELINE | {
+    *("components", "pipeline", "explain", "costs", "data", "theory", "plot"),
+}
 
 # box: what it may import of skipqa
 MAY_KNOW: dict[str, set[str]] = {
@@ -45,6 +47,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "pipeline": BELOW_PIPELINE | {"components"},
     "explain": BELOW_PIPELINE | {"pipeline"},
     "costs": {"types", "errors", "config", "nn", "ops", "backbones"},
+    "plot": set(),
     "theory": BASE,
     "data": BASE,
     "training": BELOW_CLI | {"evaluation"},

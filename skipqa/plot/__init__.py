@@ -1,0 +1,1 @@
+"""Small figures as SVG and PNG without a plotting library."""
