@@ -18,6 +18,7 @@ from skipqa.errors import UserError
 RESAMPLES = 10_000
 LEVEL = 0.95
 _CHUNK = 1 << 22  # numbers drawn at once: 32 MB
+_COUNT_COST = 10  # drawing one value's count takes as long as drawing so many rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,18 +139,23 @@ def bins(values: ArrayLike, edges: Sequence[float]) -> list[str]:
 def resampled_means(
     values: NDArray[np.float64], resamples: int = RESAMPLES, seed: int = 0
 ) -> NDArray[np.float64]:
-    """Means of samples of the same size, drawn with replacement.
+    """Means of samples of the same size, drawn with replacement, a bounded number at once.
 
-    Drawing how often each distinct value occurs is the same as drawing rows, and far
-    cheaper: accuracies take few values however many questions there are.
+    Drawing how often each distinct value occurs is the same as drawing rows, and far cheaper
+    where values repeat: accuracies take few values however many questions there are.
     """
     distinct, counts = np.unique(values, return_counts=True)
     generator = np.random.default_rng(seed)
-    rows = max(1, _CHUNK // len(distinct))
+    count, shares = len(values), counts / len(values)
+    repeating = _COUNT_COST * len(distinct) < count
+    rows = max(1, _CHUNK // (len(distinct) if repeating else count))
     sizes = [min(rows, resamples - start) for start in range(0, resamples, rows)]
-    shares = counts / len(values)
-    chunks = [generator.multinomial(len(values), shares, size=size) @ distinct for size in sizes]
-    return np.concatenate(chunks) / len(values)
+    if repeating:
+        sums = [generator.multinomial(count, shares, size=size) @ distinct for size in sizes]
+    else:
+        drawn = (generator.integers(count, size=(size, count), dtype=np.int32) for size in sizes)
+        sums = [values[rows_drawn].sum(1) for rows_drawn in drawn]
+    return np.concatenate(sums) / count
 
 
 def _as_scores(scores: ArrayLike) -> NDArray[np.float64]:
