@@ -23,7 +23,7 @@ from skipqa.cli.console import err, out, prepare_process
 from skipqa.costs.environment import write_results
 from skipqa.language import words_of
 from skipqa.pipeline import Pipeline, load
-from skipqa.stages.decode import _prompt
+from skipqa.stages.decode import write_prompt
 
 
 class Case(NamedTuple):
@@ -135,7 +135,7 @@ def read(pipeline: Pipeline, case: Case, fact: str, prompt: str, quoting: bool) 
     if prompt == "chat":
         text = CHAT.format(fact=fact, shown=case.shown, question=case.question)
     else:
-        text = _prompt(ask(pipeline.backbone, case.question), [fact], [case.shown])
+        text = write_prompt(ask(pipeline.backbone, case.question), [fact], [case.shown])
     quote_from = [fact] if quoting else []
     known = words_of(f"{case.question} {case.shown}")
     limit = pipeline.config.decode.max_new_tokens

@@ -147,14 +147,14 @@ class Pocket:
         assert visual is None
         ids = self.decoder_tokenizer.encode(prompt).ids
         embedded = self.decoder.embedding(torch.tensor([ids]))
-        stop = self._line_ends
+        stop = self.line_ends
         spans = SpanConstraint(quote_from, self.decoder_tokenizer, stop, avoid) or None
         generated = self.decoder.generate(embedded, max_new_tokens, stop, spans)
         text = self.decoder_tokenizer.decode(generated.tokens).strip()
         return Completion(text, len(ids), len(generated.tokens), generated.flops)
 
     @cached_property
-    def _line_ends(self) -> list[int]:
+    def line_ends(self) -> list[int]:
         """Tokens that end a line or a text; the byte-level vocabulary writes a newline as Ċ."""
         vocabulary = self.decoder_tokenizer.get_vocab()
         ends = ("<|im_end|>", "<|endoftext|>")

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from skipqa.backbones.backbone import Backbone
+from skipqa.backbones.concepts import Concepts
 from skipqa.config import DecodeConfig
 from skipqa.language import words_of
 from skipqa.trace import StageRecord
@@ -31,6 +32,7 @@ Question: Which country does this food come from?
 Answer: Finland
 
 """
+ENDING = "Answer:"
 
 
 def decode(
@@ -45,12 +47,9 @@ def decode(
     record: StageRecord,
 ) -> str:
     used = read_order(verified, fused)[: config.max_passages]
-    # A fact is one line of the prompt, whatever the passage's own line breaks.
-    texts = [" ".join(verified.passages[j].passage.text.split()) for j in reversed(used)]
-    concepts = backbone.concepts
-    shown = list(dict.fromkeys(concepts[region.concepts[0][0]].name for region in regions))
-    shown = shown[:MAX_SHOWN]
-    prompt = _prompt(question, texts, shown)
+    texts = facts(verified, used)
+    shown = names_shown(regions, backbone.concepts)
+    prompt = write_prompt(question, texts, shown)
     known = words_of(" ".join([question.text, *shown]))
     reply = backbone.complete(prompt, config.max_new_tokens, texts, known)
     record.flops = reply.flops
@@ -68,7 +67,17 @@ def read_order(verified: Verified, fused: Fused) -> list[int]:
     return sorted(attended, key=lambda j: (-worth[j], j))
 
 
-def _prompt(question: Question, texts: Sequence[str], shown: Sequence[str]) -> str:
-    facts = [f"Fact: {text}" for text in texts]
-    lines = [*facts, f"Picture: {', '.join(shown)}", f"Question: {question.text}", "Answer:"]
+def facts(verified: Verified, used: Sequence[int]) -> list[str]:
+    """The passages to read, the best last; one line each, whatever their own line breaks."""
+    return [" ".join(verified.passages[j].passage.text.split()) for j in reversed(used)]
+
+
+def names_shown(regions: Sequence[Region], concepts: Concepts) -> list[str]:
+    names = dict.fromkeys(concepts[region.concepts[0][0]].name for region in regions)
+    return list(names)[:MAX_SHOWN]
+
+
+def write_prompt(question: Question, texts: Sequence[str], shown: Sequence[str]) -> str:
+    lines = [f"Fact: {text}" for text in texts]
+    lines += [f"Picture: {', '.join(shown)}", f"Question: {question.text}", ENDING]
     return EXAMPLES + "\n".join(lines)
