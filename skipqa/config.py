@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from skipqa.errors import UserError
 
@@ -49,6 +49,13 @@ class RegionsConfig:
     iterations: int = 8
     position_weight: float = 0.5  # of the distance on the grid beside that in meaning
     concepts: int = 5
+    # What a region is: a cluster of tokens (variant A) or a box that MobileSAM draws (B)
+    proposals: Literal["clusters", "boxes"] = "clusters"
+    duplicate_overlap: float = 0.7  # boxes that share so much (IoU) are one
+
+    def __post_init__(self) -> None:
+        if self.proposals not in (known := ("clusters", "boxes")):
+            raise UserError(f"regions.proposals takes {' or '.join(known)}, not {self.proposals!r}")
 
 
 @dataclass(frozen=True, slots=True)

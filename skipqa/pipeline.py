@@ -132,7 +132,12 @@ class Pipeline:
             )
 
         with trace.stage("regions") as record:
-            regions = find_regions(kept, config.regions, record)
+            regions = find_regions(
+                kept,
+                config.regions,
+                record,
+                lambda points: backbone.segmenter.boxes(picture, points),
+            )
 
         with trace.stage("retrieve") as record:
             retrieved = retrieve(

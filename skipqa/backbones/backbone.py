@@ -15,8 +15,9 @@ from PIL import Image
 from torch import Tensor
 
 from skipqa.backbones.concepts import Concepts
+from skipqa.backbones.segmenter import Segmenter
 from skipqa.nn.projector import Projector
-from skipqa.types import VisualTokens
+from skipqa.types import VisualTokens, Widths
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,16 @@ class Backbone(Protocol):
         """What the vision tower can name; a column of the evidence each."""
 
     @property
+    def widths(self) -> Widths:
+        """Known before any weights are read."""
+
+    @property
     def projector(self) -> Projector | None:
         """Visual tokens as input tokens of the decoder; None where nothing was trained for that."""
+
+    @property
+    def segmenter(self) -> Segmenter:
+        """Boxes in a picture; its network is read when the first one is asked for."""
 
     def encode_image(
         self, image: Image.Image, scales: Sequence[int] = ()

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from skipqa import assets
 from skipqa.assets import Report
-from skipqa.backbones import bert, efficientnet_lite, llama
+from skipqa.backbones import bert, efficientnet_lite, llama, mobile_sam
 
 if TYPE_CHECKING:  # read only when something is converted
     from gguf import GGUFReader
@@ -84,6 +84,16 @@ def vision(report: Report = lambda _: None) -> Path:
         save_file(efficientnet_lite.fold(state), target / "weights.safetensors")
 
     return converted(assets.EFFICIENTNET_LITE2, report, write)
+
+
+def segmenter(report: Report = lambda _: None) -> Path:
+    """MobileSAM with its batch norms folded in."""
+
+    def write(source: Path, target: Path) -> None:
+        state = torch.load(source / "mobile_sam.pt", map_location="cpu", weights_only=True)
+        save_file(mobile_sam.from_published_names(state), target / "weights.safetensors")
+
+    return converted(assets.MOBILE_SAM, report, write)
 
 
 def imagenet_synsets() -> list[str]:

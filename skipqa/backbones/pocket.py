@@ -24,6 +24,7 @@ from skipqa.assets import Report
 from skipqa.backbones import bert, concepts, convert, efficientnet_lite, llama, loading
 from skipqa.backbones.backbone import Completion, EncodedTexts
 from skipqa.backbones.quoting import SpanConstraint
+from skipqa.backbones.segmenter import Segmenter
 from skipqa.config import EncodeConfig
 from skipqa.types import VisualTokens
 
@@ -40,6 +41,7 @@ class Pocket:
     def __init__(self, config: EncodeConfig, report: Report = lambda _: None) -> None:
         self.config = config
         self.report = report
+        self.segmenter = Segmenter(report)
 
     @cached_property
     def vision(self) -> efficientnet_lite.EfficientNetLite:
@@ -71,7 +73,7 @@ class Pocket:
         return concepts.load(lambda names: self.encode_texts(names).embeddings, self.report)
 
     def prepare(self) -> None:
-        """Download and convert everything now rather than at the first question."""
+        """Download and convert now, rather than at the first question, all but the segmenter."""
         for part in (convert.vision, convert.text, convert.decoder):
             part(self.report)
         _ = self.concepts

@@ -153,7 +153,7 @@ TENSOR_CODE = sorted(
         *(ROOT / "nn").rglob("*.py"),
         *(
             ROOT / "backbones" / f"{name}.py"
-            for name in ("llama", "bert", "efficientnet_lite", "vit")
+            for name in ("llama", "bert", "efficientnet_lite", "vit", "tiny_vit", "mobile_sam")
             if (ROOT / "backbones" / f"{name}.py").exists()
         ),
     ]
