@@ -51,13 +51,39 @@ class SeedSpread:
 
 
 def mean_interval(
-    scores: ArrayLike, *, level: float = LEVEL, resamples: int = RESAMPLES, seed: int = 0
+    scores: ArrayLike,
+    *,
+    level: float = LEVEL,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    bounds: tuple[float, float] | None = None,
 ) -> Interval:
-    """The mean and its percentile bootstrap interval."""
+    """The mean and its percentile bootstrap interval.
+
+    Equal scores resample to themselves, which would claim certainty. Where the `bounds` of a
+    score are known, its interval is then that of `_interval_of_equals`.
+    """
     values = _as_scores(scores)
+    if bounds is not None and np.ptp(values) == 0:
+        return _interval_of_equals(float(values[0]), len(values), level, bounds)
     means = resampled_means(values, resamples, seed)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(values.mean()), float(low), float(high), len(values))
+
+
+def _interval_of_equals(
+    value: float, count: int, level: float, bounds: tuple[float, float]
+) -> Interval:
+    """`count` scores, all of one value: others exist, but only so many can have gone unseen.
+
+    Clopper and Pearson: when none of n draws differs, at most a share 1 - ((1 - level) / 2)^(1/n)
+    of all questions does. Those may lie anywhere within the bounds. With all right or all
+    wrong this is their interval of a proportion.
+    """
+    unseen = 1 - ((1 - level) / 2) ** (1 / count)
+    lowest, highest = bounds
+    low, high = value - unseen * (value - lowest), value + unseen * (highest - value)
+    return Interval(value, low, high, count)
 
 
 def paired_bootstrap(
@@ -91,11 +117,14 @@ def by_group(
     level: float = LEVEL,
     resamples: int = RESAMPLES,
     seed: int = 0,
+    bounds: tuple[float, float] | None = None,
 ) -> dict[Hashable, Interval]:
     """An interval for each group, in order of first appearance."""
     values = _as_scores(scores)
     return {
-        group: mean_interval(values[rows], level=level, resamples=resamples, seed=seed)
+        group: mean_interval(
+            values[rows], level=level, resamples=resamples, seed=seed, bounds=bounds
+        )
         for group, rows in _rows_of(groups, len(values)).items()
     }
 

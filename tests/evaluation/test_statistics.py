@@ -42,6 +42,33 @@ def test_interval_covers_the_truth_as_often_as_it_says() -> None:
     assert 0.91 <= covered / 300 <= 0.98
 
 
+@pytest.mark.parametrize(("count", "low"), [(1, 0.025), (10, 0.6915), (200, 0.9817)])
+def test_equal_scores_are_not_certain(count: int, low: float) -> None:
+    """All right or all wrong is Clopper and Pearson's interval, whose lower end is in tables."""
+    right = statistics.mean_interval([1.0] * count, bounds=(0, 1))
+    assert (right.mean, right.high, right.count) == (1, 1, count)
+    assert right.low == pytest.approx(low, abs=1e-4)
+    wrong = statistics.mean_interval([0.0] * count, bounds=(0, 1))
+    assert (wrong.low, wrong.high) == (0, pytest.approx(1 - low, abs=1e-4))
+    halves = statistics.mean_interval([0.5] * count, bounds=(0, 1))
+    assert 0 < halves.low < 0.5 < halves.high < 1
+    percent = statistics.mean_interval([100.0] * count, bounds=(0, 100))
+    assert percent.low == pytest.approx(100 * right.low)
+    certain = statistics.mean_interval([1.0] * count)
+    assert certain.low == certain.high == 1
+
+
+def test_rare_answers_are_covered_too() -> None:
+    """Half of these samples hold no right answer at all."""
+    generator = np.random.default_rng(8)
+    covered = 0
+    for trial in range(300):
+        drawn = generator.random(60) < 0.01
+        found = statistics.mean_interval(drawn, resamples=500, seed=trial, bounds=(0, 1))
+        covered += found.low <= 0.01 <= found.high
+    assert covered / 300 >= 0.95
+
+
 @settings(max_examples=50)
 @given(scores, st.integers(0, 100))
 def test_interval_holds_the_mean(values: list[float], seed: int) -> None:
