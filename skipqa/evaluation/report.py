@@ -7,18 +7,22 @@ that was measured is typed by hand.
 
 from __future__ import annotations
 
-import json
 import re
 import statistics
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from skipqa.data.files import read_json
 from skipqa.errors import UserError
 
 Results = Mapping[str, Any]
 INTERVAL = "95 % bootstrap intervals over photos"
 BLOCK = re.compile(r"(<!-- results: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+class NoResults(UserError):
+    """A benchmark that has not been run."""
 
 
 def fill(text: str, folder: Path) -> str:
@@ -39,8 +43,8 @@ def newest(folder: Path, subject: str) -> Results:
     found = sorted(folder.glob(f"{subject}_*_*.json"), key=lambda path: path.stem[-6:])
     found = [path for path in found if re.fullmatch(rf"{subject}_[^_]+_\d{{6}}", path.stem)]
     if not found:
-        raise UserError(f"no results of {subject} in {folder}: run its script in benchmarks/ first")
-    loaded: Results = json.loads(found[-1].read_text())
+        raise NoResults(f"no results of {subject} in {folder}: run its script in benchmarks/ first")
+    loaded: Results = read_json(found[-1])
     return loaded
 
 
