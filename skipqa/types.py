@@ -72,6 +72,16 @@ class VisualTokens:
 
 
 @dataclass(frozen=True, slots=True)
+class Widths:
+    """What a trained component of a preset has to fit."""
+
+    tokens: int  # V
+    vision: int  # of a visual token's features
+    text: int  # of its meaning, of questions and of passages
+    decoder: int
+
+
+@dataclass(frozen=True, slots=True)
 class Draft:
     answer: str
     confidence: float

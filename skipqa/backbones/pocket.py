@@ -19,18 +19,17 @@ from PIL import Image
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from skipqa import assets
 from skipqa.assets import Report
-from skipqa.backbones import bert, concepts, convert, efficientnet_lite, llama, loading
+from skipqa.backbones import concepts, convert, efficientnet_lite, llama, loading, minilm
 from skipqa.backbones.backbone import Completion, EncodedTexts
+from skipqa.backbones.minilm import MiniLm
 from skipqa.backbones.quoting import SpanConstraint
 from skipqa.backbones.segmenter import Segmenter
 from skipqa.config import EncodeConfig
-from skipqa.types import VisualTokens
+from skipqa.types import VisualTokens, Widths
 
 CELL = 32  # pixels a side at the network's last stride
 NATIVE_CELLS = 8  # the view that the network was trained on, 256 / 32
-MAX_TEXT_TOKENS = 128
 
 
 class Pocket:
@@ -41,24 +40,19 @@ class Pocket:
     def __init__(self, config: EncodeConfig, report: Report = lambda _: None) -> None:
         self.config = config
         self.report = report
+        self.texts = MiniLm(report)
         self.segmenter = Segmenter(report)
+
+    @property
+    def widths(self) -> Widths:
+        tokens = (self.config.scales[-1] // CELL) ** 2
+        vision, decoder = efficientnet_lite.LITE2.features, llama.SMOLLM2_135M.width
+        return Widths(tokens, vision, minilm.WIDTH, decoder)
 
     @cached_property
     def vision(self) -> efficientnet_lite.EfficientNetLite:
         network = loading.load(efficientnet_lite.EfficientNetLite, convert.vision(self.report))
         return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-
-    @cached_property
-    def text(self) -> bert.Bert:
-        return loading.load(lambda: bert.Bert(bert.MINILM_L6), convert.text(self.report))
-
-    @cached_property
-    def text_tokenizer(self) -> Tokenizer:
-        folder = assets.fetch(assets.MINILM, self.report)
-        tokenizer = loading.load_tokenizer(folder)
-        tokenizer.no_padding()
-        tokenizer.enable_truncation(MAX_TEXT_TOKENS)
-        return tokenizer
 
     @cached_property
     def decoder(self) -> llama.Llama:
@@ -121,17 +115,8 @@ class Pocket:
         views = F.interpolate(views, (size, size), mode="bilinear")
         return torch.lerp(views, logits_1Chw, self.config.locality)
 
-    @torch.inference_mode()
     def encode_texts(self, texts: Sequence[str]) -> EncodedTexts:
-        """One text at a time: short passages of mixed lengths lose more to padding than they
-        gain from a batch on a CPU."""
-        states, flops = [], 0
-        for encoding in self.text_tokenizer.encode_batch(list(texts)):
-            states.append(self.text(torch.tensor([encoding.ids]))[0])
-            flops += bert.flops(self.text.config, len(encoding.ids))
-        pooled = [bert.mean_pool(state[None]) for state in states]
-        embeddings = torch.cat(pooled) if pooled else torch.zeros(0, self.text.config.width)
-        return EncodedTexts(embeddings, tuple(states), flops)
+        return self.texts.encode(texts)
 
     @torch.inference_mode()
     def complete(

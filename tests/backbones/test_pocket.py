@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from tokenizers import Tokenizer
 
-from skipqa.backbones.pocket import MAX_TEXT_TOKENS, Pocket
+from skipqa.backbones.minilm import MAX_TEXT_TOKENS
+from skipqa.backbones.pocket import Pocket
 from skipqa.pipeline import Pipeline
 
 

@@ -1,0 +1,49 @@
+"""The text encoder that every preset reads questions and passages with: all-MiniLM-L6-v2.
+
+Enters: texts. Leaves: their states and unit-length embeddings, and what that cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import torch
+from tokenizers import Tokenizer
+
+from skipqa import assets
+from skipqa.assets import Report
+from skipqa.backbones import bert, convert, loading
+from skipqa.backbones.backbone import EncodedTexts
+
+MAX_TEXT_TOKENS = 128
+WIDTH = bert.MINILM_L6.width
+
+
+class MiniLm:
+    def __init__(self, report: Report = lambda _: None) -> None:
+        self.report = report
+
+    @cached_property
+    def network(self) -> bert.Bert:
+        return loading.load(lambda: bert.Bert(bert.MINILM_L6), convert.text(self.report))
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        folder = assets.fetch(assets.MINILM, self.report)
+        tokenizer = loading.load_tokenizer(folder)
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(MAX_TEXT_TOKENS)
+        return tokenizer
+
+    @torch.inference_mode()
+    def encode(self, texts: Sequence[str]) -> EncodedTexts:
+        """One text at a time: short passages of mixed lengths lose more to padding than they
+        gain from a batch on a CPU."""
+        states, flops = [], 0
+        for encoding in self.tokenizer.encode_batch(list(texts)):
+            states.append(self.network(torch.tensor([encoding.ids]))[0])
+            flops += bert.flops(self.network.config, len(encoding.ids))
+        pooled = [bert.mean_pool(state[None]) for state in states]
+        embeddings = torch.cat(pooled) if pooled else torch.zeros(0, WIDTH)
+        return EncodedTexts(embeddings, tuple(states), flops)
