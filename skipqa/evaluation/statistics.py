@@ -93,20 +93,27 @@ def paired_bootstrap(
     level: float = LEVEL,
     resamples: int = RESAMPLES,
     seed: int = 0,
+    bounds: tuple[float, float] | None = None,
 ) -> Comparison:
     """The mean difference over questions, resampled question by question.
 
     The p value is twice the share of resamples that do not favour the side that the data
-    favour, with one resample added on each side so that it is never zero.
+    favour, with one resample added on each side so that it is never zero. Where the `bounds` of
+    a difference are known, equal differences have the interval of `mean_interval` and the p
+    value of the sign test.
     """
     one, two = _as_scores(first), _as_scores(second)
     if len(one) != len(two):
         raise UserError(f"a paired comparison needs equal lengths, not {len(one)} and {len(two)}")
     differences = one - two
+    if bounds is not None and np.ptp(differences) == 0:
+        equal = _interval_of_equals(float(differences[0]), len(one), level, bounds)
+        p_value = 1.0 if equal.mean == 0 else min(1.0, 2 * 0.5 ** len(one))
+        return Comparison(equal.mean, equal.low, equal.high, p_value, len(one))
     means = resampled_means(differences, resamples, seed)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     against = min(np.count_nonzero(means <= 0), np.count_nonzero(means >= 0))
-    p_value = min(1.0, 2 * (against + 1) / (resamples + 1))
+    p_value = min(1.0, 2 * (int(against) + 1) / (resamples + 1))
     return Comparison(float(differences.mean()), float(low), float(high), p_value, len(one))
 
 

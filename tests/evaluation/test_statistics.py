@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -169,3 +171,29 @@ def test_a_large_benchmark_is_no_burden() -> None:
     values = np.random.default_rng(0).choice([0.0, 0.3, 0.6, 0.9, 1.0], 214_354)
     found = statistics.mean_interval(values)
     assert found.high - found.low == pytest.approx(2 * 1.96 * values.std() / 214_354**0.5, rel=0.05)
+
+
+def test_equal_differences_are_not_certain() -> None:
+    same = statistics.paired_bootstrap([1, 0, 0, 1], [1, 0, 0, 1], bounds=(-1, 1))
+    assert (same.difference, same.p_value) == (0, 1)
+    assert same.low == pytest.approx(-same.high)
+    assert same.high > 0.5
+    better = statistics.paired_bootstrap([1] * 20, [0] * 20, bounds=(-1, 1))
+    assert better.p_value == 2 * 0.5**20
+    assert 0.6 < better.low < better.high == 1
+    assert statistics.paired_bootstrap([1], [0], bounds=(-1, 1)).p_value == 1
+
+
+@pytest.mark.parametrize("distinct", [2, 5_000])
+def test_five_thousand_questions_take_bounded_memory(distinct: int) -> None:
+    """Rows or counts are drawn, whichever is cheaper; both give the interval of the mean."""
+    generator = np.random.default_rng(0)
+    values = generator.integers(0, distinct, 5_000) / max(1, distinct - 1)
+    tracemalloc.start()
+    means = statistics.resampled_means(values)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 120e6
+    assert len(means) == 10_000
+    assert means.mean() == pytest.approx(values.mean(), abs=3e-4)
+    assert means.std() == pytest.approx(values.std() / np.sqrt(5_000), rel=0.05)
