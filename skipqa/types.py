@@ -6,6 +6,7 @@ R regions, K passages, d width, C visual concepts.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -94,6 +95,12 @@ class Budget:
     passages: int  # K'
     difficulty: float | None = None  # None where nothing estimates it
     level: Level = "MEDIUM"
+    rho_r: float = 1.0  # verification keeps at most this share of what was retrieved
+
+    def most_passages(self, num_retrieved: int) -> int:
+        """At most K', and ceil(rho_r K) of the K retrieved (Algorithm 1)."""
+        # The slack keeps a share of 0.9 that float32 rounded up from keeping 10 of 10.
+        return min(self.passages, math.ceil(self.rho_r * num_retrieved - 1e-4))
 
 
 @dataclass(frozen=True, slots=True)

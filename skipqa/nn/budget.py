@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -181,6 +181,17 @@ class DifficultyBudget(BudgetController):
             _staircase(passages + 0.5 - ROUNDING, temperature) * retrieve,
             difficulty,
         )
+
+    def decide(
+        self, visual: Tensor, question: Tensor, num_tokens: int, num_passages: int
+    ) -> Budget:
+        """As always, but verification applies rho_r: only there is the retrieved K known."""
+        budget = super().decide(visual, question, num_tokens, num_passages)
+        assert budget.difficulty is not None
+        if budget.passages == 0:  # SKIP-NR, or there is nothing to retrieve
+            return budget
+        _, rho_r = self.phi(_between(torch.tensor(budget.difficulty), self.config.gflops))
+        return replace(budget, passages=num_passages, rho_r=float(rho_r))
 
     def level(self, difficulty: float | None) -> Level:
         assert difficulty is not None

@@ -1,8 +1,9 @@
 """SKV, second half: which retrieved passages deserve to be read.
 
 Enters: the pooled question [..., D], the pooled kept tokens [..., D_v] and the passages'
-embeddings [..., K, D]. Leaves: one logit a passage, nu_j = sigmoid(logit) (eq. B.6), and from it
-the kept set (inference) or gates that tend to it (training). It neither retrieves nor fuses.
+embeddings [..., K, D]. Leaves: one logit a passage, nu_j = sigmoid(logit) (eq. B.6). `judge`
+turns any nu_j into the kept set (inference), `gates` into what tends to it (training). It
+neither retrieves nor fuses.
 """
 
 from __future__ import annotations
@@ -21,8 +22,6 @@ class VerifierConfig:
     width: int  # of question and passages
     visual_width: int
     hidden: int = 512
-    threshold: float = 0.5  # tau_nu
-    min_passages: int = 2  # fewer than this and rejected passages are recalled
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,28 +54,36 @@ class Verifier(nn.Module):
         own = self.of_passage(torch.cat((passages, passages * q, (passages - q).abs()), dim=-1))
         return self.out(F.gelu(shared[..., None, :] + own))[..., 0]
 
-    def judge(self, logits_K: Tensor, budget: int) -> Verdict:
-        """The hard form, for one question: at most `budget` passages, the best first.
 
-        A passage under the threshold is recalled only while fewer than `min_passages` are kept:
-        the paper's "speculative" rejection.
-        """
-        order = torch.argsort(logits_K, descending=True, stable=True)
-        count = int(self._kept_count(logits_K, budget))
-        passed = min(count, int((logits_K.sigmoid() >= self.config.threshold).sum()))
-        return Verdict(order[:passed], order[passed:count], order[count:])
+def judge(nu_K: Tensor, most: int, threshold: float, least: int) -> Verdict:
+    """The hard form, for one question: the best `most` of nu_j >= tau_nu.
 
-    def gates(
-        self, logits: Tensor, budget: int, temperature: float, noise: Tensor | None = None
-    ) -> Tensor:
-        """The relaxed form, [..., K]: the kept set is always a prefix of the ranking, so it is
-        a relaxed top-k with the hard form's count."""
-        return relaxed_top_k(logits, self._kept_count(logits, budget), temperature, noise)
+    A passage under the threshold is recalled only while fewer than `least` are kept: the paper's
+    "speculative" rejection.
+    """
+    order = torch.argsort(nu_K, descending=True, stable=True)
+    count = int(_kept_count(nu_K, most, threshold, least))
+    passed = min(count, int((nu_K >= threshold).sum()))
+    return Verdict(order[:passed], order[passed:count], order[count:])
 
-    def _kept_count(self, logits: Tensor, budget: int) -> Tensor:
-        limit = min(budget, logits.shape[-1])
-        least = min(self.config.min_passages, limit)
-        return (logits.sigmoid() >= self.config.threshold).sum(-1).clamp(least, limit)
+
+def gates(
+    logits: Tensor,
+    most: int,
+    threshold: float,
+    least: int,
+    temperature: float,
+    noise: Tensor | None = None,
+) -> Tensor:
+    """The relaxed form, [..., K]: the kept set is always a prefix of the ranking, so it is a
+    relaxed top-k with the hard form's count."""
+    count = _kept_count(logits.sigmoid(), most, threshold, least)
+    return relaxed_top_k(logits, count, temperature, noise)
+
+
+def _kept_count(nu: Tensor, most: int, threshold: float, least: int) -> Tensor:
+    most = min(most, nu.shape[-1])
+    return (nu >= threshold).sum(-1).clamp(min(least, most), most)
 
 
 def distillation_loss(logits: Tensor, oracle: Tensor) -> Tensor:

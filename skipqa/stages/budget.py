@@ -30,6 +30,7 @@ def budget(
         why = "decided by the controller"
         if allowed.difficulty is not None:
             why = f"difficulty {allowed.difficulty:.2f}"
-    record.why = f"V' = {allowed.tokens}, K' = {allowed.passages}, {why}"
+    share = f" of which rho_r = {allowed.rho_r:.2f}" if allowed.rho_r < 1 else ""
+    record.why = f"V' = {allowed.tokens}, K' = {allowed.passages}{share}, {why}"
     record.result = allowed
     return allowed

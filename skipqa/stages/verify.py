@@ -2,10 +2,10 @@
 
 A trained verifier gives nu_j. Without one, nu_j = sigmoid(slope (cos(e_j, q_r) - midpoint) + w
 log(s_j / s_best)), where e_j is the passage's embedding, q_r that of the question together with
-the name of what its region shows, and s_j its retrieval score; keep nu_j >= tau_nu, at most K'. The
-embedding judges the topic, the retrieval score tells the entry itself from its relatives, which
-embeddings confuse. When too few survive, the best rejected passages are recalled: thin evidence
-beats none.
+the name of what its region shows, and s_j its retrieval score. The embedding judges the topic,
+the retrieval score tells the entry itself from its relatives, which embeddings confuse. Of the
+K passages with nu_j >= tau_nu the best stay, at most K' and ceil(rho_r K). When too few survive,
+the best rejected passages are recalled: thin evidence beats none.
 """
 
 from __future__ import annotations
@@ -58,14 +58,20 @@ def verify(
         scores = logits.sigmoid().tolist()
         record.flops += verifier.flops(learned.config, len(candidates))
 
-    order = sorted(range(len(candidates)), key=lambda j: (-scores[j], j))
-    num_good = sum(score >= config.threshold for score in scores)
-    num_kept = min(len(order), allowed.passages, max(num_good, config.min_passages))
-    kept, rejected = order[:num_kept], order[num_kept:]
+    verdict = verifier.judge(
+        torch.tensor(scores, dtype=torch.float64),
+        allowed.most_passages(len(candidates)),
+        config.threshold,
+        config.min_passages,
+    )
+    kept, rejected = verdict.kept.tolist(), verdict.rejected.tolist()
     record.kept, record.dropped = len(kept), len(rejected)
+    num_good = sum(score >= config.threshold for score in scores)
     record.why = f"{num_good} of {len(candidates)} at {config.threshold} or above"
-    if num_kept > num_good:
-        record.why += f", {num_kept - num_good} recalled"
+    if len(verdict.accepted) < num_good:
+        record.why += f", the best {len(kept)} kept"
+    if len(verdict.recalled):
+        record.why += f", {len(verdict.recalled)} recalled"
     record.result = Verified(
         passages=tuple(candidates[j] for j in kept),
         scores=tuple(scores[j] for j in kept),

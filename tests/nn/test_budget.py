@@ -1,4 +1,5 @@
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -52,6 +53,9 @@ def test_budget_is_never_exceeded(
         assert budget.passages <= A.passages[1]
     else:
         assert budget.tokens <= math.ceil(B.rho_v[1] * num_tokens)
+        # Whatever retrieval finds, verification keeps no more than ceil(rho_r K) of it.
+        for found in range(num_passages + 1):
+            assert budget.most_passages(found) <= math.ceil(B.rho_r[1] * found)
 
 
 @given(
@@ -99,6 +103,31 @@ def test_default_phi_reaches_both_ends() -> None:
     assert counts.passages.tolist() == [0, 9]
 
 
+@given(st.lists(st.floats(-6, 6), min_size=2, max_size=8), st.integers(1, 600), st.integers(0, 24))
+def test_decisions_are_monotone_in_difficulty(
+    logits: list[float], num_tokens: int, num_passages: int
+) -> None:
+    """The whole hard form: W_d reads the question's first number, nothing else differs."""
+    model = build_budget(B).double()
+    assert isinstance(model, DifficultyBudget)
+    with torch.no_grad():
+        model.difficulty.weight.zero_()
+        model.difficulty.bias.zero_()
+        model.difficulty.weight[0, 0] = 1.0
+    budgets = [
+        model.decide(
+            torch.zeros(5).double(), torch.tensor([x, 0, 0, 0]).double(), num_tokens, num_passages
+        )
+        for x in sorted(logits)
+    ]
+    for easier, harder in pairwise(budgets):
+        assert easier.difficulty <= harder.difficulty  # type: ignore[operator]
+        assert easier.tokens <= harder.tokens
+        for found in range(num_passages + 1):
+            assert easier.most_passages(found) <= harder.most_passages(found)
+    assert all((b.passages == 0) == (b.level == "EASY" or num_passages == 0) for b in budgets)
+
+
 @CONFIGS
 @given(seed=st.integers(0, 10_000))
 def test_relaxed_counts_tend_to_the_hard_ones(config: object, seed: int) -> None:
@@ -112,7 +141,7 @@ def test_relaxed_counts_tend_to_the_hard_ones(config: object, seed: int) -> None
     budget = model.decide(
         *(torch.manual_seed(seed), controller(config, seed), inputs())[-1], 576, 16
     )
-    assert (budget.tokens, budget.passages) == (int(hard.tokens), int(hard.passages))
+    assert (budget.tokens, budget.most_passages(16)) == (int(hard.tokens), int(hard.passages))
 
 
 @CONFIGS

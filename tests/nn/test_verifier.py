@@ -3,58 +3,64 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skipqa.nn.verifier import Verifier, VerifierConfig, distillation_loss
+from skipqa.nn.verifier import Verifier, VerifierConfig, distillation_loss, gates, judge
 
-CONFIG = VerifierConfig(4, 5, hidden=8)
-
-
-def verifier(**changes: float) -> Verifier:
-    torch.manual_seed(0)
-    return Verifier(VerifierConfig(4, 5, hidden=8, **changes)).double()  # type: ignore[arg-type]
-
+TAU, LEAST = 0.5, 2
 
 scores = st.lists(
     st.floats(-8, 8).filter(lambda x: abs(x) > 1e-3), min_size=1, max_size=16, unique=True
 ).map(lambda values: torch.tensor(values, dtype=torch.float64))
 
 
-@given(scores, st.integers(0, 20))
-def test_verdict(logits: torch.Tensor, budget: int) -> None:
-    verdict = verifier().judge(logits, budget)
+@given(scores, st.integers(0, 20), st.integers(0, 4))
+def test_verdict(logits: torch.Tensor, most: int, least: int) -> None:
+    verdict = judge(logits.sigmoid(), most, TAU, least)
     kept, K = verdict.kept.tolist(), len(logits)
-    assert len(kept) <= min(budget, K)
+    assert len(kept) <= min(most, K)
     assert sorted(kept + verdict.rejected.tolist()) == list(range(K))  # every passage accounted for
     assert (logits[verdict.accepted] > 0).all()
     assert (logits[verdict.recalled] < 0).all()
     assert kept == sorted(kept, key=lambda j: -logits[j])
     if len(verdict.recalled):  # only as many as thin coverage asks for
-        assert len(kept) == min(2, budget, K)
-    enough = min(int((logits > 0).sum()), budget)
+        assert len(kept) == min(least, most, K)
+    enough = min(int((logits > 0).sum()), most)
     assert len(verdict.accepted) == enough
+
+
+def test_a_passage_at_the_threshold_is_accepted() -> None:
+    nu = torch.tensor([0.5, 0.4999, 0.7])
+    verdict = judge(nu, 3, 0.5, 0)
+    assert verdict.accepted.tolist() == [2, 0]
+    assert verdict.rejected.tolist() == [1]
 
 
 @given(scores)
 def test_accepting_all_changes_nothing(logits: torch.Tensor) -> None:
-    verdict = verifier(threshold=0.0).judge(logits, len(logits))
+    verdict = judge(logits.sigmoid(), len(logits), 0.0, LEAST)
     assert sorted(verdict.kept.tolist()) == list(range(len(logits)))
     assert len(verdict.rejected) == 0
 
 
 @given(scores, st.integers(0, 20))
-def test_gates_tend_to_the_verdict(logits: torch.Tensor, budget: int) -> None:
+def test_gates_tend_to_the_verdict(logits: torch.Tensor, most: int) -> None:
     order = logits.argsort()
     spread = torch.empty_like(logits)
     spread[order] = logits[order] + torch.arange(len(logits)) * 1e-2  # distinct, same order
     hard = torch.zeros_like(spread)
-    hard[verifier().judge(spread, budget).kept] = 1.0
-    soft = verifier().gates(spread, budget, 1e-5)
+    hard[judge(spread.sigmoid(), most, TAU, LEAST).kept] = 1.0
+    soft = gates(spread, most, TAU, LEAST, 1e-5)
     torch.testing.assert_close(soft, hard, atol=1e-6, rtol=0)
 
 
-def test_recall_can_be_turned_off() -> None:
-    logits = torch.tensor([-1.0, -2.0, -0.5])
-    assert verifier(min_passages=0).judge(logits, 3).kept.tolist() == []
-    assert verifier().judge(logits, 3).recalled.tolist() == [2, 0]
+def test_thin_coverage_recalls_the_best_rejected() -> None:
+    nu = torch.tensor([-1.0, -2.0, -0.5]).sigmoid()
+    assert judge(nu, 3, TAU, 0).kept.tolist() == []
+    assert judge(nu, 3, TAU, 2).recalled.tolist() == [2, 0]
+
+
+def verifier() -> Verifier:
+    torch.manual_seed(0)
+    return Verifier(VerifierConfig(4, 5, hidden=8)).double()
 
 
 def test_permuting_passages_permutes_scores_and_batches_agree() -> None:

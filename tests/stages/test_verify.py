@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -54,12 +56,13 @@ def run(
     regions: tuple[Region, ...],
     backbone: Pocket,
     passages: int = len(TEXTS),
+    rho_r: float = 1.0,
     **config: float,
 ) -> tuple[Verified, StageRecord]:
     record = StageRecord("verify")
     settings = VerifyConfig(**config)  # type: ignore[arg-type]
     kept = kept_tokens(2, [0, 1], 0)  # read by a trained verifier only
-    allowed = Budget(2, passages)
+    allowed = Budget(2, passages, rho_r=rho_r)
     return verify(found, asked, allowed, kept, regions, backbone, settings, record), record
 
 
@@ -84,6 +87,27 @@ def test_accepting_all_changes_nothing_but_the_order(
     assert torch.equal(kept.embeddings, alone.embeddings)
     for states, expected in zip(kept.token_states, alone.states, strict=True):
         assert torch.equal(states, expected)
+
+
+@given(rows, st.floats(0.05, 1))
+@settings(max_examples=15)
+def test_keeps_the_best_share_of_what_was_found(
+    asked: Question,
+    regions: tuple[Region, ...],
+    backbone: Pocket,
+    rows: list[int],
+    rho_r: float,
+) -> None:
+    """Algorithm 1: the top ceil(rho_r K), whether accepted or recalled."""
+    everything, _ = run(retrieved(rows), asked, regions, backbone, threshold=0.0)
+    most = math.ceil(rho_r * len(rows) - 1e-4)
+    for threshold in (0.0, 1.1):
+        kept, record = run(
+            retrieved(rows), asked, regions, backbone, rho_r=rho_r, threshold=threshold,
+            min_passages=len(rows),
+        )  # fmt: skip
+        assert kept.passages == everything.passages[:most]
+        assert (record.kept, record.dropped) == (most, len(rows) - most)
 
 
 @given(rows, st.integers(0, 6))
