@@ -25,5 +25,6 @@ def test_documents_hold_the_newest_results(name: str) -> None:
             newest(RESULTS, block.replace("-", "_"))
         except UserError as missing:
             pytest.skip(f"not measured yet: {missing}")
-    done = CliRunner().invoke(app, ["report", str(document), "--check", "--results", str(RESULTS)])
+    words = ["report", "documents", str(document), "--check", "--results", str(RESULTS)]
+    done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.exception

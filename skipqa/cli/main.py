@@ -31,7 +31,7 @@ app.command("score")(score.score)
 app.command("costs")(costs.costs)
 app.command("theory")(theory.theory)
 app.add_typer(bench.bench, name="bench")
-app.command("report")(report.report)
+app.add_typer(report.app, name="report")
 
 
 @app.command("version")

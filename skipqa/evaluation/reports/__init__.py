@@ -1,0 +1,1 @@
+"""Result folders of `skipqa eval` as tables, figures, verdicts and failure sheets."""

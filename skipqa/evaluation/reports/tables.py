@@ -1,0 +1,262 @@
+"""The tables of a report: runs over the same questions enter, Markdown leaves.
+
+Every number is computed here from the runs' records. A table without data is an empty string.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+import numpy as np
+
+from skipqa.evaluation.harness import Record
+from skipqa.evaluation.report import percent, table
+from skipqa.evaluation.reports.runs import (
+    QuestionSet,
+    Run,
+    pair,
+    same_machine,
+    seed_accuracies,
+    seed_groups,
+    sweeps,
+    swept,
+)
+from skipqa.evaluation.statistics import RESAMPLES, Comparison, across_seeds, bins, by_group
+
+ABSENT = "–"
+SMALLEST_P = 2 / (RESAMPLES + 1)
+RECALL = "recall@4"
+# The paper's ablation table: system here, its row there, its accuracy (%) and TFLOPs there
+PAPER_ABLATIONS = {
+    "skip": ("Full SKIP", 63.2, 0.42),
+    "skip-random-pruning": ("− QVS (random pruning)", 54.1, 0.42),
+    "skip-no-pruning": ("− QVS (no pruning)", 62.4, 1.38),
+    "skip-global-retrieval": ("− RCSR (→ global retrieval)", 59.7, 0.48),
+    "skip-dense-fusion": ("− BSCA (→ dense)", 62.9, 1.21),
+    "skip-fixed-budget": ("− DBC (fixed V' = 64, K' = 8)", 61.8, 0.46),
+    "skip-no-draft": ("− SKV (no fast path)", 63.1, 0.71),
+    "qvs-only": ("QVS only", 58.3, 0.95),
+    "rcsr-only": ("RCSR only", 60.1, 1.05),
+    "bsca-only": ("BSCA only", 60.8, 0.88),
+}
+
+
+def main_runs(found: QuestionSet) -> list[Run]:
+    """SKIP and what it is compared with; its ablations and sweeps have tables of their own."""
+    elsewhere = {run.folder for run in ablations(found) if run.system != "skip"}
+    runs = [run for run in found.runs if run.folder not in elsewhere and not swept(run)]
+    return runs or list(found.runs)
+
+
+def ablations(found: QuestionSet) -> list[Run]:
+    """In the paper's order, SKIP first; none without SKIP itself."""
+    plain = [run for run in found.runs if not swept(run)]
+    runs = [run for name in PAPER_ABLATIONS for run in plain if run.system == name]
+    return runs if len(runs) > 1 and runs[0].system == "skip" else []
+
+
+def main_table(found: QuestionSet) -> str:
+    """One row a run, held against the reference on the questions that both answered."""
+    reference = found.name(found.reference)
+    header = [
+        *("system", "accuracy, %", f"minus {reference}, points", "p", RECALL, "GFLOPs"),
+        *("FLOPs, times fewer", "latency p50 / p95, ms", "times faster", "peak memory, GB"),
+        *("V'", "K'", "fast path, %", "questions"),
+    ]
+    return table(header, [_main_row(found, run) for run in main_runs(found)])
+
+
+def _main_row(found: QuestionSet, run: Run) -> list[str]:
+    summary, latency = run.summary, run.summary["latency_ms"]
+    recalls = list(run.column(RECALL).values())
+    peak = summary["peak_memory_bytes"]
+    row = [
+        found.name(run),
+        percent(summary["accuracy"]),
+        *("reference", ABSENT),
+        ABSENT if not recalls else f"{100 * np.mean(recalls):.1f} of {len(recalls)}",
+        f"{summary['flops_mean'] / 1e9:.1f}",
+        "1",
+        f"{latency['p50']:,.0f} / {latency['p95']:,.0f}",
+        "1",
+        ABSENT if peak is None else f"{peak / 1e9:.2f}",
+        f"{summary['tokens_mean']:.1f}",
+        f"{summary['passages_mean']:.1f}",
+        f"{100 * summary['fast_path_rate']:.1f}",
+        f"{summary['num_questions']:,}",
+    ]
+    if run is not found.reference:
+        scores = pair(run, found.reference)
+        comparison = scores.compare()
+        row[2], row[3] = points(comparison), p_value(comparison)
+        if len(scores) < max(len(run.records), len(found.reference.records)):
+            row[2] += f", {len(scores):,} shared"
+        row[6] = times(pair(run, found.reference, "flops").ratio)
+        timed = same_machine(run, found.reference)
+        ratio = pair(run, found.reference, "latency_ms").ratio
+        row[8] = times(ratio) if timed else "another machine"
+    return row
+
+
+def ablation_table(found: QuestionSet) -> str:
+    """What each part of SKIP is worth; the paper's columns are the paper's own figures."""
+    runs = ablations(found)
+    if not runs:
+        return ""
+    whole, rows = runs[0], []
+    for run in runs:
+        label, accuracy, tflops = PAPER_ABLATIONS[run.system]
+        scores = pair(run, whole)
+        comparison = scores.compare() if run is not whole and len(scores) else None
+        rows.append(
+            [
+                f"{label} (`{run.system}`)",
+                percent(run.summary["accuracy"]),
+                ABSENT if comparison is None else points(comparison),
+                ABSENT if comparison is None else p_value(comparison),
+                f"{run.summary['flops_mean'] / 1e9:.1f}",
+                f"{run.summary['latency_ms']['p50']:,.0f}",
+                f"{accuracy:.1f}",
+                f"{accuracy - PAPER_ABLATIONS['skip'][1]:+.1f}",
+                f"{tflops:.2f}",
+            ]
+        )
+    header = [
+        *("configuration", "accuracy, %", "minus SKIP, points", "p", "GFLOPs", "p50, ms"),
+        *("paper: accuracy, %", "paper: minus SKIP", "paper: TFLOPs"),
+    ]
+    return table(header, rows)
+
+
+def sweep_table(found: QuestionSet) -> str:
+    """Accuracy of each pruner at each retention."""
+    lines = {name: runs for name, runs in sweeps(found).items() if len(runs) > 1}
+    retentions = sorted({retention for runs in lines.values() for retention in runs})
+    rows = [
+        [
+            name,
+            *(percent(runs[r].summary["accuracy"]) if r in runs else ABSENT for r in retentions),
+        ]
+        for name, runs in lines.items()
+    ]
+    return table(["pruner", *(f"V'/V = {r:.3g}" for r in retentions)], rows) if rows else ""
+
+
+def seed_table(found: QuestionSet) -> str:
+    """Runs that differ in their seed alone, on the questions that all of them answered."""
+    rows = []
+    for group in seed_groups(found.runs):
+        accuracies, shared = seed_accuracies(group)
+        if not shared:
+            continue
+        spread = across_seeds(100 * np.array(accuracies))
+        rows.append(
+            [
+                group[0].system,
+                ", ".join(str(run.seed) for run in group),
+                ", ".join(f"{100 * accuracy:.1f}" for accuracy in accuracies),
+                f"{spread.mean:.2f} ± {spread.deviation:.2f}",
+                f"{spread.spread:.2f}",
+                f"{shared:,}",
+            ]
+        )
+    header = ["system", "seeds", "accuracy, %", "mean ± deviation", "largest − smallest", "shared"]
+    return table(header, rows) if rows else ""
+
+
+def category_table(found: QuestionSet) -> str:
+    return _accuracies_by(found, "category", lambda record: record.get("category"))
+
+
+def popularity_table(found: QuestionSet) -> str:
+    """By quarters of the questions' popularity, or by its names where it is no number."""
+    values = [
+        record["popularity"]
+        for run in found.runs
+        for record in run.records.values()
+        if record.get("popularity") is not None
+    ]
+    if not all(isinstance(value, (int, float)) for value in values):
+        return _accuracies_by(found, "popularity", lambda record: record.get("popularity"))
+    edges = sorted({float(edge) for edge in np.quantile(values or [0], [0.25, 0.5, 0.75])})
+
+    def quarter(record: Record) -> Hashable | None:
+        value = record.get("popularity")
+        return None if value is None else bins([value], edges)[0]
+
+    return _accuracies_by(found, "popularity", quarter)
+
+
+def subset_table(found: QuestionSet) -> str:
+    return _accuracies_by(found, "subset", lambda record: record.get("subset"), recall=True)
+
+
+def _accuracies_by(
+    found: QuestionSet,
+    name: str,
+    group_of: Callable[[Record], Hashable | None],
+    *,
+    recall: bool = False,
+) -> str:
+    """A row a group, a column a run: accuracy, and recall where the records know it."""
+    runs = main_runs(found)
+    groups = {group_of(record) for run in runs for record in run.records.values()} - {None}
+    if not groups:
+        return ""
+    cells = [_grouped(run, group_of, recall) for run in runs]
+    rows = []
+    for group in sorted(map(str, groups), key=_natural):
+        count = max(
+            sum(str(group_of(record)) == group for record in run.records.values()) for run in runs
+        )
+        shown = group.replace("|", "\\|")
+        rows.append([shown, *(cell.get(group, ABSENT) for cell in cells), f"{count:,}"])
+    return table([name, *(found.name(run) for run in runs), "questions"], rows)
+
+
+def _grouped(
+    run: Run, group_of: Callable[[Record], Hashable | None], recall: bool
+) -> dict[str, str]:
+    records = [record for record in run.records.values() if group_of(record) is not None]
+    if not records:
+        return {}
+    groups = [str(group_of(record)) for record in records]
+    intervals = by_group([record["score"] for record in records], groups, bounds=(0, 1))
+    cells = {
+        str(group): f"{100 * interval.mean:.1f} ({100 * interval.low:.0f} to "
+        f"{100 * interval.high:.0f})"
+        for group, interval in intervals.items()
+    }
+    if recall:
+        for group in cells:
+            hits = [
+                record[RECALL]
+                for record, name in zip(records, groups, strict=True)
+                if name == group and record.get(RECALL) is not None
+            ]
+            if hits:
+                cells[group] += f"; {RECALL} {100 * np.mean(hits):.1f}"
+    return cells
+
+
+def _natural(text: str) -> tuple[float, bool, str]:
+    """Numbers by their size: 2 before 10, "<5" before "5-10" before ">=10"."""
+    try:
+        number = float(text.lstrip("<>=").partition("-")[0])
+    except ValueError:
+        number = np.inf
+    return number, not text.startswith("<"), text
+
+
+def points(comparison: Comparison) -> str:
+    low, high = 100 * comparison.low, 100 * comparison.high
+    return f"{100 * comparison.difference:+.1f} ({low:+.1f} to {high:+.1f})"
+
+
+def p_value(comparison: Comparison) -> str:
+    smallest = comparison.p_value <= SMALLEST_P
+    return f"≤ {SMALLEST_P:.4f}" if smallest else f"{comparison.p_value:.4f}"
+
+
+def times(ratio: float) -> str:
+    return f"{ratio:.2f}x" if np.isfinite(ratio) else ABSENT

@@ -1,0 +1,91 @@
+"""Run folders made up in a moment, in the harness's own format."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skipqa.evaluation.harness import summarise
+
+MakeRun = Callable[..., Path]
+
+HEADER = {
+    "machine": {"cpu": "abacus", "cores": 2},
+    "python": "3.11.0",
+    "versions": {"torch": "2.0"},
+    "commit": "abc1234",
+    "command": "skipqa eval vqa",
+    "date": "2026-11-15",
+}
+STAGES = {"encode": 0.4, "draft": 0.001, "prune": 0.002, "retrieve": 0.05, "decode": 0.547}
+
+
+def make_run(
+    folder: Path,
+    system: str = "skip",
+    accuracy: float = 0.5,
+    *,
+    seed: int = 0,
+    questions: Iterable[int] = range(40),
+    flops: float = 50e9,
+    ms: float = 1_000.0,
+    drafted: float = 0.0,
+    tokens: int = 64,
+    fields: Callable[[int], dict[str, Any]] = lambda question: {},
+    header: dict[str, Any] | None = None,
+    **about: Any,
+) -> Path:
+    """A finished run that is right on a share `accuracy` of its questions, in a fixed order."""
+    folder.mkdir(parents=True)
+    questions = list(questions)
+    order = random.Random(1).sample(questions, len(questions))
+    right = set(order[: round(accuracy * len(order))])
+    fast = set(sorted(questions)[: round(drafted * len(questions))])
+    records = []
+    for question in questions:
+        share = 0.1 if question in fast else 1.0
+        latency = share * ms * (1 + question % 5 / 50)
+        records.append(
+            {
+                "question_id": question,
+                "category": str(question % 3),
+                "answer": "yes" if question in right else "no",
+                "score": float(question in right),
+                "route": "draft" if question in fast else "full",
+                "tokens": 0 if question in fast else tokens,
+                "passages": 0 if question in fast else 6,
+                "edges": 7,
+                "evidence": [],
+                "flops": int(share * flops),
+                "latency_ms": latency,
+                "stage_ms": {name: part * latency for name, part in STAGES.items()},
+                "peak_memory_bytes": 1_300_000_000,
+                **fields(question),
+            }
+        )
+    run = {
+        "system": system,
+        "seed": seed,
+        "questions": {"file": "okvqa/val.jsonl", "sha256": "0" * 64},
+        "index": {"name": "wordnet", "passages": 10},
+        "components": {},
+        "config": {"preset": "pocket", "encode": {"scales": [256, 768]}},
+        **about,
+    }
+    (folder / "run.json").write_text(json.dumps(run))
+    lines = [json.dumps(record) + "\n" for record in records]
+    (folder / "predictions.jsonl").write_text("".join(lines))
+    summary = {**HEADER, **(header or {}), **run, **summarise(records), "bad_rows": []}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    return folder
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> MakeRun:
+    """A run under the test's folder: `made("a", "skip", 0.5, …)`."""
+    return lambda name, *args, **options: make_run(tmp_path / name, *args, **options)
