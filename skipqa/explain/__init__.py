@@ -14,10 +14,11 @@ from skipqa.pipeline import Answer
 FORMATS = (".png", ".html")
 
 
-def check_format(path: Path) -> None:
+def check_format(path: Path, *formats: str) -> None:
     """Called before the work starts, so that a typing slip costs nothing."""
-    if path.suffix.lower() not in FORMATS:
-        raise UserError(f"{path} should end in .png or .html")
+    allowed = formats or FORMATS
+    if path.suffix.lower() not in allowed:
+        raise UserError(f"{path} should end in {' or '.join(allowed)}")
     if path.is_dir():
         raise UserError(f"{path} is a folder, not a file to draw into")
     if not path.absolute().parent.is_dir():

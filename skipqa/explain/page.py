@@ -1,4 +1,7 @@
-"""The trace as one self-contained HTML page, with the full text of every passage."""
+"""The trace as one self-contained HTML page, with the full text of every passage.
+
+Other pages show several traces with the same `parts` and `style`.
+"""
 
 from __future__ import annotations
 
@@ -19,19 +22,35 @@ PHOTO_WIDTH = 720
 
 
 def render(image: Image.Image, question: str, answer: Answer, concepts: Concepts) -> str:
-    template = Template(files("skipqa.explain").joinpath("page.html").read_text(encoding="utf-8"))
+    fields = parts(image, question, answer, concepts, PHOTO_WIDTH)
+    return Template(_file("page.html")).substitute(fields, style=style())
+
+
+def parts(
+    image: Image.Image, question: str, answer: Answer, concepts: Concepts, photo_width: int
+) -> dict[str, str]:
+    """What a page shows of one answer, each as HTML; `style()` is made for it."""
     trace = answer.trace
-    return template.substitute(
-        question=escape(question),
-        answer=escape(answer.text),
-        route=escape(_route(answer)),
-        photo=_data_uri(overlay(image, trace, PHOTO_WIDTH)),
-        regions=_regions(answer, concepts),
-        passages=_passages(answer),
-        stages=_stages(answer),
-        latency=f"{trace.latency_ms:.0f}",
-        gflops=f"{trace.flops / 1e9:.1f}",
-    )
+    return {
+        "question": escape(question),
+        "answer": escape(answer.text),
+        "route": escape(_route(answer)),
+        "photo": _data_uri(overlay(image, trace, photo_width)),
+        "regions": _regions(answer, concepts),
+        "passages": _passages(answer),
+        "stages": _stages(answer),
+        "latency": f"{trace.latency_ms:.0f}",
+        "gflops": f"{trace.flops / 1e9:.1f}",
+    }
+
+
+def style() -> str:
+    """Colours and shapes, for light and dark screens."""
+    return _file("page.css")
+
+
+def _file(name: str) -> str:
+    return files("skipqa.explain").joinpath(name).read_text(encoding="utf-8")
 
 
 def _route(answer: Answer) -> str:
