@@ -23,6 +23,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    from skipqa.backbones.segmenter import Segmenter
     from skipqa.pipeline import Answer, Pipeline
 
 settings.register_profile("skipqa", derandomize=True, deadline=None)
@@ -46,6 +47,12 @@ def pipeline(home: Path) -> Pipeline:
     from skipqa.pipeline import load
 
     return load()
+
+
+@pytest.fixture(scope="session")
+def segmenter(pipeline: Pipeline) -> Segmenter:
+    """MobileSAM, fetched and converted the first time."""
+    return pipeline.backbone.segmenter
 
 
 @pytest.fixture(scope="session")
