@@ -68,6 +68,22 @@ def verification(q: Array, v: Array, e: Array, w1: Array, b1: Array, w2: Array, 
     )
 
 
+def verified(nu: Array, tau: float, rho_r: float) -> list[int]:
+    """Algorithm 1, line 14: TopK({k_j : nu_j >= tau}, nu, ceil(rho_r |K|)), the best first."""
+    passing = [j for j in range(len(nu)) if nu[j] >= tau]
+    best_first = sorted(passing, key=lambda j: nu[j], reverse=True)
+    return best_first[: math.ceil(rho_r * len(nu))]
+
+
+def allocation_a(
+    v: Array, q: Array, layers: list[tuple[Array, Array]], ranges: list[tuple[int, int]]
+) -> Array:
+    """Section 3.6: a 3-layer MLP of (v, q) places V' and K' in their ranges."""
+    (w1, b1), (w2, b2), (w3, b3) = layers
+    shares = sigmoid(w3 @ gelu(w2 @ gelu(w1 @ np.concatenate([v, q]) + b1) + b2) + b3)
+    return np.array([low + (high - low) * x for (low, high), x in zip(ranges, shares, strict=True)])
+
+
 def budget_gflops(d: float, least: float, most: float) -> float:
     """Eq. B.8."""
     return least + (most - least) * d
@@ -89,13 +105,13 @@ def anneal(t: int, steps: int) -> float:
     return 0.1 + 0.9 / 2 * (1 + math.cos(math.pi * t / steps))
 
 
+def cosines(h_v: Array, h_k: Array) -> Array:
+    return np.array([[a @ b / (np.linalg.norm(a) * np.linalg.norm(b)) for b in h_k] for a in h_v])
+
+
 def edges_b(h_v: Array, h_k: Array, tau: float) -> NDArray[np.bool_]:
     """Eq. B.4."""
-    found = np.zeros((len(h_v), len(h_k)), dtype=bool)
-    for i, a in enumerate(h_v):
-        for j, b in enumerate(h_k):
-            found[i, j] = a @ b / (np.linalg.norm(a) * np.linalg.norm(b)) >= tau
-    return found
+    return cosines(h_v, h_k) >= tau
 
 
 def compatibility_a(w_v: Array, w_k: Array, v: Array, k: Array) -> Array:
@@ -116,3 +132,20 @@ def bipartite_attention(
             weights = np.exp([q_i @ key / np.sqrt(len(q_i)) for key in keys])
             out[i] = sum(w * value for w, value in zip(weights, values, strict=True)) / sum(weights)
     return out
+
+
+def fusion(
+    v: Array,
+    passages: list[Array],
+    edges: NDArray[np.bool_],
+    w_q: list[Array],
+    w_k: list[Array],
+    w_v: list[Array],
+    w_o: Array,
+) -> Array:
+    """The layer around eq. B.5: a matrix of each kind a head, heads side by side, W_O, residual."""
+    heads = [
+        bipartite_attention(v @ q.T, [(x @ k.T, x @ u.T) for x in passages], edges)
+        for q, k, u in zip(w_q, w_k, w_v, strict=True)
+    ]
+    return v + np.concatenate(heads, axis=1) @ w_o.T

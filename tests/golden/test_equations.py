@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from skipqa.nn.budget import DifficultyBudget, DifficultyBudgetConfig
+from skipqa.nn.budget import (
+    DifficultyBudget,
+    DifficultyBudgetConfig,
+    DiscreteBudget,
+    DiscreteBudgetConfig,
+)
+from skipqa.nn.fusion import BipartiteFusion, FusionConfig
 from skipqa.nn.region_query import DenseRegionQuery, RegionQueryConfig, SparseRegionQuery
 from skipqa.nn.relaxation import cosine_schedule, gumbel_softmax
 from skipqa.nn.saliency import AlignedSaliency, ProductSaliency, SaliencyConfig
-from skipqa.nn.verifier import Verifier, VerifierConfig
+from skipqa.nn.verifier import Verifier, VerifierConfig, judge
 from skipqa.ops.bipartite_attention import bipartite_attention, compatibility, select_edges
+from skipqa.types import Budget
 
 from . import equations
 
@@ -134,7 +143,28 @@ def test_verification() -> None:
         model.out.weight[0].detach().numpy(),
         model.out.bias.item(),
     )
-    close(model(q, v, e).sigmoid(), want)
+    nu = model(q, v, e).sigmoid()
+    close(nu, want)
+    for rho_r in (0.0, 0.3, 0.6, 1.0):
+        for tau in (0.0, *want, 0.5, 1.0):
+            most = Budget(1, K, rho_r=rho_r).most_passages(K)
+            assert judge(nu, most, float(tau), 0).kept.tolist() == equations.verified(
+                nu.detach().numpy(), float(tau), rho_r
+            )
+
+
+def test_discrete_budget() -> None:
+    config = DiscreteBudgetConfig(DV, D, hidden=H)
+    model = randomised(DiscreteBudget(config))
+    layers = [(x.weight.detach().numpy(), x.bias.detach().numpy()) for x in model.mlp[::2]]
+    for _ in range(20):
+        v, q = normal(DV), normal(D)
+        ranges = [config.tokens, config.passages]
+        want = equations.allocation_a(v.numpy(), q.numpy(), layers, ranges)
+        allocation = model(v, q, 576, 16)
+        close(torch.stack(allocation[:2]), want)
+        budget = model.decide(v, q, 576, 16)
+        assert [budget.tokens, budget.passages] == np.floor(want + 0.5).tolist()
 
 
 def test_difficulty_and_its_budget() -> None:
@@ -192,3 +222,47 @@ def test_attention_along_edges(backend: str) -> None:
     )
     close(bipartite_attention(q, k, v, edges, lengths, backend=backend)[:, 0], want)  # type: ignore[arg-type]
     assert not want[2].any()
+
+
+@pytest.mark.parametrize("order", ["project", "absorb"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        FusionConfig(D, DV, 2, "A", head_width=4, edge_width=H, beta=0.3),
+        FusionConfig(D, DV, 2, "A", head_width=4, edge_width=H, beta=None),
+        FusionConfig(D, DV, 2, "B", head_width=4, edge_width=H, degree=2.0),
+        FusionConfig(D, DV, 2, "B", head_width=4, edge_width=H, degree=None),
+    ],
+    ids=["A, top beta", "A, above tau", "B, degree", "B, at least tau_e"],
+)
+def test_fusion_layer(config: FusionConfig, order: str) -> None:
+    layer = randomised(BipartiteFusion(config))
+    nn.init.constant_(layer.threshold, 0.5 if config.variant == "A" else 0.2)
+    lengths = [3, 1, 4, 2, 6]
+    v, words, k = normal(V, D), normal(sum(lengths), DV), normal(K, DV)
+    w_v, w_k = (x.weight.detach().numpy() for x in (layer.edge_token, layer.edge_passage))
+    v_n, k_n, tau = v.numpy(), k.numpy(), layer.threshold.item()
+    if config.variant == "A":
+        scores = equations.compatibility_a(w_v, w_k, v_n, k_n)
+        count = math.ceil(0.3 * V * K)
+        best = np.isin(np.arange(V * K), equations.top(scores.flatten(), count)).reshape(V, K)
+        edges = scores > tau if config.beta is None else best
+    else:
+        if config.degree is not None:  # tau_e is the cosine of the last edge that degree allows
+            tau = np.sort(equations.cosines(v_n @ w_v.T, k_n @ w_k.T).flatten())[-2 * V]
+        edges = equations.edges_b(v_n @ w_v.T, k_n @ w_k.T, tau)
+    assert 0 < edges.sum() < edges.size
+    heads = (
+        [w.numpy() for w in x.weight.detach().view(2, 4, -1)]
+        for x in (layer.query, layer.key, layer.value)
+    )
+    want = equations.fusion(
+        v_n,
+        [x.numpy() for x in words.split(lengths)],
+        edges,
+        *heads,
+        layer.out.weight.detach().numpy(),
+    )
+    found = layer(v, words, k, lengths, order=order)
+    np.testing.assert_array_equal(found.edges.numpy(), edges)
+    close(found.tokens, want)
