@@ -35,7 +35,7 @@ class SpanConstraint:
             self._add(" " + text, tokenizer, avoided)
 
     def _add(self, text: str, tokenizer: Tokenizer, avoided: Collection[str]) -> None:
-        encoding = tokenizer.encode(text)
+        encoding = tokenizer.encode(text, add_special_tokens=False)
         words = {match.start(): match[0].lower() for match in WORD.finditer(text)}
         before = -1
         for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):

@@ -7,6 +7,7 @@ class token takes part and is dropped at the end. One class serves EVA-CLIP-G/14
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -35,8 +36,23 @@ CLIP_L_224 = VitConfig(224, 14, 1_024, 24, 16, 4_096, norm_first=True, quick_gel
 CLIP_L_336 = VitConfig(336, 14, 1_024, 24, 16, 4_096, norm_first=True, quick_gelu=True)
 
 
+class LayerShape(Protocol):
+    """What a layer asks of its config: CLIP's text tower is made of the same layers."""
+
+    @property
+    def width(self) -> int: ...
+    @property
+    def heads(self) -> int: ...
+    @property
+    def ffn(self) -> int: ...
+    @property
+    def quick_gelu(self) -> bool: ...
+    @property
+    def norm_eps(self) -> float: ...
+
+
 class Layer(nn.Module):
-    def __init__(self, config: VitConfig) -> None:
+    def __init__(self, config: LayerShape) -> None:
         super().__init__()
         self.config = config
         self.attention_norm = nn.LayerNorm(config.width, eps=config.norm_eps)
@@ -46,12 +62,13 @@ class Layer(nn.Module):
         self.up = nn.Linear(config.width, config.ffn)
         self.down = nn.Linear(config.ffn, config.width)
 
-    def forward(self, x_BTD: Tensor) -> Tensor:
+    def forward(self, x_BTD: Tensor, *, causal: bool = False, alone: bool = False) -> Tensor:
+        """`alone`: every token attends to itself only."""
         c = self.config
         B, T, D = x_BTD.shape
         qkv = self.qkv(self.attention_norm(x_BTD)).view(B, T, 3, c.heads, D // c.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(q, k, v)
+        mixed = v if alone else F.scaled_dot_product_attention(q, k, v, is_causal=causal)
         x_BTD = x_BTD + self.out(mixed.transpose(1, 2).reshape(B, T, D))
         hidden = self.up(self.ffn_norm(x_BTD))
         hidden = hidden * torch.sigmoid(1.702 * hidden) if c.quick_gelu else F.gelu(hidden)
@@ -70,12 +87,26 @@ class Vit(nn.Module):
         self.layers = nn.ModuleList(Layer(c) for _ in range(c.layers))
 
     def forward(self, pixels_B3SS: Tensor) -> Tensor:
-        patches_BVD = self.patches(pixels_B3SS).flatten(2).transpose(1, 2)
-        summary = self.class_token.expand(len(patches_BVD), 1, -1)
-        x_BTD = self.first_norm(torch.cat((summary, patches_BVD), dim=1) + self.places)
+        x_BTD = self.embed(pixels_B3SS)
         for layer in self.layers:
             x_BTD = layer(x_BTD)
         return x_BTD[:, 1:]
+
+    def embed(self, pixels_B3SS: Tensor) -> Tensor:
+        """What enters the first layer, the class token in front."""
+        patches_BVD = self.patches(pixels_B3SS).flatten(2).transpose(1, 2)
+        summary = self.class_token.expand(len(patches_BVD), 1, -1)
+        grid = pixels_B3SS.shape[-1] // self.config.patch
+        return self.first_norm(torch.cat((summary, patches_BVD), dim=1) + self._places(grid))
+
+    def _places(self, grid: int) -> Tensor:
+        """The learned positions, interpolated where the image is not of the trained size."""
+        native = self.config.image // self.config.patch
+        if grid == native:
+            return self.places
+        map_1Dhw = self.places[1:].T.reshape(1, -1, native, native)
+        map_1Dhw = F.interpolate(map_1Dhw.float(), (grid, grid), mode="bicubic")
+        return torch.cat((self.places[:1], map_1Dhw[0].flatten(1).T.to(self.places)))
 
 
 def flops(config: VitConfig) -> int:

@@ -1,12 +1,14 @@
 """The projector: visual tokens into the width of the decoder.
 
 Enters: tokens [..., V, d_vision]. Leaves: tokens [..., V, d_model]. Two layers, as in the paper
-(1408 -> 4096). It runs before pruning: QVS multiplies tokens with the question, in one width.
+(1408 -> 4096). The paper's runs before pruning, where QVS multiplies tokens with the question in
+one width; the pipeline prunes and fuses in the text encoder's width and projects what is kept.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,6 +18,8 @@ from torch import Tensor, nn
 class ProjectorConfig:
     vision_width: int
     width: int
+    # What it was trained to read: a kept token's features, or the token as fusion left it
+    reads: Literal["features", "fused"] = "features"
 
 
 class Projector(nn.Module):

@@ -1,0 +1,184 @@
+"""Published weights that are on this machine already: a folder, or the Hugging Face cache.
+
+Enters: which repositories a preset is made of. Leaves: their folders, and from a folder its
+config, its tokenizer and its tensors, read one at a time so that a 13B model is never in memory
+twice. Nothing is downloaded here: tens of gigabytes are the user's decision, and what is missing is
+said in one line with the commands. transformers knows the files' defaults and old tokenizers; the
+networks are our own, so that one decoder serves every preset and the GPU path is the measured one.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors import SafetensorError, safe_open
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from skipqa.errors import MissingExtra, UserError
+
+# Whole files first, then lists of parts, the safe format before the pickled one
+WHOLE = (
+    *("model.safetensors", "open_clip_model.safetensors"),
+    *("pytorch_model.bin", "open_clip_pytorch_model.bin"),
+)
+PARTS = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+
+Network = TypeVar("Network", bound=nn.Module)
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    id: str
+    gigabytes: float
+
+    @property
+    def folder(self) -> str:
+        return self.id.split("/")[-1]
+
+
+def locate(preset: str, wanted: Sequence[Repository], weights: Path | None) -> list[Path]:
+    """A folder for each repository: under `weights`, else `SKIPQA_WEIGHTS`, else in the cache."""
+    try:
+        import transformers  # noqa: F401
+    except ImportError:
+        raise MissingExtra(f"preset {preset}", "hub") from None
+    if weights is None and (named := os.environ.get("SKIPQA_WEIGHTS")):
+        weights = Path(named)
+    found = {one: _cached(one) if weights is None else weights / one.folder for one in wanted}
+    missing = [one for one, folder in found.items() if folder is None or not _is_complete(folder)]
+    if missing:
+        parts = ", ".join(f"{one.id} ({one.gigabytes:g} GB)" for one in missing)
+        where = "in the Hugging Face cache" if weights is None else f"under {weights}"
+        target = "" if weights is None else f" --local-dir {weights}/%s"
+        commands = "; ".join(
+            f"hf download {one.id}" + (target % one.folder if target else "") for one in missing
+        )
+        raise UserError(
+            f"preset {preset} needs weights that are not {where}: {parts}. Run: {commands}"
+            + (" (or name a folder that holds them: --weights DIR)" if weights is None else "")
+        )
+    return [folder for folder in found.values() if folder is not None]
+
+
+def _cached(repository: Repository) -> Path | None:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(repository.id, local_files_only=True))
+    except LocalEntryNotFoundError:
+        return None
+
+
+def _is_complete(folder: Path) -> bool:
+    """Whether all weight files are there: a download may have been stopped half way."""
+    files = _weight_files(folder)
+    return bool(files) and all(path.is_file() for path in files)
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    for name in WHOLE:
+        if (folder / name).is_file():
+            return [folder / name]
+    for name in PARTS:
+        if (folder / name).is_file():
+            parts = json.loads((folder / name).read_text())["weight_map"].values()
+            return [folder / part for part in sorted(set(parts))]
+    return []
+
+
+def read_config(folder: Path) -> Any:
+    """With the defaults that the file leaves out."""
+    from transformers import AutoConfig
+
+    return AutoConfig.from_pretrained(folder)
+
+
+def read_tokenizer(folder: Path) -> Tokenizer:
+    """Without padding and truncation. Vicuna's is published in an older form only."""
+    if (folder / "tokenizer.json").is_file():
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    else:
+        from transformers import AutoTokenizer
+
+        converted = AutoTokenizer.from_pretrained(folder)
+        tokenizer = Tokenizer.from_str(converted.backend_tokenizer.to_str())
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
+
+
+def device_and_dtype() -> tuple[torch.device, torch.dtype]:
+    """The GPU where there is one, in half the bytes; a CPU is faster in its own format."""
+    if torch.cuda.is_available():
+        return torch.device("cuda"), torch.bfloat16
+    return torch.device("cpu"), torch.float32
+
+
+class Tensors(Mapping[str, Tensor]):
+    """The tensors of a folder by name, each read from its file when it is asked for."""
+
+    def __init__(
+        self,
+        folder: Path,
+        device: torch.device,
+        dtype: torch.dtype,
+        rename: Callable[[str], str] = lambda name: name,
+    ) -> None:
+        """`rename` makes one name of what publishers call by several."""
+        self._device, self._dtype = device, dtype
+        self._readers: dict[str, Callable[[], Tensor]] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        for path in _weight_files(folder):
+            for name, shape, read in _open(path):
+                self._readers[rename(name)] = read
+                self.shapes[rename(name)] = shape
+
+    def under(self, prefix: str, instead: str = "") -> Tensors:
+        """Those whose name starts with `prefix`, named without it."""
+        part = copy.copy(self)
+        names = {n: instead + n.removeprefix(prefix) for n in self if n.startswith(prefix)}
+        part._readers = {new: self._readers[old] for old, new in names.items()}
+        part.shapes = {new: self.shapes[old] for old, new in names.items()}
+        return part
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._readers[name]().to(self._device, self._dtype)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._readers)
+
+    def __len__(self) -> int:
+        return len(self._readers)
+
+
+def _open(path: Path) -> Iterator[tuple[str, tuple[int, ...], Callable[[], Tensor]]]:
+    try:
+        if path.suffix == ".safetensors":
+            file = safe_open(path, framework="pt")
+            for name in file.keys():  # noqa: SIM118
+                shape = tuple(file.get_slice(name).get_shape())
+                yield name, shape, lambda name=name: file.get_tensor(name)  # type: ignore[misc]
+        else:
+            state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            for name, tensor in state.items():
+                yield name, tuple(tensor.shape), lambda tensor=tensor: tensor  # type: ignore[misc]
+    except (OSError, SafetensorError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"{path} is damaged ({reason}): download it again") from None
+
+
+def fill(build: Callable[[], Network], state: Mapping[str, Tensor]) -> Network:
+    """The network with these very tensors: nothing is allocated or drawn beside them."""
+    with torch.device("meta"):
+        network = build()
+    network.load_state_dict(state, assign=True)
+    return network.eval().requires_grad_(False)
