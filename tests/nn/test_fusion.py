@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
+import torch.nn.functional as F
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
-from skipqa.nn.fusion import CPU_ATTENTION_PRICE, BipartiteFusion, FusionConfig, cheaper_order
+from skipqa.costs.flops import count_flops
+from skipqa.nn.fusion import (
+    CPU_ATTENTION_PRICE,
+    BipartiteFusion,
+    EdgeRule,
+    FusionConfig,
+    cheaper_order,
+    flops,
+)
 
 
 def layer(seed=0, dtype=torch.float64, **config):
@@ -114,3 +127,114 @@ def test_the_cheaper_order():
     between = (62, 1_600, 40_000)
     assert cheaper_order(config, *between)[0] == "absorb"
     assert cheaper_order(config, *between, CPU_ATTENTION_PRICE)[0] == "project"
+
+
+RULES = pytest.mark.parametrize(
+    "config",
+    [
+        {"beta": 0.1},
+        {"beta": None},
+        {"variant": "B", "degree": 0.5},
+        {"variant": "B", "degree": None},
+    ],
+    ids=["A, top beta", "A, above tau", "B, degree", "B, at least tau_e"],
+)
+passage_lengths = st.lists(st.integers(0, 6), min_size=1, max_size=5)
+seeds = st.integers(0, 1000)
+
+
+def item(seed, lengths, num_tokens=7):
+    g = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=g, dtype=torch.float64)
+
+    words, embeddings = normal(sum(lengths), 16), normal(len(lengths), 16)
+    return normal(num_tokens, 24), list(words.split(lengths)), embeddings
+
+
+def fuse(fusion, tokens, passages, embeddings, order):
+    """The layer over the passages of `order`."""
+    lengths = [len(passages[j]) for j in order]
+    words = torch.cat([passages[j] for j in order])
+    return fusion(tokens, words, embeddings[order], lengths)
+
+
+def frugal(config, tokens, passages, embeddings):
+    """A layer that opens a handful of edges of this item, whatever its rule."""
+    fusion = layer(**config).requires_grad_(False)
+    scores = fusion.compatibility(tokens, embeddings).flatten().sort(descending=True).values
+    fusion.threshold.fill_(scores[:5].mean())
+    return fusion
+
+
+@RULES
+@given(seed=seeds, lengths=passage_lengths, shuffle=st.randoms(use_true_random=False))
+def test_the_order_of_passages_does_not_matter(config, seed, lengths, shuffle):
+    problem = item(seed, lengths)
+    fusion = frugal(config, *problem)
+    order = list(range(len(lengths)))
+    plain = fuse(fusion, *problem, order)
+    shuffle.shuffle(order)
+    permuted = fuse(fusion, *problem, order)
+    assert torch.equal(permuted.edges, plain.edges[:, order])
+    torch.testing.assert_close(permuted.tokens, plain.tokens)
+
+
+@RULES
+@given(seed=seeds, lengths=passage_lengths)
+def test_dropping_a_passage_without_edges_changes_nothing(config, seed, lengths):
+    problem = item(seed, lengths)
+    fusion = frugal(config, *problem)
+    whole = fuse(fusion, *problem, list(range(len(lengths))))
+    used = whole.edges.any(0).nonzero()[:, 0].tolist()
+    assume(0 < len(used) < len(lengths))
+    if fusion.rule.top is not None:  # of fewer pairs the same number of edges
+        share = int(whole.edges.sum()) / (len(problem[0]) * len(used))
+        fusion.rule = EdgeRule(top=share)
+    fewer = fuse(fusion, *problem, used)
+    assert torch.equal(fewer.edges, whole.edges[:, used])
+    torch.testing.assert_close(fewer.tokens, whole.tokens)
+
+
+# Against float64: three products and a softmax in a row, each rounded once.
+TOLERANCE = {
+    torch.float64: 1e-12,
+    torch.float32: 1e-5,
+    torch.float16: 1e-2,
+    torch.bfloat16: 6e-2,
+}
+
+
+@pytest.mark.parametrize("order", ["project", "absorb"])
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@given(seed=seeds, lengths=passage_lengths)
+def test_all_edges_are_dense_attention(dtype, order, seed, lengths):
+    fusion = layer(beta=1.0).requires_grad_(False)
+    tokens, passages, embeddings = item(seed, lengths)
+    words = torch.cat(passages)
+    low = layer(beta=1.0, dtype=dtype).requires_grad_(False)
+    found = low(*(x.to(dtype) for x in (tokens, words, embeddings)), lengths, order=order)
+    if sum(lengths) == 0:
+        assert torch.equal(found.tokens, tokens.to(dtype))
+        return
+    assert found.edges[:, [length > 0 for length in lengths]].all()
+    q, k, v = (
+        x.unflatten(-1, (4, 8)).transpose(0, 1)
+        for x in (fusion.query(tokens), fusion.key(words), fusion.value(words))
+    )
+    read = F.scaled_dot_product_attention(q, k, v).transpose(0, 1).flatten(1)
+    dense = tokens + fusion.out(read)
+    error = float((found.tokens.double() - dense).norm() / dense.norm())
+    assert error < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("beta", [0.02, 0.1, 0.5, 1.0])
+def test_counted_flops_are_those_of_the_order_that_runs(beta):
+    torch.manual_seed(0)
+    fusion = BipartiteFusion(FusionConfig(48, 32, 4, beta=beta)).requires_grad_(False)
+    tokens, words, lengths = torch.randn(40, 48), torch.randn(160, 32), [20] * 8
+    inputs = tokens, words, torch.randn(8, 32), lengths
+    counted = count_flops(lambda: fusion(*inputs))
+    edges = fusion(*inputs).edges
+    assert math.isclose(flops(fusion.config, edges, lengths), counted, rel_tol=0.02)
