@@ -12,6 +12,7 @@ from skipqa import __version__
 from skipqa.cli import ask, bench, costs, demo, index, report, score, setup, theory
 from skipqa.cli import eval as evaluation
 from skipqa.cli.console import print_json
+from skipqa.data.__main__ import app as data
 from skipqa.errors import UserError
 
 app = typer.Typer(
@@ -28,6 +29,7 @@ app.command("demo")(demo.demo)
 app.add_typer(index.app, name="index")
 app.add_typer(evaluation.app, name="eval")
 app.command("score")(score.score)
+app.add_typer(data, name="data", help="List and fetch benchmarks; build Pocket-KB.")
 app.command("costs")(costs.costs)
 app.command("theory")(theory.theory)
 app.add_typer(bench.bench, name="bench")

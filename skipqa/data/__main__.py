@@ -1,4 +1,4 @@
-"""`python -m skipqa.data`: list the official files and fetch them."""
+"""`python -m skipqa.data`: list and fetch the official files, build our own benchmark."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
+    MofNCompleteColumn,
     Progress,
     TaskID,
     TextColumn,
+    TimeElapsedColumn,
     TransferSpeedColumn,
 )
 
@@ -79,6 +81,47 @@ def fetch(
         print(f"its images: python -m skipqa.data fetch {collection.images}", file=sys.stderr)
     for what, where in collection.by_hand.items():
         print(f"by hand: {what}: {where}", file=sys.stderr)
+
+
+@app.command("pocket-kb")
+def pocket_kb(
+    data: Annotated[
+        Path, typer.Option(help="The folder with entities/ and coco/.", show_default=False)
+    ],
+    out: Annotated[Path, typer.Option(help="The folder to make.", show_default=False)],
+    seed: Annotated[int, typer.Option(help="Decides every draw.")] = 2026,
+    json: Json = False,
+) -> None:
+    """Build Pocket-KB, knowledge questions about breeds, flowers, groceries and flags.
+
+    Takes about two minutes, 2 GB of memory and 70 MB of disk. The same seed gives the same
+    bytes; a stopped build leaves nothing behind.
+
+    Example: skipqa data pocket-kb --data data --out pocket-kb
+    """
+    from skipqa.data.pocket_kb import build
+
+    err = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    if out.exists():
+        raise UserError(f"{out} exists: delete it or choose another folder")
+    err.print(f"about 10,000 questions, 70 MB in {out}, about two minutes")
+    with Progress(*columns, TimeElapsedColumn(), console=err) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def show(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what)
+            bars.update(tasks[what], completed=done, total=total)
+
+        knowledge = build.Knowledge.default(err.print)
+        manifest = build.build(data, out, seed, knowledge, show)
+    if json:
+        print(json_format.dumps(manifest, indent=2, ensure_ascii=False))
+        return
+    rows = manifest["counts"]["rows"]
+    print(f"{rows['train']:,} questions to train on, {rows['val']:,} to check with, in {out}")
+    print(f"sha256 {manifest['checksum']}")
 
 
 def run() -> None:

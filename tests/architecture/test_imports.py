@@ -49,7 +49,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "costs": {"types", "errors", "config", "nn", "ops", "backbones"},
     "plot": set(),
     "theory": BASE,
-    "data": BASE,
+    "data": PLAIN | {"knowledge"},
     "training": BELOW_CLI | {"evaluation"},
     "evaluation": BELOW_CLI,
     "serve": BELOW_CLI,
