@@ -31,7 +31,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def list_collections(json: Json = False) -> None:
     """What can be fetched, and what has to be fetched by hand.
 
-    Example: python -m skipqa.data list
+    Example: skipqa data list
     """
     found = download.manifest().values()
     if json:
@@ -57,7 +57,7 @@ def fetch(
     A sha256 that the publisher states is enforced. Where none is stated, the sha256 of the
     first download is written into skipqa-data.lock and enforced from then on.
 
-    Example: python -m skipqa.data fetch okvqa --to data/okvqa
+    Example: skipqa data fetch okvqa --to data/okvqa
     """
     known = download.manifest()
     if name not in known:
