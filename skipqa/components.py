@@ -23,6 +23,7 @@ from skipqa.nn.budget import (
 )
 from skipqa.nn.drafter import Drafter, DrafterConfig
 from skipqa.nn.fusion import BipartiteFusion, FusionConfig
+from skipqa.nn.keep_head import KeepHead, KeepHeadConfig
 from skipqa.nn.region_query import (
     DenseRegionQuery,
     RegionQueryConfig,
@@ -41,6 +42,7 @@ class Components:
     region_query: SparseRegionQuery | DenseRegionQuery | None = None
     verifier: Verifier | None = None
     fusion: BipartiteFusion | None = None
+    keep_head: KeepHead | None = None  # of a baseline: no stage of ours asks for it
 
 
 NAMES = tuple(Components.__dataclass_fields__)
@@ -53,6 +55,7 @@ _BUILDERS: dict[str, Any] = {
     "region_query": (RegionQueryConfig, build_region_query),
     "verifier": (VerifierConfig, Verifier),
     "fusion": (FusionConfig, BipartiteFusion),
+    "keep_head": (KeepHeadConfig, KeepHead),
 }
 
 

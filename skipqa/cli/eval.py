@@ -1,10 +1,10 @@
-"""skipqa eval: a system over a file of questions, measured."""
+"""skipqa eval: systems over a file of questions, measured."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,12 +14,12 @@ from skipqa.cli.console import counting, err, out, prepare_process, print_json, 
 
 SHOWN_BAD_ROWS = 10
 
-app = typer.Typer(no_args_is_help=True, help="Measure a system on a file of questions.")
+app = typer.Typer(no_args_is_help=True, help="Measure systems on a file of questions.")
 
 
 @app.callback()
 def group() -> None:
-    """Measure a system on a file of questions."""
+    """Measure systems on a file of questions."""
 
 
 @app.command("vqa")
@@ -31,7 +31,16 @@ def vqa(
     out_folder: Annotated[
         Path, typer.Option("--out", help="Folder for the results; a stopped run goes on there.")
     ],
-    system: Annotated[str, typer.Option(help="Which system; a wrong name lists all.")] = "skip",
+    system: Annotated[
+        list[str], typer.Option(help="Which system; repeat for several, a wrong name lists all.")
+    ] = ["skip"],  # noqa: B006
+    pruner: Annotated[
+        list[str] | None, typer.Option(help="What chooses the tokens instead; may be repeated.")
+    ] = None,
+    retention: Annotated[
+        list[float] | None,
+        typer.Option(help="The share of tokens that stay, the preset's by default; repeatable."),
+    ] = None,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Ask only so many, drawn by the seed.")
     ] = None,
@@ -43,63 +52,104 @@ def vqa(
     components: Annotated[
         Path | None, typer.Option(help="A folder of trained components; none by default.")
     ] = None,
-    preset: Annotated[str, typer.Option(help="Which models and budgets.")] = "pocket",
+    preset: Annotated[
+        str, typer.Option(help="pocket, submission-7b or ablation-13b: which models and budgets.")
+    ] = "pocket",
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="Published models of a larger preset; else the Hugging Face cache."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Ask every question, and write predictions.jsonl and summary.json.
+
+    Several systems are asked in turn, question by question; each has its own folder under --out.
 
     Examples:
 
       skipqa eval vqa --questions val.jsonl --images val.zip --out runs/skip
 
-      skipqa eval vqa --questions val.jsonl --images photos --out runs/dense --system dense
+      skipqa eval vqa --questions val.jsonl --images photos --out runs --system skip --system dense
+
+      skipqa eval vqa --questions val.jsonl --images photos --out runs --pruner tome --pruner random
+      --retention 0.11 --retention 0.25
     """
     from skipqa.evaluation import harness, systems
     from skipqa.pipeline import load
 
-    systems.check_name(system)
+    variants = systems.variants(system, pruner or (), retention or ())
     photos = harness.Photos(images)
     rows, bad = harness.read_rows(questions, photos)
     rows = harness.draw(rows, limit, seed)
     prepare_process()
     with working("reading the models") as report:
-        base = load(preset, index=index, components=components, report=report)
-        pipeline = systems.build(system, base, seed)
-        run = {
-            "system": system,
+        base = load(
+            preset, index=index, components=components, weights=weights, report=report
+        )
+        shared = {
             "seed": seed,
             "questions": {"file": questions.name, "sha256": _sha256(questions)},
             "index": {"name": base.index.folder.name, "passages": len(base.index)},
             "components": _checksums(components),
-            "config": dataclasses.asdict(pipeline.config),
         }
-        harness.claim(out_folder, run)  # before the networks are read: a wrong folder fails fast
-        systems.warm_up(pipeline)
+        pipelines = {variant: systems.build(variant, base, seed) for variant in variants}
+        entrants = [
+            harness.Entrant(
+                pipeline,
+                out_folder / variant.name if len(variants) > 1 else out_folder,
+                {
+                    **dataclasses.asdict(variant),
+                    **shared,
+                    "config": dataclasses.asdict(pipeline.config),
+                },
+            )
+            for variant, pipeline in pipelines.items()
+        ]
+        for entrant in entrants:  # before the networks are read: a wrong folder fails fast
+            harness.claim(entrant.folder, entrant.run)
+        for pipeline in pipelines.values():
+            systems.warm_up(pipeline)
+    names = ", ".join(variant.name for variant in variants)
     with counting() as bar:
-        summary = harness.evaluate(
-            pipeline,
+        summaries = harness.evaluate(
+            entrants,
             rows,
             photos,
-            out_folder,
-            run,
             bad,
-            lambda done, total: bar(f"asking {system}", done, total),
+            lambda done, total: bar(f"asking {names}", done, total),
         )
-    _warn(summary["bad_rows"])
+    _warn(list(dict.fromkeys(line for summary in summaries for line in summary["bad_rows"])))
     if json:
-        print_json(summary)
+        print_json(summaries if len(variants) > 1 else summaries[0])
     else:
-        show(summary)
+        show([variant.name for variant in variants], summaries)
 
 
-def show(summary: Mapping[str, Any]) -> None:
+def show(names: Sequence[str], summaries: Sequence[Mapping[str, Any]]) -> None:
+    """A column a system."""
     from rich.table import Table
 
-    accuracy, latency = summary["accuracy"], summary["latency_ms"]
-    low, high = 100 * accuracy["low"], 100 * accuracy["high"]
+    columns = [_shown(summary) for summary in summaries]
+    table = Table("", *names)
+    for label in dict.fromkeys(label for column in columns for label in column):
+        table.add_row(label, *(column.get(label, "") for column in columns))
+    out.print(table)
+
+
+def _shown(summary: Mapping[str, Any]) -> dict[str, str]:
+    def percent(interval: Mapping[str, Any]) -> str:
+        low, high = 100 * interval["low"], 100 * interval["high"]
+        return f"{100 * interval['mean']:.1f} ({low:.1f} to {high:.1f})"
+
     rows = {
         "questions": f"{summary['num_questions']:,}",
-        "accuracy %": f"{100 * accuracy['mean']:.1f} ({low:.1f} to {high:.1f})",
+        "accuracy %": percent(summary["accuracy"]),
+    }
+    for name, label in (("recall@4", "recall@4 %"), ("recall_kept", "recall of the kept %")):
+        if (found := summary[name]) is not None:
+            rows[label] = f"{percent(found)} of {found['count']:,}"
+    latency = summary["latency_ms"]
+    rows |= {
         "fast path %": f"{100 * summary['fast_path_rate']:.1f}",
         "V', K', edges": ", ".join(
             f"{summary[f'{name}_mean']:.1f}" for name in ("tokens", "passages", "edges")
@@ -109,15 +159,11 @@ def show(summary: Mapping[str, Any]) -> None:
     }
     if (peak := summary["peak_memory_bytes"]) is not None:
         rows["peak memory GB"] = f"{peak / 1e9:.2f}"
-    table = Table("", summary["system"])
-    for name, value in rows.items():
-        table.add_row(name, value)
-    for category, interval in summary["accuracy_by_category"].items():
-        table.add_row(
-            f"accuracy %, category {category}",
-            f"{100 * interval['mean']:.1f} of {interval['count']}",
-        )
-    out.print(table)
+    for of, by in (("accuracy", "category"), ("accuracy", "subset"), ("recall", "subset")):
+        for name, interval in summary[f"{of}_by_{by}"].items():
+            mean, count = 100 * interval["mean"], interval["count"]
+            rows[f"{of} %, {by} {name}"] = f"{mean:.1f} of {count:,}"
+    return rows
 
 
 def _warn(bad: list[str]) -> None:

@@ -1,9 +1,11 @@
-"""One system over a file of questions: a record a question, and what they come to.
+"""Systems over a file of questions: a record a question, and what they come to.
 
 Enters: a JSON Lines file of `{question_id, image, question, answers {text: score}}` or
-`{…, answer}`, a zip or folder of photos, and anything with `answer(image, question)`. Leaves, in
-one folder: `run.json` (what is being run), `predictions.jsonl` (written question by question, so
-a killed run goes on where it stopped) and `summary.json`. It knows nothing of how a system answers.
+`{…, answer}`, with `category`, `subset`, `popularity` and `gold` (ids of passages that hold the
+answer) where they are known; a zip or folder of photos; and anything with `answer(image,
+question)`. Leaves, in one folder a system: `run.json` (what is being run), `predictions.jsonl`
+(written question by question, so a killed run goes on where it stopped) and `summary.json`. It
+knows nothing of how a system answers.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
-import sys
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,11 +22,12 @@ from typing import IO, Any, Protocol
 
 import numpy as np
 
+from skipqa.costs import memory
 from skipqa.costs.environment import describe
 from skipqa.data.files import Fields, check_object, read_json, read_text
 from skipqa.errors import UserError
 from skipqa.evaluation.scoring.okvqa import normalise
-from skipqa.evaluation.statistics import by_group, mean_interval
+from skipqa.evaluation.statistics import mean_interval
 from skipqa.pipeline import Answer
 
 Record = dict[str, Any]
@@ -33,10 +35,21 @@ Progress = Callable[[int, int], None]  # (done, of how many)
 
 COUNTS = ("flops", "tokens", "passages", "edges")  # of a record; the summary has their means
 FIELDS: Fields = {"question_id": (int, str), "image": str, "question": str}
+SHARE = (0.0, 1.0)  # the bounds of a score
+RECALL_AT = 4
 
 
 class System(Protocol):
     def answer(self, image: Path | IO[bytes], question: str) -> Answer: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """A system, the folder of its results, and all that an answer of it depends on."""
+
+    system: System
+    folder: Path
+    run: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +60,9 @@ class Row:
     question: str
     answers: Mapping[str, float]  # normalised text -> score in [0, 1]
     category: str | None = None
+    subset: str | None = None
+    popularity: float | str | None = None
+    gold: frozenset[str] = frozenset()  # passages; any of them will do; empty: not known
 
     def score(self, prediction: str) -> float:
         return float(self.answers.get(normalise(prediction), 0))
@@ -119,15 +135,27 @@ def _read_row(line: str, number: int) -> Row:
     for text, score in answers.items():
         if not isinstance(score, (int, float)) or not 0 <= score <= 1:
             raise UserError(f"{where}: the score of {text!r} must lie between 0 and 1")
-    category = value.get("category")
+    gold = check_object(where, value, {"gold": list})["gold"] if "gold" in value else []
+    if not all(isinstance(passage, str) for passage in gold):
+        raise UserError(f"{where}: 'gold' must be a list of passage ids")
+    popularity = value.get("popularity")
+    if not isinstance(popularity, int | float | str | None):
+        raise UserError(f"{where}: 'popularity' must be a number or a name")
     return Row(
         number,
         value["question_id"],
         value["image"],
         value["question"],
         answers,
-        None if category is None else str(category),
+        _name(value.get("category")),
+        _name(value.get("subset")),
+        popularity,
+        frozenset(gold),
     )
+
+
+def _name(value: Any) -> str | None:
+    return None if value is None else str(value)
 
 
 def draw(rows: Sequence[Row], limit: int | None, seed: int) -> list[Row]:
@@ -142,42 +170,57 @@ def draw(rows: Sequence[Row], limit: int | None, seed: int) -> list[Row]:
 
 
 def evaluate(
-    system: System,
+    entrants: Sequence[Entrant],
     rows: Sequence[Row],
     photos: Photos,
-    folder: Path,
-    run: Mapping[str, Any],
     bad: Sequence[str] = (),
     progress: Progress = lambda done, total: None,
-) -> dict[str, Any]:
-    """Ask what `folder` has no answer to yet, then write and return the summary.
+) -> list[dict[str, Any]]:
+    """Ask what has no answer yet, then write and return a summary for each system.
 
-    `run` is all that an answer depends on; a folder with another run's answers is refused.
+    A question is put to every system before the next one, and they take turns in going first: a
+    machine that is slow for a while is slow for all. A folder with another run's answers is
+    refused.
     """
-    claim(folder, run)
-    path = folder / "predictions.jsonl"
-    answered = read_back(path)
-    bad = list(bad)
-    with path.open("a", encoding="utf-8") as file:
-        for done, row in enumerate(rows):
-            progress(done, len(rows))
-            if row.question_id in answered:
-                continue
-            try:
-                answer = system.answer(photos.open(row.image), row.question)
-            except UserError as error:  # a damaged photo, a question over the limit
-                bad.append(f"line {row.line}: {row.image}: {error}")
-                continue
-            answered[row.question_id] = record = make_record(row, answer)
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")
-            file.flush()
+    sheets = [_Sheet(entrant, list(bad)) for entrant in entrants]
+    for done, row in enumerate(rows):
+        progress(done, len(rows))
+        first = done % len(sheets)
+        for sheet in (*sheets[first:], *sheets[:first]):
+            sheet.ask(row, photos)
     progress(len(rows), len(rows))
-    records = [answered[row.question_id] for row in rows if row.question_id in answered]
-    if not records:
-        raise UserError(f"no question could be answered; {bad[0]}")
-    summary = {**describe(), **run, **summarise(records), "bad_rows": bad}
-    _write(folder / "summary.json", summary)
-    return summary
+    return [sheet.close(rows) for sheet in sheets]
+
+
+class _Sheet:
+    """The answers of one system, in its folder."""
+
+    def __init__(self, entrant: Entrant, bad: list[str]) -> None:
+        claim(entrant.folder, entrant.run)
+        self.entrant, self.bad = entrant, bad
+        self.path = entrant.folder / "predictions.jsonl"
+        self.answered = read_back(self.path)
+
+    def ask(self, row: Row, photos: Photos) -> None:
+        if row.question_id in self.answered:
+            return
+        memory.forget_peak()
+        try:
+            answer = self.entrant.system.answer(photos.open(row.image), row.question)
+        except UserError as error:  # a damaged photo, a question over the limit
+            self.bad.append(f"line {row.line}: {row.image}: {error}")
+            return
+        self.answered[row.question_id] = record = make_record(row, answer)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+    def close(self, rows: Sequence[Row]) -> dict[str, Any]:
+        found = [self.answered[row.question_id] for row in rows if row.question_id in self.answered]
+        if not found:
+            raise UserError(f"no question could be answered; {self.bad[0]}")
+        summary = {**describe(), **self.entrant.run, **summarise(found), "bad_rows": self.bad}
+        _write(self.entrant.folder / "summary.json", summary)
+        return summary
 
 
 def claim(folder: Path, run: Mapping[str, Any]) -> None:
@@ -220,20 +263,40 @@ def read_back(path: Path) -> dict[int | str, Record]:
 
 def make_record(row: Row, answer: Answer) -> Record:
     trace = answer.trace
+    found = trace["retrieve"].result.passages if "retrieve" in trace else ()
+    retrieved = [candidate.passage.id for candidate in found]
+    evidence = [passage.id for passage in answer.evidence]
+    known = {"category": row.category, "subset": row.subset, "popularity": row.popularity}
     return {
         "question_id": row.question_id,
-        **({} if row.category is None else {"category": row.category}),
+        **{name: value for name, value in known.items() if value is not None},
         "answer": answer.text,
         "score": row.score(answer.text),
         "route": answer.route,
         "tokens": trace["prune"].kept if "prune" in trace else 0,  # V'
         "passages": trace["budget"].result.passages if "budget" in trace else 0,  # K'
         "edges": trace["fuse"].kept if "fuse" in trace else 0,
-        "evidence": [evidence.id for evidence in answer.evidence],
+        "retrieved": retrieved,  # before verification, best first
+        "evidence": evidence,
+        **(recall(row.gold, retrieved, evidence) if row.gold and answer.route == "full" else {}),
         "flops": trace.flops,
         "latency_ms": round(trace.latency_ms, 3),
         "stage_ms": {stage.name: round(stage.ms, 3) for stage in trace.stages},
-        "peak_memory_bytes": peak_memory_bytes(),
+        "peak_memory_bytes": memory.peak_bytes(),
+    }
+
+
+def recall(
+    gold: frozenset[str], retrieved: Sequence[str], evidence: Sequence[str]
+) -> dict[str, Any]:
+    """Whether a passage with the answer was among the first retrieved, and among those kept.
+
+    A question that was drafted looked nothing up and says nothing of retrieval.
+    """
+    return {
+        "gold": sorted(gold),
+        f"recall@{RECALL_AT}": float(not gold.isdisjoint(retrieved[:RECALL_AT])),
+        "recall_kept": float(not gold.isdisjoint(evidence)),
     }
 
 
@@ -245,9 +308,11 @@ def summarise(records: Sequence[Record]) -> dict[str, Any]:
 
     p50, p95 = np.quantile(column("latency_ms"), [0.5, 0.95])
     stages = {name for record in records for name in record["stage_ms"]}
+    recalls = (f"recall@{RECALL_AT}", "recall_kept")
     return {
         "num_questions": len(records),
-        "accuracy": dataclasses.asdict(mean_interval(column("score"))),
+        "accuracy": interval_of(records, "score"),
+        **{name: interval_of(records, name) for name in recalls},
         "fast_path_rate": float(np.mean([record["route"] == "draft" for record in records])),
         **{f"{name}_mean": float(np.mean(column(name))) for name in COUNTS},
         "latency_ms": {"p50": float(p50), "p95": float(p95)},
@@ -256,27 +321,24 @@ def summarise(records: Sequence[Record]) -> dict[str, Any]:
             for name in sorted(stages)
         },
         "peak_memory_bytes": max((n for n in column("peak_memory_bytes") if n), default=None),
-        "accuracy_by_category": by_category(records),
+        "accuracy_by_category": intervals_by(records, "score", "category"),
+        "accuracy_by_subset": intervals_by(records, "score", "subset"),
+        "recall_by_subset": intervals_by(records, recalls[0], "subset"),
     }
 
 
-def by_category(records: Sequence[Record]) -> dict[str, Any]:
-    """An accuracy for each category, of the questions that have one."""
-    records = sorted((r for r in records if "category" in r), key=lambda r: r["category"])
-    if not records:
-        return {}
-    intervals = by_group([r["score"] for r in records], [r["category"] for r in records])
-    return {str(name): dataclasses.asdict(interval) for name, interval in intervals.items()}
+def interval_of(records: Sequence[Record], field: str) -> dict[str, Any] | None:
+    """Of the records that have the field; None where none has."""
+    values = [record[field] for record in records if field in record]
+    return dataclasses.asdict(mean_interval(values, bounds=SHARE)) if values else None
 
 
-def peak_memory_bytes() -> int | None:
-    """The most memory that this process has had; None where the system does not say."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+def intervals_by(records: Sequence[Record], field: str, group: str) -> dict[str, Any]:
+    """One for each category or subset, of the records that have it and the field."""
+    names = sorted({record[group] for record in records if group in record})
+    parts = {name: [r for r in records if r.get(group) == name] for name in names}
+    found = {name: interval_of(part, field) for name, part in parts.items()}
+    return {name: interval for name, interval in found.items() if interval is not None}
 
 
 def _write(path: Path, value: Any) -> None:

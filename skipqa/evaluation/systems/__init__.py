@@ -1,0 +1,78 @@
+"""SKIP, its ablations, baselines and other pruners: pipelines on the same networks and index.
+
+Enters: a pipeline and a `Variant`: the name of a system and, if another than its own shall choose
+the tokens, of a pruner, with the share of tokens that stay. Leaves: another pipeline. Every
+system goes through `Pipeline.answer`; none knows the questions it will be asked.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from PIL import Image
+
+from skipqa.errors import UserError
+from skipqa.evaluation.systems.ablations import ABLATIONS
+from skipqa.evaluation.systems.baselines import BASELINES
+from skipqa.evaluation.systems.changes import num_tokens, with_budget
+from skipqa.evaluation.systems.pruners import PRUNERS
+from skipqa.pipeline import Pipeline
+
+SYSTEMS: dict[str, Callable[[Pipeline, int], Pipeline]] = {**ABLATIONS, **BASELINES}
+ROUNDING = 1e-9  # 0.1 of 10 tokens is one, whatever floats say
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """`skip`, `skip@0.25` (its own choice of a quarter of the tokens), `skip+tome@0.25`."""
+
+    system: str
+    pruner: str | None = None
+    retention: float | None = None  # V' / V; None: as the preset or its controller has it
+
+    def __post_init__(self) -> None:
+        check_name(self.system)
+        if self.pruner is not None and self.pruner not in PRUNERS:
+            raise UserError(f"no pruner {self.pruner!r}; there is {', '.join(PRUNERS)}")
+        if self.retention is not None and not 0 < self.retention <= 1:
+            raise UserError(f"a retention lies above 0 and up to 1, not at {self.retention}")
+
+    @property
+    def name(self) -> str:
+        pruner = "" if self.pruner is None else f"+{self.pruner}"
+        retention = "" if self.retention is None else f"@{self.retention:g}"
+        return f"{self.system}{pruner}{retention}"
+
+
+def variants(
+    systems: Sequence[str], pruners: Sequence[str] = (), retentions: Sequence[float] = ()
+) -> list[Variant]:
+    """Every system with every pruner at every retention, each once."""
+    combined = itertools.product(systems, pruners or (None,), retentions or (None,))
+    return list(dict.fromkeys(Variant(*parts) for parts in combined))
+
+
+def check_name(name: str) -> None:
+    if name not in SYSTEMS:
+        raise UserError(f"no system {name!r}; there is {', '.join(SYSTEMS)}")
+
+
+def build(variant: Variant | str, base: Pipeline, seed: int = 0) -> Pipeline:
+    """A pruner without a retention gets the preset's V', also where the system keeps all."""
+    if isinstance(variant, str):
+        variant = Variant(variant)
+    system = SYSTEMS[variant.system](base, seed)
+    if variant.retention is not None:
+        share = variant.retention * num_tokens(base.config)
+        system = with_budget(system, tokens=math.ceil(share - ROUNDING))
+    elif variant.pruner is not None:
+        system = with_budget(system, tokens=base.config.budget.tokens)
+    return system if variant.pruner is None else PRUNERS[variant.pruner](system, seed)
+
+
+def warm_up(system: Pipeline) -> None:
+    """Load every network now, so that no question's latency contains it."""
+    system.answer(Image.new("RGB", (64, 64)), "Where does this come from?", fast_path=False)

@@ -1,0 +1,112 @@
+"""SKIP and the rows of the paper's ablation table: one component less, or one component alone.
+
+Enters: a pipeline. Leaves: the same one with a part switched off, replaced by its dense
+equivalent, or left as the only sparse one. `dense`, which has none of them, is here too: it is
+what the single components are added to, and the strongest baseline (RA-CM3 style).
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+
+from skipqa.evaluation.systems.changes import (
+    num_tokens,
+    with_budget,
+    with_components,
+    with_config,
+)
+from skipqa.evaluation.systems.pruners import random_pruning
+from skipqa.pipeline import Pipeline
+
+DENSE_PASSAGES = 16
+FIXED_TOKENS, FIXED_PASSAGES = 64, 8  # of the paper's row without DBC
+
+
+def skip(base: Pipeline, seed: int) -> Pipeline:
+    """The pipeline as it is."""
+    return base
+
+
+def without_pruning(base: Pipeline, seed: int) -> Pipeline:
+    """V' = V."""
+    return with_budget(base, tokens=num_tokens(base.config))
+
+
+def global_retrieval(base: Pipeline, seed: int) -> Pipeline:
+    """All kept tokens are one region with one query, which may find as many as K' allows."""
+    most = max(base.config.budget.passages, base.config.budget.max_passages)
+    return with_config(base, regions={"max_regions": 1}, retrieve={"per_region": most})
+
+
+def dense_fusion(base: Pipeline, seed: int) -> Pipeline:
+    """beta = 1: every token attends to every passage."""
+    system = with_config(base, fuse={"beta": 1.0})
+    if base.components.fusion is None:
+        return system
+    layer = copy.copy(base.components.fusion)  # the same weights under another rule
+    layer.rule = dataclasses.replace(layer.rule, top=1.0, degree=None)
+    return with_components(system, fusion=layer)
+
+
+def fixed_budget(base: Pipeline, seed: int) -> Pipeline:
+    """No controller: the paper's fixed V' and K' for every question."""
+    return with_budget(with_components(base, budget=None), FIXED_TOKENS, FIXED_PASSAGES)
+
+
+def without_draft(base: Pipeline, seed: int) -> Pipeline:
+    """No fast path: no confidence exceeds 1."""
+    return with_config(base, draft={"threshold": 1.0, "counting_threshold": 1.0})
+
+
+def without_verification(base: Pipeline, seed: int) -> Pipeline:
+    """Every passage that was retrieved is accepted; its score still orders it."""
+    return with_config(base, verify={"threshold": 0.0})
+
+
+def qvs_only(base: Pipeline, seed: int) -> Pipeline:
+    """V' tokens, one query, all that it finds accepted, fused and read; no fast path."""
+    system = without_draft(dense_fusion(base, seed), seed)
+    return with_config(
+        with_budget(system, passages=DENSE_PASSAGES),
+        regions={"max_regions": 1},
+        retrieve={"per_region": DENSE_PASSAGES},
+        verify={"threshold": 0.0},
+        decode={"max_passages": DENSE_PASSAGES},
+    )
+
+
+def dense(base: Pipeline, seed: int) -> Pipeline:
+    """All tokens, one query for the whole image, all that it finds accepted, fused and read."""
+    return without_pruning(qvs_only(base, seed), seed)
+
+
+def rcsr_only(base: Pipeline, seed: int) -> Pipeline:
+    """The dense system with a query a region."""
+    regions, retrieve = base.config.regions, base.config.retrieve
+    return with_config(
+        dense(base, seed),
+        regions={"max_regions": regions.max_regions},
+        retrieve={"per_region": retrieve.per_region},
+    )
+
+
+def bsca_only(base: Pipeline, seed: int) -> Pipeline:
+    """The dense system that fuses, and so reads, along edges alone."""
+    system = with_config(dense(base, seed), fuse={"beta": base.config.fuse.beta})
+    return with_components(system, fusion=base.components.fusion)
+
+
+ABLATIONS = {
+    "skip": skip,
+    "skip-random-pruning": random_pruning,
+    "skip-no-pruning": without_pruning,
+    "skip-global-retrieval": global_retrieval,
+    "skip-dense-fusion": dense_fusion,
+    "skip-fixed-budget": fixed_budget,
+    "skip-no-draft": without_draft,
+    "skip-no-verify": without_verification,
+    "qvs-only": qvs_only,
+    "rcsr-only": rcsr_only,
+    "bsca-only": bsca_only,
+}

@@ -1,0 +1,69 @@
+"""How one pipeline becomes another: over the same networks and index, with something changed.
+
+Enters: a pipeline and what shall differ. Leaves: a new pipeline; the old one stays as it is.
+Where a trained component would decide instead of the config, it is overruled too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from skipqa.backbones.pocket import CELL
+from skipqa.components import Components
+from skipqa.config import Config, override
+from skipqa.nn.budget import BudgetController
+from skipqa.pipeline import Pipeline
+from skipqa.types import Budget
+
+
+class FixedShare(BudgetController):
+    """A trained controller that is overruled: its V', its K' or both are fixed."""
+
+    def __init__(
+        self, controller: BudgetController, tokens: int | None, passages: int | None
+    ) -> None:
+        super().__init__()
+        self.config = controller.config
+        self.controller = controller
+        self.tokens, self.passages = tokens, passages
+
+    def decide(
+        self, visual: Tensor, question: Tensor, num_tokens: int, num_passages: int
+    ) -> Budget:
+        decided = self.controller.decide(visual, question, num_tokens, num_passages)
+        tokens = decided.tokens if self.tokens is None else min(self.tokens, num_tokens)
+        passages = decided.passages if self.passages is None else self.passages
+        return dataclasses.replace(decided, tokens=tokens, passages=passages)
+
+
+def with_config(base: Pipeline, **changes: dict[str, Any]) -> Pipeline:
+    config = override(base.config, changes)
+    return Pipeline(base.backbone, base.index, config, base.components, base.stages)
+
+
+def with_components(base: Pipeline, **modules: torch.nn.Module | None) -> Pipeline:
+    components: Components = dataclasses.replace(base.components, **modules)  # type: ignore[arg-type]
+    return Pipeline(base.backbone, base.index, base.config, components, base.stages)
+
+
+def with_stages(base: Pipeline, **functions: Callable[..., Any]) -> Pipeline:
+    stages = dataclasses.replace(base.stages, **functions)
+    return Pipeline(base.backbone, base.index, base.config, base.components, stages)
+
+
+def with_budget(base: Pipeline, tokens: int | None = None, passages: int | None = None) -> Pipeline:
+    fixed = {"tokens": tokens, "passages": passages}
+    system = with_config(base, budget={key: n for key, n in fixed.items() if n is not None})
+    if (controller := base.components.budget) is None:
+        return system
+    return with_components(system, budget=FixedShare(controller, tokens, passages))
+
+
+def num_tokens(config: Config) -> int:
+    """V: the cells of the finest view."""
+    return (config.encode.scales[-1] // CELL) ** 2

@@ -1,0 +1,119 @@
+"""Fusion in the decoder, for a decoder-only model: passages read apart, answered from together.
+
+Enters: what the decode stage gets. Leaves: the answer. Every passage is read with the question
+into its own stretch of keys and values, blind to the other passages; the answer's tokens attend
+to all stretches at once. The worked examples come before every passage and are read once.
+
+A stretch is rotated so that it ends right where the answer begins: RoPE only sees distances, so
+each passage is as near to the answer as if it were the only one, and with one passage this
+is plain decoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import torch
+from tokenizers import Encoding
+
+from skipqa.backbones.backbone import Backbone, Completion
+from skipqa.backbones.llama import KVCache, LlamaConfig, flops, rotate, rotation
+from skipqa.backbones.pocket import Pocket
+from skipqa.backbones.quoting import SpanConstraint
+from skipqa.config import DecodeConfig
+from skipqa.errors import UserError
+from skipqa.language import words_of
+from skipqa.stages.decode import ENDING, EXAMPLES, facts, names_shown, read_order, write_prompt
+from skipqa.trace import StageRecord
+from skipqa.types import Budget, Fused, KeptTokens, Question, Region, Verified
+
+
+def read_apart(
+    question: Question,
+    allowed: Budget,
+    kept_tokens: KeptTokens,
+    regions: Sequence[Region],
+    verified: Verified,
+    fused: Fused,
+    backbone: Backbone,
+    config: DecodeConfig,
+    record: StageRecord,
+) -> str:
+    """decode: as ours, but for the passages in one prompt each."""
+    if not isinstance(backbone, Pocket):
+        raise UserError("the system fid needs the preset pocket")
+    used = read_order(verified, fused)[: config.max_passages]
+    texts = facts(verified, used)
+    shown = names_shown(regions, backbone.concepts)
+    prompts = [write_prompt(question, [text], shown) for text in texts]
+    known = words_of(" ".join([question.text, *shown]))
+    prompts = prompts or [write_prompt(question, [], shown)]
+    reply = complete_jointly(backbone, prompts, config.max_new_tokens, texts, known)
+    record.flops = reply.flops
+    record.kept, record.dropped = len(used), len(verified.passages) - len(used)
+    record.why = f"{reply.prompt_tokens} prompt tokens, {reply.new_tokens} new"
+    record.result = "\n\n".join(prompt.removeprefix(EXAMPLES) for prompt in prompts)
+    return reply.text
+
+
+@torch.inference_mode()
+def complete_jointly(
+    backbone: Pocket,
+    prompts: Sequence[str],
+    max_new_tokens: int,
+    quote_from: Sequence[str] = (),
+    avoid: Collection[str] = (),
+) -> Completion:
+    """The greedy completion of all prompts at once; they share the examples and the ending."""
+    decoder, tokenizer = backbone.decoder, backbone.decoder_tokenizer
+    parts = [_split(encoding) for encoding in tokenizer.encode_batch(list(prompts))]
+    opening, _, ending = parts[0]
+
+    def embed(ids: Sequence[int]) -> torch.Tensor:
+        return decoder.embedding(torch.tensor([ids]))
+
+    examples = decoder.read(embed(opening))
+    spent = flops(decoder.config, len(opening), len(opening), logits=0)
+    stretches = []
+    for _, ids, _ in parts:
+        stretches.append(decoder.read(embed(ids), examples))
+        spent += flops(decoder.config, len(ids), len(opening) + len(ids), logits=0)
+    past = join(decoder.config, examples, stretches)
+    spans = SpanConstraint(quote_from, tokenizer, backbone.line_ends, avoid) or None
+    generated = decoder.generate(embed(ending), max_new_tokens, backbone.line_ends, spans, past)
+    text = tokenizer.decode(generated.tokens).strip()
+    num_read = past.length + len(ending)
+    return Completion(text, num_read, len(generated.tokens), spent + generated.flops)
+
+
+def _split(prompt: Encoding) -> tuple[list[int], list[int], list[int]]:
+    """Tokens of the examples, of the passage with the question, and of the ending."""
+    ends = [end for _, end in prompt.offsets]
+    first = sum(end <= len(EXAMPLES) for end in ends)
+    last = sum(end <= ends[-1] - len(ENDING) for end in ends)
+    return prompt.ids[:first], prompt.ids[first:last], prompt.ids[last:]
+
+
+def join(config: LlamaConfig, shared: KVCache, stretches: Sequence[KVCache]) -> KVCache:
+    """What was read once, then what each stretch added to it, as one past of the answer.
+
+    Rotating a key by n more moves its token n places on.
+    """
+    start = shared.length
+    longest = max(stretch.length for stretch in stretches)
+    end = start + sum(stretch.length - start for stretch in stretches)
+    joined = KVCache(config, 1, end, dtype=shared.keys.dtype, device=shared.keys.device)
+    # Of each piece: its keys and values, and how many places it moves.
+    pieces = [(shared.keys, shared.values, end - longest)]
+    pieces += [
+        (stretch.keys[..., start:, :], stretch.values[..., start:, :], end - stretch.length)
+        for stretch in stretches
+    ]
+    place = 0
+    for keys, values, moved in pieces:
+        rope = rotation(config, torch.tensor([moved], device=keys.device), keys.dtype)
+        after = place + keys.shape[3]
+        joined.keys[..., place:after, :] = rotate(keys, rope)
+        joined.values[..., place:after, :] = values
+        place = after
+    return joined

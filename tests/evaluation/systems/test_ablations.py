@@ -1,0 +1,211 @@
+"""A row of the ablation table changes what it says, and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from skipqa.errors import UserError
+from skipqa.evaluation import systems
+from skipqa.evaluation.systems import Variant, variants
+from skipqa.evaluation.systems.changes import with_components
+from skipqa.nn.budget import DiscreteBudgetConfig, build_budget
+from skipqa.nn.fusion import BipartiteFusion, FusionConfig
+from skipqa.pipeline import SKIP, Answer, Pipeline
+
+# The settings that a system changes.
+DENSE = {
+    "draft.threshold",
+    "draft.counting_threshold",
+    "budget.tokens",
+    "budget.passages",
+    "regions.max_regions",
+    "retrieve.per_region",
+    "verify.threshold",
+    "fuse.beta",
+    "decode.max_passages",
+}
+CHANGES: dict[str, set[str]] = {
+    "skip": set(),
+    "skip-random-pruning": set(),  # another stage under the same settings
+    "skip-no-pruning": {"budget.tokens"},
+    "skip-global-retrieval": {"regions.max_regions", "retrieve.per_region"},
+    "skip-dense-fusion": {"fuse.beta"},
+    "skip-fixed-budget": {"budget.passages"},  # the preset's V' is the row's
+    "skip-no-draft": {"draft.threshold", "draft.counting_threshold"},
+    "skip-no-verify": {"verify.threshold"},
+    "qvs-only": DENSE - {"budget.tokens"},
+    "rcsr-only": DENSE - {"regions.max_regions", "retrieve.per_region"},
+    "bsca-only": DENSE - {"fuse.beta"},
+    "dense": DENSE,
+    "no-retrieval": {"budget.passages"},
+    "fid": DENSE,
+    "late": DENSE,
+    "memory": DENSE - {"decode.max_passages"},
+}
+OTHER_STAGES = {
+    "skip-random-pruning": {"prune"},
+    "fid": {"verify", "fuse", "decode"},
+    "late": {"verify", "fuse"},
+    "memory": {"verify", "fuse"},
+}
+
+
+def differing(one: Any, other: Any) -> set[str]:
+    """Dotted names of the settings that two configs have different."""
+    found = set()
+    for group in dataclasses.fields(one):
+        mine, theirs = getattr(one, group.name), getattr(other, group.name)
+        if dataclasses.is_dataclass(mine):
+            found |= {f"{group.name}.{name}" for name in differing(mine, theirs)}
+        elif mine != theirs:
+            found.add(group.name)
+    return found
+
+
+@pytest.mark.parametrize("name", systems.SYSTEMS)
+def test_a_system_changes_what_it_says_and_nothing_else(pipeline: Pipeline, name: str) -> None:
+    system = systems.build(name, pipeline)
+    assert differing(system.config, pipeline.config) == CHANGES[name]
+    stages = {
+        field.name
+        for field in dataclasses.fields(SKIP)
+        if getattr(system.stages, field.name) is not getattr(SKIP, field.name)
+    }
+    assert stages == OTHER_STAGES.get(name, set())
+    assert system.backbone is pipeline.backbone
+    assert system.index is pipeline.index
+    assert system.components == pipeline.components
+
+
+def kept(answer: Answer, stage: str) -> tuple[int, int]:
+    record = answer.trace[stage]
+    assert record.kept is not None
+    assert record.dropped is not None
+    return record.kept, record.dropped
+
+
+def test_ablations_differ_from_skip_where_they_should(ask: Callable[[str], Answer]) -> None:
+    skip = ask("skip")
+    all_tokens = kept(skip, "encode")[0]
+    assert kept(skip, "prune")[0] < all_tokens
+    assert kept(skip, "fuse")[1] > 0
+
+    assert kept(ask("skip-no-pruning"), "prune") == (all_tokens, 0)
+
+    scattered = ask("skip-random-pruning").trace["prune"]
+    chosen = skip.trace["prune"].result.positions
+    assert len(scattered.result.positions) == len(chosen)
+    assert not torch.equal(scattered.result.positions, chosen)
+    assert scattered.flops == 0
+
+    fused = ask("skip-dense-fusion")
+    assert fused.evidence == skip.evidence
+    assert kept(fused, "fuse")[1] == 0
+    assert fused.trace["fuse"].flops > skip.trace["fuse"].flops
+
+    whole = ask("skip-global-retrieval")
+    assert torch.equal(whole.trace["prune"].result.positions, chosen)
+    assert len(whole.trace["regions"].result) == 1 < len(skip.trace["regions"].result)
+    assert kept(whole, "retrieve")[0] == whole.trace["budget"].result.passages == 6
+
+    closed = ask("no-retrieval")
+    assert closed.trace["budget"].result.passages == 0
+    assert closed.evidence == ()
+    assert kept(closed, "fuse") == (0, 0)
+
+
+def test_dense_drops_nothing(ask: Callable[[str], Answer]) -> None:
+    dense = ask("dense")
+    assert len(dense.trace["regions"].result) == 1
+    assert dense.trace["budget"].result.passages == len(dense.evidence) == 16
+    for stage in ("prune", "retrieve", "verify", "fuse", "decode"):
+        assert kept(dense, stage)[1] == 0
+    assert dense.trace.flops > ask("skip").trace.flops
+
+
+def test_a_single_component_is_sparse_where_dense_is_not(ask: Callable[[str], Answer]) -> None:
+    dense, skip = ask("dense"), ask("skip")
+    tokens = ask("qvs-only")
+    assert kept(tokens, "prune") == kept(skip, "prune")
+    assert kept(tokens, "fuse")[1] == 0
+    queries = ask("rcsr-only")
+    assert kept(queries, "prune") == kept(dense, "prune")
+    assert len(queries.trace["regions"].result) > 1
+    assert kept(queries, "fuse")[1] == 0
+    edges = ask("bsca-only")
+    assert edges.evidence == dense.evidence
+    assert 0 < kept(edges, "fuse")[0] < kept(dense, "fuse")[0]
+
+
+def test_without_the_draft_every_question_is_looked_up(
+    pipeline: Pipeline, photo: Path, drafted: Answer
+) -> None:
+    assert drafted.route == "draft"
+    asked = systems.build("skip-no-draft", pipeline).answer(photo, "What is this?")
+    assert asked.route == "full"
+
+
+def test_trained_components_are_overruled_too(pipeline: Pipeline) -> None:
+    torch.manual_seed(0)
+    controller = build_budget(DiscreteBudgetConfig(visual_width=4, question_width=4))
+    layer = BipartiteFusion(FusionConfig(width=4, passage_width=4, heads=1, variant="B"))
+    trained = with_components(pipeline, budget=controller, fusion=layer)
+    asked = (torch.zeros(4), torch.zeros(4), 576, 16)
+    decided = controller.decide(*asked)
+
+    def budget(name: Variant | str) -> tuple[int, int]:
+        overruled = systems.build(name, trained).components.budget
+        assert overruled is not None
+        found = overruled.decide(*asked)
+        return found.tokens, found.passages
+
+    assert budget("skip") == (decided.tokens, decided.passages)
+    assert budget("skip-no-pruning") == (576, decided.passages)
+    assert budget("no-retrieval") == (decided.tokens, 0)
+    assert budget("qvs-only") == (decided.tokens, 16)
+    assert budget("dense") == (576, 16)
+    assert budget("late") == (576, 32)
+    assert budget(Variant("dense", "tome", 0.25)) == (144, 16)
+    assert systems.build("skip-fixed-budget", trained).components.budget is None
+
+    dense = systems.build("skip-dense-fusion", trained).components.fusion
+    assert dense is not None
+    entering = (torch.randn(6, 4), torch.randn(16, 4), torch.randn(8, 4), [2] * 8)
+    assert dense(*entering).edges.all()
+    assert not layer(*entering).edges.all()
+    assert systems.build("bsca-only", trained).components.fusion is layer
+
+
+def test_variants_are_combined_named_and_checked(pipeline: Pipeline) -> None:
+    found = variants(["skip", "dense", "skip"], ["tome", "random"], [0.11, 0.5])
+    assert [variant.name for variant in found][:3] == [
+        "skip+tome@0.11",
+        "skip+tome@0.5",
+        "skip+random@0.11",
+    ]
+    assert len(found) == 8
+    assert [variant.name for variant in variants(["skip"])] == ["skip"]
+    assert Variant("skip", retention=0.25).name == "skip@0.25"
+    with pytest.raises(UserError, match="no system 'x'; there is skip, "):
+        systems.build("x", pipeline)
+    with pytest.raises(UserError, match="no pruner 'x'; there is random, "):
+        Variant("skip", "x")
+    for share in (0.0, -1.0, 1.5, float("nan")):
+        with pytest.raises(UserError, match="a retention lies above 0"):
+            Variant("skip", "tome", share)
+
+
+def test_a_retention_fixes_the_tokens_of_any_system(pipeline: Pipeline) -> None:
+    def tokens(*parts: Any) -> int:
+        return systems.build(Variant(*parts), pipeline).config.budget.tokens
+
+    assert tokens("skip", None, 0.11) == 64  # ceil(0.11 * 576)
+    assert tokens("skip", None, 0.25) == tokens("dense", "tome", 0.25) == 144
+    assert tokens("dense", "tome") == tokens("skip") == 64
+    assert tokens("dense") == tokens("skip", "random", 1.0) == 576
