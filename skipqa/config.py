@@ -6,9 +6,11 @@ Overrides come as TOML or nested dictionaries; a key that does not exist is an e
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from skipqa.errors import UserError
 
@@ -52,10 +54,6 @@ class RegionsConfig:
     # What a region is: a cluster of tokens (variant A) or a box that MobileSAM draws (B)
     proposals: Literal["clusters", "boxes"] = "clusters"
     duplicate_overlap: float = 0.7  # boxes that share so much (IoU) are one
-
-    def __post_init__(self) -> None:
-        if self.proposals not in (known := ("clusters", "boxes")):
-            raise UserError(f"regions.proposals takes {' or '.join(known)}, not {self.proposals!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +108,33 @@ def preset(name: str, overrides: Mapping[str, Any] | None = None) -> Config:
     return override(PRESETS[name], overrides or {})
 
 
+def read_settings(pairs: Sequence[str]) -> dict[str, Any]:
+    """Overrides from `stage.name=value`, the value written as in TOML or as a bare word."""
+    document = ""
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        written = value if _is_toml(f"value = {value}") else json.dumps(value.strip())
+        document += f"{name} = {written}\n"
+        if not equals or not _is_toml(document):
+            raise UserError(f"cannot read {pair!r}: a setting is stage.name=value, each once")
+    return tomllib.loads(document)
+
+
+def _is_toml(text: str) -> bool:
+    try:
+        tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return False
+    return True
+
+
 T = TypeVar("T")
 
 
 def override(config: T, changes: Mapping[str, Any], where: str = "") -> T:
     """A copy of a config dataclass with some values replaced, nested ones by nested mappings."""
     assert dataclasses.is_dataclass(config)
-    known = {f.name for f in dataclasses.fields(config)}
+    known = get_type_hints(type(config))
     replaced = {}
     for key, value in changes.items():
         if key not in known:
@@ -132,5 +150,7 @@ def override(config: T, changes: Mapping[str, Any], where: str = "") -> T:
             value = float(value)
         if not dataclasses.is_dataclass(old) and type(value) is not type(old):
             raise UserError(f"{where}{key} takes a {type(old).__name__}, not {value!r}")
+        if get_origin(known[key]) is Literal and value not in (choices := get_args(known[key])):
+            raise UserError(f"{where}{key} takes {' or '.join(choices)}, not {value!r}")
         replaced[key] = value
     return dataclasses.replace(config, **replaced)  # type: ignore[type-var]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from skipqa.config import PRESETS, Config, preset
+from skipqa.config import PRESETS, Config, preset, read_settings
 from skipqa.errors import UserError
 
 
@@ -44,16 +44,51 @@ def test_overrides_from_toml_reach_nested_values_and_leave_the_rest() -> None:
     ("changes", "complaint"),
     [
         ({"prunes": {}}, "unknown setting prunes"),
-        ({"budget": {"token": 3}}, r"unknown setting budget.token; known are .*passages, tokens"),
+        ({"budget": {"token": 3}}, r"unknown setting budget.token; known are .*passages, .*tokens"),
         ({"budget": 3}, "budget is a group of settings, not 3"),
         ({"budget": {"tokens": "many"}}, "budget.tokens takes a int, not 'many'"),
         ({"budget": {"tokens": 3.5}}, "budget.tokens takes a int"),
         ({"budget": {"tokens": True}}, "budget.tokens takes a int"),
         ({"fuse": {"beta": True}}, "fuse.beta takes a float"),
         ({"encode": {"scales": 256}}, "encode.scales takes a tuple"),
+        (
+            {"regions": {"proposals": "boxen"}},
+            "regions.proposals takes clusters or boxes, not 'boxen'",
+        ),
+        ({"regions": {"proposals": 3}}, "regions.proposals takes a str, not 3"),
     ],
 )
 def test_slips_are_errors_of_one_line(changes: dict[str, Any], complaint: str) -> None:
     with pytest.raises(UserError, match=complaint) as error:
         preset("pocket", changes)
     assert "\n" not in str(error.value)
+
+
+def test_settings_are_toml_or_bare_words() -> None:
+    pairs = ["budget.tokens=32", "regions.proposals=boxes", "encode.scales = [256, 768]"]
+    settings = read_settings([*pairs, "regions.max_regions=4", 'preset="pocket"'])
+    assert settings == {
+        "budget": {"tokens": 32},
+        "regions": {"proposals": "boxes", "max_regions": 4},
+        "encode": {"scales": [256, 768]},
+        "preset": "pocket",
+    }
+    assert preset("pocket", settings).regions.proposals == "boxes"
+    assert read_settings([]) == {}
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        ["budget.tokens"],
+        ["=3"],
+        ["two words=3"],
+        ["budget.tokens=3", "budget.tokens=3"],
+        ["budget=3", "budget.tokens=3"],
+        ["[budget]=3"],
+    ],
+)
+def test_what_is_no_setting_is_one_line(pairs: list[str]) -> None:
+    with pytest.raises(UserError, match=r"a setting is stage\.name=value") as error:
+        read_settings(pairs)
+    assert pairs[-1] in str(error.value)

@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from skipqa.backbones import mobile_sam
+from skipqa.backbones.segmenter import Segmenter
+from skipqa.config import override
 from skipqa.errors import UserError
 from skipqa.knowledge import Index
 from skipqa.knowledge.index.build import build
@@ -225,3 +228,36 @@ def test_missing_default_index_says_what_to_run(
     monkeypatch.setenv("SKIPQA_HOME", str(tmp_path))
     with pytest.raises(UserError, match="skipqa setup"):
         load()
+
+
+@pytest.fixture(scope="module")
+def boxed_pipeline(pipeline: Pipeline) -> Pipeline:
+    """Regions of variant B, by MobileSAM's real weights."""
+    config = override(pipeline.config, {"regions": {"proposals": "boxes"}})
+    return Pipeline(pipeline.backbone, pipeline.index, config)
+
+
+@pytest.fixture(scope="module")
+def boxed(boxed_pipeline: Pipeline, photo: Path) -> Answer:
+    return boxed_pipeline.answer(photo, QUESTION)
+
+
+class TestBoxes:
+    def test_same_question_same_answer(
+        self, boxed_pipeline: Pipeline, boxed: Answer, photo: Path
+    ) -> None:
+        again = boxed_pipeline.answer(photo, QUESTION)
+        assert same_but_for_time(again) == same_but_for_time(boxed)
+
+    def test_the_cup_is_a_region(self, boxed: Answer) -> None:
+        assert boxed.evidence[0].id == ESPRESSO
+        cup = (0.3, 0.05, 0.67, 0.51)  # as seen by eye
+        boxes = [region.box for region in boxed.trace["regions"].result]
+        assert any(box == pytest.approx(cup, abs=0.05) for box in boxes)
+
+    def test_the_trace_adds_up(self, boxed: Answer, segmenter: Segmenter) -> None:
+        test_json_has_exactly_these_keys_and_types(boxed)
+        test_sums_agree(boxed)
+        test_trace_accounts_for_everything_dropped(boxed)
+        flops = boxed.trace["regions"].flops
+        assert flops > mobile_sam.flops(segmenter.network.config, 1)

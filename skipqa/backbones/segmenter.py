@@ -46,18 +46,16 @@ class Segmenter:
 
     @torch.inference_mode()
     def boxes(self, image: Image.Image, points: Sequence[Point]) -> Proposals:
-        """For each point the box of the best mask there, at most one cell beyond the mask."""
+        """For each point the box of the mask there that the network thinks best of."""
         pixels, width, height = fit(image, self.network.config.encoder.image)
         square = torch.tensor(points) * torch.tensor([width, height])
         masks = self.network(self.network.encode(pixels), square)
-        best = masks.quality.argmax(1)
-        chosen = masks.logits[torch.arange(len(points)), best] > 0
-        side = chosen.shape[-1]
-        rows, columns = (max(1, round(extent * side)) for extent in (height, width))
-        found = [
-            mask_box(mask) or (across, down, across, down)
-            for mask, (across, down) in zip(chosen[:, :rows, :columns], points, strict=True)
-        ]
+        numbers = torch.arange(len(points))
+        chosen = masks.logits[numbers, masks.quality.argmax(1)] > 0
+        column, row = (square * chosen.shape[-1]).long().T
+        chosen[numbers, row, column] = True  # even where the network sees nothing
+        rows, columns = (max(1, round(part * chosen.shape[-1])) for part in (height, width))
+        found = [mask_box(mask[:rows, :columns]) for mask in chosen]
         return Proposals(found, mobile_sam.flops(self.network.config, len(points)))
 
 
@@ -77,10 +75,8 @@ def fit(image: Image.Image, size: int) -> tuple[Tensor, float, float]:
     )
 
 
-def mask_box(mask_hw: Tensor) -> Box | None:
-    """The box that holds a mask but for stray specks; None where there is no mask."""
-    if not mask_hw.any():
-        return None
+def mask_box(mask_hw: Tensor) -> Box:
+    """The box that holds a mask but for stray specks."""
     (left, right), (top, bottom) = (_extent(mask_hw.sum(axis)) for axis in (0, 1))
     height, width = mask_hw.shape
     return left / width, top / height, right / width, bottom / height

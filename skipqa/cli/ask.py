@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skipqa.cli.console import err, out, prepare_process, print_json, working
+from skipqa.cli.console import Settings, err, out, prepare_process, print_json, working
 
 if TYPE_CHECKING:
     from skipqa.pipeline import Answer
@@ -23,7 +23,14 @@ def ask(
     components: Annotated[
         Path | None, typer.Option(help="A folder of trained components; none by default.")
     ] = None,
-    preset: Annotated[str, typer.Option(help="Which models and budgets.")] = "pocket",
+    preset: Annotated[
+        str, typer.Option(help="pocket, submission-7b or ablation-13b: which models and budgets.")
+    ] = "pocket",
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="Published models of a larger preset; else the Hugging Face cache."),
+    ] = None,
+    settings: Settings = None,
     draft: Annotated[bool, typer.Option(help="Let the drafter answer easy questions.")] = True,
     explain: Annotated[
         Path | None, typer.Option(help="Draw the trace into FILE.png or FILE.html.")
@@ -39,15 +46,26 @@ def ask(
       skipqa ask dog.jpg "Which country is this dog from?" --explain trace.html
 
       skipqa ask cup.jpg "What is this?" --json
+
+      skipqa ask cup.jpg "How is this drink brewed?" --set regions.proposals=boxes
     """
+    from skipqa.config import read_settings
     from skipqa.explain import check_format
     from skipqa.pipeline import load
 
     if explain is not None:
         check_format(explain)
+    overrides = read_settings(settings or ())
     prepare_process()
     with working("reading the models") as report:
-        pipeline = load(preset, index=index, components=components, report=report)
+        pipeline = load(
+            preset,
+            index=index,
+            components=components,
+            weights=weights,
+            overrides=overrides,
+            report=report,
+        )
         answer = pipeline.answer(photo, question, fast_path=draft)
     if explain is not None:
         from skipqa.explain import draw

@@ -7,8 +7,9 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -22,6 +23,11 @@ from rich.progress import (
 from skipqa.assets import Report
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="STAGE.NAME=VALUE", help="Change a setting; repeatable."),
+]
 
 out = Console()
 err = Console(stderr=True)

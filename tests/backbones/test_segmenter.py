@@ -36,10 +36,6 @@ def test_the_longer_side_fills_the_square(
     assert pixels.abs().sum() == pytest.approx(inside.abs().sum().item())  # the rest is zero
 
 
-def test_nothing_has_no_box() -> None:
-    assert mask_box(torch.zeros(8, 8, dtype=torch.bool)) is None
-
-
 def test_a_rectangle_has_its_own_box_and_specks_are_left_out() -> None:
     mask = torch.zeros(100, 200, dtype=torch.bool)
     mask[20:70, 40:150] = True
@@ -56,7 +52,7 @@ def test_boxes_lie_on_the_picture_and_hold_nearly_all_of_the_mask(
     mask = torch.zeros(9, 12, dtype=torch.bool)
     for column, row in cells:
         mask[row, column] = True
-    left, top, right, bottom = mask_box(mask) or pytest.fail("there is a mask")
+    left, top, right, bottom = mask_box(mask)
     assert 0 <= left < right <= 1
     assert 0 <= top < bottom <= 1
     held = mask[round(top * 9) : round(bottom * 9), round(left * 12) : round(right * 12)]
@@ -72,3 +68,13 @@ def test_the_cup_and_the_coffee_are_found(segmenter: Segmenter, photo: Path) -> 
         assert top < down < bottom
         assert 0.005 < (right - left) * (bottom - top) < 0.3
     assert found.flops == mobile_sam.flops(segmenter.network.config, 2)
+
+
+@pytest.mark.parametrize("size", [(900, 1), (1, 900), (64, 64)])
+def test_pictures_with_nothing_on_them_have_boxes_too(
+    segmenter: Segmenter, size: tuple[int, int]
+) -> None:
+    points = [(0.0, 0.0), (0.5, 0.5), (0.999, 0.999)]
+    for left, top, right, bottom in segmenter.boxes(Image.new("RGB", size), points).boxes:
+        assert 0 <= left < right <= 1
+        assert 0 <= top < bottom <= 1

@@ -89,6 +89,20 @@ class TestQuestion:
         assert complaint in refuses("ask", photo, question)
 
 
+class TestSetting:
+    @pytest.mark.parametrize(
+        ("setting", "complaint"),
+        [
+            ("regions.proposals=ovals", "regions.proposals takes clusters or boxes, not 'ovals'"),
+            ("regions.proposal=boxes", "unknown setting regions.proposal"),
+            ("regions.proposals", "a setting is stage.name=value"),
+            ("budget.tokens=many", "budget.tokens takes a int"),
+        ],
+    )
+    def test_refused(self, refuses: Command, photo: Path, setting: str, complaint: str) -> None:
+        assert complaint in refuses("ask", photo, QUESTION, "--set", setting)
+
+
 class TestIndex:
     @pytest.fixture
     def index(self, tmp_path: Path) -> Path:

@@ -17,6 +17,8 @@ from conftest import Command
 from PIL import Image
 
 from skipqa import __version__, assets
+from skipqa.backbones import mobile_sam
+from skipqa.backbones.segmenter import Segmenter
 from skipqa.cli.main import app
 from skipqa.knowledge import default_index_path
 
@@ -100,6 +102,23 @@ def test_ask_draws_the_trace_where_told(
     assert str(path) in outcome.err.replace("\n", "")
     with Image.open(path) as image:
         assert image.format == "PNG"
+
+
+def test_ask_takes_settings(skipqa: Command, home: Path, photo: Path) -> None:
+    settings = ("--set", "budget.tokens=32", "--set", "regions.max_regions=3")
+    found = json.loads(skipqa("ask", photo, QUESTION, "--json", *settings).out)
+    assert found["tokens"]["kept"] == 32
+    assert len(found["regions"]) <= 3
+
+
+def test_ask_with_boxes_says_that_it_takes_a_while(
+    skipqa: Command, segmenter: Segmenter, photo: Path
+) -> None:
+    outcome = skipqa("ask", photo, QUESTION, "--json", "--set", "regions.proposals=boxes")
+    assert outcome.code == 0
+    assert "some seconds" in outcome.err
+    stages = {stage["name"]: stage for stage in json.loads(outcome.out)["stages"]}
+    assert stages["regions"]["flops"] > mobile_sam.flops(segmenter.network.config, 1)
 
 
 def test_setup_again_is_quick_and_says_where_things_are(skipqa: Command, home: Path) -> None:

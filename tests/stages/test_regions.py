@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from synthetic import kept_tokens
 
+from skipqa.backbones.segmenter import Point, Proposals
 from skipqa.config import RegionsConfig
-from skipqa.stages.regions import find_regions, k_means
+from skipqa.stages.regions import distinct, find_regions, k_means, share_out
 from skipqa.trace import StageRecord
+from skipqa.types import Box, KeptTokens, Region
+
+Found = tuple[tuple[Region, ...], StageRecord, list[Point]]
 
 GRID = 6
 positions = st.sets(st.integers(0, GRID * GRID - 1), min_size=1).map(sorted)
+sides = st.lists(st.integers(0, 24), min_size=2, max_size=2).map(sorted)  # may be without extent
+boxes = st.tuples(sides, sides).map(
+    lambda xy: (xy[0][0] / 24, xy[1][0] / 24, xy[0][1] / 24, xy[1][1] / 24)
+)
 
 
 @given(positions=positions, seed=st.integers(0, 50), most=st.integers(1, 8))
@@ -73,3 +86,100 @@ def test_k_means_finds_clear_groups() -> None:
 def test_tokens_that_are_all_alike_make_one_region_each_time() -> None:
     labels = k_means(torch.ones(12, 3), 3, 5, 8)
     assert len(set(labels.tolist())) == 1
+
+
+class TestBoxes:
+    """Variant B, with boxes that Hypothesis makes up."""
+
+    CONFIG = RegionsConfig(proposals="boxes")
+
+    @staticmethod
+    def find(kept: KeptTokens, boxes: list[Box], config: RegionsConfig = CONFIG) -> Found:
+        """The regions, what was recorded, and the points that were asked about."""
+        record, asked = StageRecord("regions"), []
+
+        def propose(points: Sequence[Point]) -> Proposals:
+            asked.extend(points)
+            return Proposals([boxes[n % len(boxes)] for n in range(len(points))], 1_000_000)
+
+        return find_regions(kept, config, record, propose), record, asked
+
+    @given(positions=positions, seed=st.integers(0, 50), boxes=st.lists(boxes, min_size=1))
+    def test_every_token_is_in_exactly_one_region(
+        self, positions: list[int], seed: int, boxes: list[Box]
+    ) -> None:
+        kept = kept_tokens(GRID, positions, seed)
+        regions, record, asked = self.find(kept, boxes)
+        assert sorted(member for region in regions for member in region.members) == positions
+        assert 1 <= len(regions) <= len(asked) <= self.CONFIG.max_regions
+        assert all(region.members and region.box in boxes for region in regions)
+        assert (record.kept, record.dropped) == (len(positions), 0)
+        assert record.result == regions
+        saliencies = [region.saliency for region in regions]
+        assert saliencies == sorted(saliencies, reverse=True)
+        assert self.find(kept, boxes)[0] == regions
+
+    @given(positions=positions, boxes=st.lists(boxes, min_size=1, max_size=8, unique=True))
+    def test_the_smallest_box_around_a_token_has_it_else_the_nearest(
+        self, positions: list[int], boxes: list[Box]
+    ) -> None:
+        shares = share_out(torch.tensor(positions), GRID, boxes)
+        assert sorted(p for share in shares for p in share.tolist()) == positions
+        for owner, share in zip(boxes, shares, strict=True):
+            for position in share.tolist():
+                middle = ((position % GRID + 0.5) / GRID, (position // GRID + 0.5) / GRID)
+                holding = [box for box in boxes if distance(box, middle) == 0]
+                if holding:
+                    assert owner in holding
+                    assert area(owner) == min(map(area, holding))
+                else:
+                    nearest = min(distance(box, middle) for box in boxes)
+                    assert distance(owner, middle) == pytest.approx(nearest)
+
+    @given(boxes=st.lists(boxes), overlap=st.floats(0.1, 1.0))
+    def test_merging_leaves_no_near_duplicates_and_is_idempotent(
+        self, boxes: list[Box], overlap: float
+    ) -> None:
+        kept = distinct(boxes, overlap)
+        assert distinct(kept, overlap) == kept
+        assert set(kept) <= set(boxes)
+        assert len(set(kept)) == len(kept)
+        assert kept[:1] == boxes[:1]
+
+    def test_near_duplicates_are_one_and_neighbours_are_two(self) -> None:
+        box, like_it, beside_it = (0.1, 0.1, 0.5, 0.5), (0.1, 0.1, 0.5, 0.52), (0.5, 0.1, 0.9, 0.5)
+        assert distinct([box, like_it, beside_it], 0.7) == [box, beside_it]
+
+    @given(positions=positions, seed=st.integers(0, 50))
+    def test_points_are_the_most_salient_tokens_of_the_clusters(
+        self, positions: list[int], seed: int
+    ) -> None:
+        kept = kept_tokens(GRID, positions, seed)
+        clusters = find_regions(kept, RegionsConfig(), StageRecord("regions"))
+        peaks = [max(region.members, key=lambda m: kept.saliency[m]) for region in clusters]
+        peaks.sort(key=lambda m: -kept.saliency[m])
+        _, record, asked = self.find(kept, [(0.0, 0.0, 1.0, 1.0)])
+        middles = [((m % GRID + 0.5) / GRID, (m // GRID + 0.5) / GRID) for m in peaks]
+        assert asked == [pytest.approx(middle) for middle in middles]
+        assert record.flops > 1_000_000
+
+    def test_merged_tokens_go_with_the_one_that_stands_for_them(self) -> None:
+        kept = kept_tokens(GRID, [0, 35], 0)
+        stands_for = torch.tensor([0] * 18 + [35] * 18)
+        kept = dataclasses.replace(kept, merged_into=stands_for)
+        config = RegionsConfig(proposals="boxes", tokens_per_region=1)
+        regions, *_ = self.find(kept, [(0.0, 0.0, 0.3, 0.3), (0.7, 0.7, 1.0, 1.0)], config)
+        assert {region.members for region in regions} == {
+            tuple(range(18)),
+            tuple(range(18, 36)),
+        }
+
+
+def area(box: Box) -> float:
+    return (box[2] - box[0]) * (box[3] - box[1])
+
+
+def distance(box: Box, point: Point) -> float:
+    across = max(box[0] - point[0], point[0] - box[2], 0.0)
+    down = max(box[1] - point[1], point[1] - box[3], 0.0)
+    return math.hypot(across, down)
