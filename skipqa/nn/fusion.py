@@ -127,9 +127,8 @@ class BipartiteFusion(nn.Module):
         batched = tokens.dim() == 3
         tokens_BVd = tokens if batched else tokens[None]
         embeddings_BKp = passage_embeddings if batched else passage_embeddings[None]
-        lengths_BK = torch.as_tensor(lengths, device=tokens.device).reshape(
-            embeddings_BKp.shape[:2]
-        )
+        lengths_BK = torch.as_tensor(lengths, dtype=torch.long, device=tokens.device)
+        lengths_BK = lengths_BK.reshape(embeddings_BKp.shape[:2])
         scores_BVK = self.compatibility(tokens_BVd, embeddings_BKp)
         edges_BVK = select_edges(
             scores_BVK, **self.rule.arguments(self.threshold), lengths=lengths_BK

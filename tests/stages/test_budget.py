@@ -1,0 +1,84 @@
+"""budget: never more than there is, the same without a controller, and its decision with one."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from synthetic import WIDTH, question, visual_tokens
+
+from skipqa.config import BudgetConfig
+from skipqa.nn.budget import (
+    BudgetController,
+    DifficultyBudget,
+    DifficultyBudgetConfig,
+    DiscreteBudgetConfig,
+    build_budget,
+)
+from skipqa.stages.budget import budget
+from skipqa.trace import StageRecord
+from skipqa.types import Budget
+
+B = DifficultyBudgetConfig(WIDTH, WIDTH)
+
+
+def run(
+    grid: int, config: BudgetConfig, learned: BudgetController | None = None
+) -> tuple[Budget, StageRecord]:
+    record = StageRecord("budget")
+    tokens = visual_tokens(grid, 3, seed=0)
+    return budget(tokens, question(), config, record, learned), record
+
+
+@given(grid=st.integers(1, 8), tokens=st.integers(1, 100), passages=st.integers(0, 20))
+def test_without_a_controller_every_question_gets_the_same(
+    grid: int, tokens: int, passages: int
+) -> None:
+    allowed, record = run(grid, BudgetConfig(tokens=tokens, passages=passages))
+    assert (allowed.tokens, allowed.passages) == (min(tokens, grid * grid), passages)
+    assert allowed.difficulty is None
+    assert record.result is allowed
+    assert record.flops == 0
+
+
+@given(
+    variant=st.sampled_from("AB"),
+    seed=st.integers(0, 500),
+    grid=st.integers(1, 8),
+    most=st.integers(0, 20),
+)
+def test_a_controller_never_exceeds_what_there_is(
+    variant: str, seed: int, grid: int, most: int
+) -> None:
+    torch.manual_seed(seed)
+    controller = build_budget(DiscreteBudgetConfig(WIDTH, WIDTH) if variant == "A" else B)
+    for parameter in controller.parameters():
+        torch.nn.init.normal_(parameter, std=3.0)
+    allowed, record = run(grid, BudgetConfig(max_passages=most), controller)
+    assert 1 <= allowed.tokens <= grid * grid
+    assert 0 <= allowed.passages <= most
+    assert record.flops > 0
+    again, _ = run(grid, BudgetConfig(max_passages=most), controller)
+    assert again == allowed
+
+
+@given(st.floats(-6, 6))
+def test_difficulty_decides_shares_level_and_whether_to_retrieve(logit: float) -> None:
+    controller = build_budget(B)
+    assert isinstance(controller, DifficultyBudget)
+    with torch.no_grad():
+        controller.difficulty.weight.zero_()
+        controller.difficulty.bias.fill_(logit)
+    allowed, record = run(4, BudgetConfig(max_passages=10), controller)
+    d = allowed.difficulty
+    assert d is not None
+    assert f"difficulty {d:.2f}" in record.why
+    assert allowed.tokens == math.ceil((0.25 + 0.65 * d) * 16 - 1e-3)
+    if d < 0.15:  # SKIP-NR
+        assert (allowed.passages, allowed.level) == (0, "EASY")
+    else:
+        assert allowed.passages == 10  # asked for; verification keeps the top ceil(rho_r K)
+        assert allowed.level == ("HARD" if d > 0.7 else "MEDIUM")
+        assert allowed.most_passages(10) == math.ceil((0.3 + 0.6 * d) * 10 - 1e-3)

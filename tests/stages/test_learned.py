@@ -1,0 +1,113 @@
+"""The stages with trained components: what holds without them holds with them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from synthetic import WIDTH, concepts, kept_tokens, question, verified, visual_tokens
+
+from skipqa.config import DraftConfig, FuseConfig, PruneConfig
+from skipqa.nn.drafter import Drafter, DrafterConfig
+from skipqa.nn.fusion import BipartiteFusion, FusionConfig
+from skipqa.nn.saliency import SaliencyConfig, build_saliency
+from skipqa.stages.draft import draft
+from skipqa.stages.fuse import fuse
+from skipqa.stages.prune import prune
+from skipqa.trace import StageRecord
+from skipqa.types import Budget, KeptTokens
+
+KINDS = concepts(("espresso", ("coffee", "drink")), ("beagle", ("dog",)), ("mug", ("cup",)))
+GRID = 5
+VARIANTS = pytest.mark.parametrize("variant", ["A", "B"])
+Variant = Literal["A", "B"]
+seeds = st.integers(0, 200)
+
+
+def pruned(
+    variant: Variant, grid: int, count: int, seed: int, scale: float = 1.0
+) -> tuple[KeptTokens, StageRecord]:
+    torch.manual_seed(seed)
+    scorer = build_saliency(SaliencyConfig(WIDTH, variant, hidden=8))
+    for parameter in scorer.parameters():
+        torch.nn.init.normal_(parameter, std=scale)
+    tokens, record = visual_tokens(grid, len(KINDS), seed), StageRecord("prune")
+    kept = prune(tokens, question(), Budget(count, 1), KINDS, PruneConfig(), record, scorer)
+    return kept, record
+
+
+@VARIANTS
+@given(grid=st.integers(1, 6), count=st.integers(1, 40), seed=seeds)
+def test_pruning_keeps_the_most_salient_and_accounts_for_the_rest(
+    variant: Variant, grid: int, count: int, seed: int
+) -> None:
+    kept, record = pruned(variant, grid, count, seed)
+    assert len(kept.positions) == record.kept == min(count, grid * grid)
+    assert record.kept + (record.dropped or 0) == grid * grid
+    dropped = torch.ones(grid * grid, dtype=torch.bool)
+    dropped[kept.positions] = False
+    if dropped.any():
+        assert kept.saliency[kept.positions].min() >= kept.saliency[dropped].max()
+    assert ((kept.saliency >= 0) & (kept.saliency <= 1)).all()
+
+
+@VARIANTS
+@given(grid=st.integers(1, 6), seed=seeds)
+def test_retention_one_is_the_identity(variant: Variant, grid: int, seed: int) -> None:
+    kept, record = pruned(variant, grid, grid * grid, seed)
+    assert kept.positions.tolist() == list(range(grid * grid))
+    assert torch.equal(kept.tokens.meaning[kept.positions], kept.tokens.meaning)
+    assert record.dropped == 0
+
+
+@VARIANTS
+@given(
+    positions=st.sets(st.integers(0, GRID * GRID - 1), min_size=1, max_size=12).map(sorted),
+    lengths=st.lists(st.integers(1, 6), max_size=5),
+    seed=seeds,
+)
+def test_fusing_accounts_for_every_edge_and_leaves_idle_tokens_alone(
+    variant: Variant, positions: list[int], lengths: list[int], seed: int
+) -> None:
+    torch.manual_seed(seed)
+    layer = BipartiteFusion(FusionConfig(WIDTH, WIDTH, 2, variant, edge_width=8, beta=0.3))
+    torch.nn.init.normal_(layer.out.weight)
+    kept, passages = kept_tokens(GRID, positions, seed), verified(lengths, seed)
+    record = StageRecord("fuse")
+    fused = fuse(kept, question(), passages, FuseConfig(), record, layer)
+    assert (record.kept, record.dropped) == (int(fused.edges.sum()), int((~fused.edges).sum()))
+    assert fused.edges.shape == (len(positions), len(lengths))
+    before = kept.tokens.meaning[kept.positions]
+    idle = ~fused.edges.any(1)
+    assert torch.equal(fused.tokens[idle], before[idle])
+    assert all((mass > 0) == bool(fused.edges[:, j].any()) for j, mass in enumerate(fused.mass))
+    assert not lengths or record.flops > 0
+    again = fuse(kept, question(), passages, FuseConfig(), StageRecord("fuse"), layer)
+    assert torch.equal(again.tokens, fused.tokens)
+
+
+@pytest.mark.parametrize(
+    ("text", "confidence", "answered"),
+    [
+        ("What colour is it?", 0.85, True),
+        ("What colour is it?", 0.80, False),
+        ("How many cups are there?", 0.85, False),  # overconfident where objects overlap
+        ("How many cups are there?", 0.95, True),
+    ],
+)
+def test_counting_needs_more_confidence(text: str, confidence: float, answered: bool) -> None:
+    config = DrafterConfig(4, 6, WIDTH, ("red", "two"), width=8, layers=1, heads=2, ffn=8)
+    drafter = Drafter(config).eval()
+    with torch.no_grad():
+        drafter.to_answers.weight.zero_()
+        odds = torch.tensor((confidence, 1 - confidence)).log()
+        drafter.to_answers.bias.copy_(odds)
+    record = StageRecord("draft")
+    found = draft(question(text), visual_tokens(2, 3, 0), KINDS, DraftConfig(), record, drafter)
+    assert (found is not None) == answered
+    assert record.result.answer == "red"
+    assert record.result.confidence == pytest.approx(confidence, abs=1e-6)
+    assert record.flops > 0
