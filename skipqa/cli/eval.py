@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from skipqa.cli.console import counting, err, out, prepare_process, print_json, working
+from skipqa.cli.console import Settings, counting, err, out, prepare_process, print_json, working
 
 SHOWN_BAD_ROWS = 10
 
@@ -59,6 +59,7 @@ def vqa(
         Path | None,
         typer.Option(help="Published models of a larger preset; else the Hugging Face cache."),
     ] = None,
+    settings: Settings = None,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Ask every question, and write predictions.jsonl and summary.json.
@@ -73,7 +74,10 @@ def vqa(
 
       skipqa eval vqa --questions val.jsonl --images photos --out runs --pruner tome --pruner random
       --retention 0.11 --retention 0.25
+
+      skipqa eval vqa --questions val.jsonl --images photos --out runs --set regions.proposals=boxes
     """
+    from skipqa.config import read_settings
     from skipqa.evaluation import harness, systems
     from skipqa.pipeline import load
 
@@ -81,10 +85,16 @@ def vqa(
     photos = harness.Photos(images)
     rows, bad = harness.read_rows(questions, photos)
     rows = harness.draw(rows, limit, seed)
+    overrides = read_settings(settings or ())
     prepare_process()
     with working("reading the models") as report:
         base = load(
-            preset, index=index, components=components, weights=weights, report=report
+            preset,
+            index=index,
+            components=components,
+            weights=weights,
+            overrides=overrides,
+            report=report,
         )
         shared = {
             "seed": seed,
