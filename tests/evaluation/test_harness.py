@@ -269,7 +269,7 @@ def test_the_command(tmp_path: Path, home: Path, folder: Path) -> None:
 
     path = write(tmp_path / "q.jsonl", question(1, question=LOOKED_UP), "torn", question(2))
     words = ["vqa", "--questions", path, "--images", folder, "--out", tmp_path / "out"]
-    words += ["--system", "no-retrieval", "--limit", 1, "--json"]
+    words += ["--set", "budget.tokens=32", "--system", "no-retrieval", "--limit", 1, "--json"]
     done = CliRunner().invoke(app, list(map(str, words)), catch_exceptions=False)
     assert done.exit_code == 0
     assert "skipped rows: 1" in done.stderr
@@ -277,7 +277,8 @@ def test_the_command(tmp_path: Path, home: Path, folder: Path) -> None:
     summary = json.loads(done.stdout)
     assert summary["num_questions"] == 1
     assert summary["passages_mean"] == 0
-    assert summary["config"]["budget"]["passages"] == 0
+    budget = summary["config"]["budget"]
+    assert (budget["tokens"], budget["passages"]) == (32, 0)
     assert summary["system"] == "no-retrieval"
     with pytest.raises(UserError, match="no system 'x'"):
         CliRunner().invoke(app, [*map(str, words[:-3]), "--system", "x"], catch_exceptions=False)
