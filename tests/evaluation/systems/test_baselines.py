@@ -1,0 +1,232 @@
+"""The baselines' own stages: what they compute, what it costs, and how the systems differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from skipqa.backbones.llama import Llama, LlamaConfig
+from skipqa.backbones.pocket import Pocket
+from skipqa.config import FuseConfig, VerifyConfig
+from skipqa.costs.flops import count_flops
+from skipqa.evaluation.systems import baselines
+from skipqa.evaluation.systems.baselines import LATE_PASSAGES, SLOTS, attend_to_memory, rerank
+from skipqa.evaluation.systems.reading_apart import complete_jointly, join
+from skipqa.pipeline import Answer, Pipeline
+from skipqa.stages.decode import write_prompt
+from skipqa.trace import StageRecord
+from skipqa.types import (
+    Budget,
+    KeptTokens,
+    Passage,
+    Question,
+    Retrieved,
+    RetrievedPassage,
+    Verified,
+    VisualTokens,
+)
+
+FACTS = [
+    "espresso (noun): strong black coffee brewed by forcing hot water under pressure",
+    "beagle (noun): a small short-legged smooth-coated breed of hound",
+    "lemon (noun): a small evergreen tree that originated in Asia",
+]
+
+
+@pytest.fixture(scope="module")
+def backbone(pipeline: Pipeline) -> Pocket:
+    assert isinstance(pipeline.backbone, Pocket)
+    return pipeline.backbone
+
+
+@pytest.fixture(scope="module")
+def asked(backbone: Pocket) -> Question:
+    text = "How is this drink brewed?"
+    encoded = backbone.encode_texts([text])
+    return Question(text, encoded.embeddings[0], ("drink", "brewed"), encoded.states[0])
+
+
+def passages(texts: Sequence[str], scores: Sequence[float]) -> tuple[RetrievedPassage, ...]:
+    return tuple(
+        RetrievedPassage(row, Passage(f"test:{row}", "", text, "test"), score, 0)
+        for row, (text, score) in enumerate(zip(texts, scores, strict=True))
+    )
+
+
+# Fusion in the decoder
+
+
+def test_one_passage_apart_is_plain_decoding(backbone: Pocket, asked: Question) -> None:
+    prompt = write_prompt(asked, FACTS[:1], ["espresso"])
+    plain = backbone.complete(prompt, 12, FACTS[:1], ["how"])
+    apart = complete_jointly(backbone, [prompt], 12, FACTS[:1], ["how"])
+    assert apart.text == plain.text
+    assert apart.prompt_tokens == plain.prompt_tokens
+    # The examples never see the passage, and neither sees the ending: a little is saved.
+    assert 0.9 * plain.flops < apart.flops < plain.flops
+
+
+def test_the_order_of_passages_read_apart_is_nothing(backbone: Pocket, asked: Question) -> None:
+    prompts = [write_prompt(asked, [fact], ["espresso"]) for fact in FACTS]
+    forth = complete_jointly(backbone, prompts, 8, FACTS)
+    back = complete_jointly(backbone, prompts[::-1], 8, FACTS)
+    assert forth == back
+    assert forth.text
+
+
+def test_flops_of_reading_apart_are_what_torch_counts(backbone: Pocket, asked: Question) -> None:
+    prompts = [write_prompt(asked, [fact], ["espresso"]) for fact in FACTS[:2]]
+    said = []
+    counted = count_flops(lambda: said.append(complete_jointly(backbone, prompts, 3, FACTS[:2])))
+    assert said[0].flops == counted
+
+
+def test_a_stretch_ends_where_the_answer_begins() -> None:
+    """Each passage is as far from the answer as if it had been read alone."""
+    torch.manual_seed(0)
+    config = LlamaConfig(50, 32, 2, 4, 2, 48)
+    model = Llama(config).eval()
+    with torch.inference_mode():
+        shared, one, other = (
+            model.embedding(torch.randint(50, (1, length))) for length in (3, 4, 6)
+        )
+        examples = model.read(shared)
+        stretches = [model.read(part, examples) for part in (one, other)]
+        past = join(config, examples, stretches)
+        assert past.length == 3 + 4 + 6
+        # In a past of 20 tokens the same stretch would have ended at the 20th.
+        longer = model.read(torch.zeros(1, 13 - 7, 32))
+        moved = model.read(one, model.read(shared, longer))
+    # First-layer keys depend on the token and its place alone.
+    torch.testing.assert_close(past.keys[0, :, :, 3:7], moved.keys[0, :, :, 9:], rtol=0, atol=1e-5)
+    torch.testing.assert_close(past.values[:, :, :, 3:7], stretches[0].values[:, :, :, 3:])
+    only = join(config, examples, stretches[:1])
+    torch.testing.assert_close(only.keys, stretches[0].keys)
+
+
+# Late interaction
+
+
+def test_late_interaction_prefers_what_resembles_the_question(
+    backbone: Pocket, asked: Question, tokens: VisualTokens
+) -> None:
+    concepts = backbone.concepts
+    espresso = next(i for i in range(len(concepts)) if concepts[i].name == "espresso")
+    seen = concepts.embeddings[[espresso]].expand(4, -1)
+    kept = KeptTokens(torch.arange(4), torch.ones(4), _as_seen(tokens, seen))
+    texts = [FACTS[1], FACTS[2], FACTS[0], *(f"naval battle {n}" for n in range(4))]
+    retrieved = Retrieved(passages(texts, [1.0] * 7), 7, 7)
+    entering = (retrieved, asked, Budget(4, 7), kept, (), backbone, VerifyConfig())
+    record = StageRecord("verify")
+    found = rerank(*entering, record)
+    assert found.passages[0].passage.text == FACTS[0]
+    assert list(found.scores) == sorted(found.scores, reverse=True)
+    assert (record.kept, record.dropped) == (LATE_PASSAGES, 2)
+    assert max(score for _, score in found.rejected) <= min(found.scores)
+    assert len(found.token_states) == len(found.embeddings) == LATE_PASSAGES
+    counted = count_flops(lambda: rerank(*entering, StageRecord("verify")))
+    assert record.flops == pytest.approx(counted, rel=1e-3)
+
+
+def _as_seen(tokens: VisualTokens, meaning: torch.Tensor) -> VisualTokens:
+    return VisualTokens(tokens.features[:4], tokens.evidence[:4], meaning, tokens.overview, 2)
+
+
+def test_max_sim_is_one_where_every_token_is_there_again() -> None:
+    torch.manual_seed(0)
+    words = F.normalize(torch.randn(6, 8), dim=-1)
+    assert baselines.max_sim(words[[3, 1, 1]], words) == pytest.approx(1)
+    assert baselines.max_sim(words[[3]], words[:3]) < 1
+
+
+# Attentive memory
+
+
+def memory_of(scores: list[float], lengths: Sequence[int] = (7, 9, 3)) -> Verified:
+    torch.manual_seed(2)
+    states = tuple(torch.randn(length, 12) for length in lengths)
+    found = passages(FACTS[: len(lengths)], scores)
+    return Verified(found, (1.0,) * len(lengths), states, torch.zeros(len(lengths), 12), ())
+
+
+def test_memory_is_attended_by_value_and_prior(
+    tokens: VisualTokens, questions: tuple[Question, Question]
+) -> None:
+    kept = KeptTokens(torch.arange(10), torch.ones(36), tokens)
+    fused = attend_to_memory(
+        kept, questions[0], memory_of([1.0, 1.0, 1.0]), FuseConfig(), StageRecord("fuse")
+    )
+    assert sum(fused.mass) == pytest.approx(10)  # every token spends one
+    assert fused.tokens.shape == (10, 12)
+    sure = attend_to_memory(
+        kept, questions[0], memory_of([1.0, 50.0, 1.0]), FuseConfig(), StageRecord("fuse")
+    )
+    assert sure.mass[1] > fused.mass[1]
+    alone = attend_to_memory(
+        kept, questions[0], memory_of([-2.0, 5.0, 0.0]), FuseConfig(), StageRecord("fuse")
+    )
+    assert alone.mass[1] == pytest.approx(10, abs=1e-2)
+
+
+def test_a_passage_shorter_than_its_slots_is_attended_to_word_by_word(
+    tokens: VisualTokens, questions: tuple[Question, Question]
+) -> None:
+    kept, memory = KeptTokens(torch.arange(10), torch.ones(36), tokens), memory_of([3.0], [SLOTS])
+    fused = attend_to_memory(kept, questions[0], memory, FuseConfig(), StageRecord("fuse"))
+    (states,) = memory.token_states
+    asking = tokens.meaning[:10] + questions[0].embedding
+    expected = F.scaled_dot_product_attention(asking[None], states[None], states[None])[0]
+    torch.testing.assert_close(fused.tokens, tokens.meaning[:10] + expected)
+
+
+def test_flops_of_the_memory_are_what_torch_counts(
+    tokens: VisualTokens, questions: tuple[Question, Question]
+) -> None:
+    kept = KeptTokens(torch.arange(10), torch.ones(36), tokens)
+    memory, record = memory_of([1.0, 2.0, 3.0]), StageRecord("fuse")
+    counted = count_flops(
+        lambda: attend_to_memory(kept, questions[0], memory, FuseConfig(), record)
+    )
+    assert record.flops == counted > 0
+    nothing = memory_of([], [])
+    empty = attend_to_memory(kept, questions[0], nothing, FuseConfig(), StageRecord("fuse"))
+    assert torch.equal(empty.tokens, tokens.meaning[:10])
+
+
+# The systems
+
+
+def test_baselines_find_what_dense_finds_and_read_it_their_way(
+    ask: Callable[[str], Answer],
+) -> None:
+    dense = ask("dense").trace
+
+    def found(name: str) -> list[int]:
+        return [passage.row for passage in ask(name).trace["retrieve"].result.passages]
+
+    for name in ("fid", "late", "memory"):
+        trace = ask(name).trace
+        assert ask(name).route == "full"
+        assert trace["prune"].dropped == 0
+        assert trace["encode"].flops == dense["encode"].flops
+        assert found(name)[:16] == found("dense")
+
+    fid = ask("fid").trace
+    assert fid["decode"].kept == 16
+    assert fid["verify"].flops == fid["fuse"].flops == fid["fuse"].kept == 0
+    assert fid["decode"].flops > dense["decode"].flops  # the question is read with each passage
+
+    late = ask("late").trace
+    assert len(found("late")) == 32
+    assert late["verify"].kept == late["decode"].kept == LATE_PASSAGES
+
+    memory = ask("memory").trace
+    assert memory["verify"].dropped == 0
+    assert memory["decode"].kept == 2
+    most = sorted(memory["fuse"].result.mass, reverse=True)[:2]
+    read = [memory["fuse"].result.mass[j] for j in range(16)]
+    assert sorted(read, reverse=True)[:2] == most
+    assert 0 < memory["fuse"].flops < dense["fuse"].flops
