@@ -1,5 +1,6 @@
 import math
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -7,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skipqa.errors import UserError
+from skipqa.nn import checkpoint
 from skipqa.nn.budget import (
     Allocation,
     AveragedRouting,
@@ -193,6 +195,27 @@ def test_phi_rejects_what_it_must() -> None:
         model.store_phi([0.6, *good[1:]], good)
     with pytest.raises(UserError, match="range"):
         model.store_phi(good, [0.1, *good[1:]])
+
+
+def test_a_stored_phi_comes_back_from_its_file(tmp_path: Path) -> None:
+    fitted, fresh = build_budget(B), build_budget(B)
+    assert isinstance(fitted, DifficultyBudget)
+    assert isinstance(fresh, DifficultyBudget)
+    rho_v, rho_r = (
+        torch.linspace(*limits, B.grid).square().tolist() for limits in (B.rho_v, B.rho_r)
+    )
+    with pytest.raises(UserError, match="range"):  # squares of shares fall below the least
+        fitted.store_phi(rho_v, rho_r)
+    rho_v = [max(x, B.rho_v[0]) for x in rho_v]
+    rho_r = [max(x, B.rho_r[0]) for x in rho_r]
+    fitted.store_phi(rho_v, rho_r)
+    checkpoint.save(fitted, tmp_path / "budget.safetensors", preset="ablation-13b")
+    checkpoint.load(fresh, tmp_path / "budget.safetensors", preset="ablation-13b")
+    budgets = torch.linspace(100, 400, 301)  # between grid points, and beyond both ends
+    for before, after in zip(fitted.phi(budgets), fresh.phi(budgets), strict=True):
+        assert torch.equal(before, after)
+    least, most = (float(x) for x in fresh.phi(torch.tensor(B.gflops))[0])
+    assert (least, most) == pytest.approx((rho_v[0], rho_v[-1]))
 
 
 def test_cost_loss() -> None:

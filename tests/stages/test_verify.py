@@ -8,10 +8,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from synthetic import kept_tokens, retrieved_passage
+from synthetic import WIDTH, kept_tokens, retrieved_passage
 
 from skipqa.backbones.pocket import Pocket
 from skipqa.config import VerifyConfig
+from skipqa.nn.verifier import Verifier, VerifierConfig
 from skipqa.pipeline import Pipeline
 from skipqa.stages.verify import verify
 from skipqa.trace import StageRecord
@@ -57,13 +58,15 @@ def run(
     backbone: Pocket,
     passages: int = len(TEXTS),
     rho_r: float = 1.0,
+    learned: Verifier | None = None,
     **config: float,
 ) -> tuple[Verified, StageRecord]:
     record = StageRecord("verify")
     settings = VerifyConfig(**config)  # type: ignore[arg-type]
     kept = kept_tokens(2, [0, 1], 0)  # read by a trained verifier only
     allowed = Budget(2, passages, rho_r=rho_r)
-    return verify(found, asked, allowed, kept, regions, backbone, settings, record), record
+    verified = verify(found, asked, allowed, kept, regions, backbone, settings, record, learned)
+    return verified, record
 
 
 rows = st.lists(st.sampled_from(range(len(TEXTS))), unique=True, min_size=1)
@@ -167,3 +170,24 @@ def test_no_more_than_the_budget_stay(
     )
     assert kept.passages == everything.passages[:2]
     assert (record.kept, record.dropped) == (2, 3)
+
+
+@pytest.mark.parametrize(("opinion", "kept_rows", "recalled"), [(9.0, 3, 0), (-9.0, 1, 1)])
+def test_a_trained_verifier_accepts_rejects_and_recalls(
+    asked: Question,
+    regions: tuple[Region, ...],
+    backbone: Pocket,
+    opinion: float,
+    kept_rows: int,
+    recalled: int,
+) -> None:
+    torch.manual_seed(0)
+    trained = Verifier(VerifierConfig(384, WIDTH))
+    torch.nn.init.constant_(trained.out.bias, opinion)
+    found = retrieved([0, 2, 4])
+    kept, record = run(found, asked, regions, backbone, learned=trained)
+    assert len(kept.passages) == kept_rows
+    everything = [*kept.passages, *(passage for passage, _ in kept.rejected)]
+    assert sorted(p.row for p in everything) == [0, 2, 4]
+    assert (record.kept, record.dropped) == (kept_rows, 3 - kept_rows)
+    assert (f"{recalled} recalled" in record.why) == bool(recalled)
