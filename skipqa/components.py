@@ -2,7 +2,8 @@
 
 Enters: a folder of safetensors files named after the components, each with its own config (so
 variant A or B is a property of the file) and the preset it was trained for. Leaves: modules,
-ready for inference. A component that is not there is None, and its stage stays training-free.
+ready for inference, and where the folder has one, the place of the decoder's adapter. A component
+that is not there is None, and its stage stays training-free.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from skipqa.nn.budget import (
 from skipqa.nn.drafter import Drafter, DrafterConfig
 from skipqa.nn.fusion import BipartiteFusion, FusionConfig
 from skipqa.nn.keep_head import KeepHead, KeepHeadConfig
+from skipqa.nn.projector import Projector, ProjectorConfig
 from skipqa.nn.region_query import (
     DenseRegionQuery,
     RegionQueryConfig,
@@ -32,6 +34,7 @@ from skipqa.nn.region_query import (
 )
 from skipqa.nn.saliency import Saliency, SaliencyConfig, build_saliency
 from skipqa.nn.verifier import Verifier, VerifierConfig
+from skipqa.types import Widths
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +46,12 @@ class Components:
     verifier: Verifier | None = None
     fusion: BipartiteFusion | None = None
     keep_head: KeepHead | None = None  # of a baseline: no stage of ours asks for it
+    projector: Projector | None = None
+    adapter: Path | None = None  # the folder of the decoder's LoRA
 
 
-NAMES = tuple(Components.__dataclass_fields__)
 TRAINING_FREE = Components()
+ADAPTER = "adapter_model.safetensors"  # PEFT's name
 
 _BUILDERS: dict[str, Any] = {
     "drafter": (DrafterConfig, Drafter),
@@ -56,6 +61,19 @@ _BUILDERS: dict[str, Any] = {
     "verifier": (VerifierConfig, Verifier),
     "fusion": (FusionConfig, BipartiteFusion),
     "keep_head": (KeepHeadConfig, KeepHead),
+    "projector": (ProjectorConfig, Projector),
+}
+NAMES = tuple(_BUILDERS)
+
+# Which of the backbone's widths a number in a component's config has to be
+_FITS: dict[str, dict[str, str]] = {
+    "drafter": {"visual_tokens": "tokens", "visual_width": "vision", "question_width": "text"},
+    "budget": {"visual_width": "text", "question_width": "text"},
+    "saliency": {"width": "text"},
+    "region_query": {"visual_width": "text", "question_width": "text"},
+    "verifier": {"width": "text", "visual_width": "text"},
+    "fusion": {"width": "text", "passage_width": "text"},
+    "projector": {"vision_width": "vision", "width": "decoder"},
 }
 
 
@@ -71,9 +89,26 @@ def load(folder: Path, *, preset: str) -> Components:
         raise UserError(f"no folder of components at {folder}")
     found = {name: folder / f"{name}.safetensors" for name in NAMES}
     modules = {name: _load(name, path, preset) for name, path in found.items() if path.is_file()}
-    if not modules:
+    adapter = folder if (folder / ADAPTER).is_file() else None
+    if not modules and adapter is None:
         raise UserError(f"{folder} holds none of {', '.join(f'{n}.safetensors' for n in NAMES)}")
-    return Components(**modules)  # type: ignore[arg-type]
+    return Components(**modules, adapter=adapter)  # type: ignore[arg-type]
+
+
+def check_widths(components: Components, widths: Widths, *, preset: str) -> None:
+    """Components of this preset can still be of another backbone's size: say so, and where."""
+    for name, fits in _FITS.items():
+        if (module := getattr(components, name)) is None:
+            continue
+        for field, width in fits.items():
+            if name == "projector" and field == "vision_width" and module.config.reads == "fused":
+                width = "text"  # it reads tokens as fusion leaves them
+            has, wanted = getattr(module.config, field), getattr(widths, width)
+            if has != wanted:
+                raise UserError(
+                    f"{name}.safetensors was trained for {field} {has}, "
+                    f"the backbone of preset '{preset}' has {wanted}"
+                )
 
 
 def _load(name: str, path: Path, preset: str) -> nn.Module:

@@ -34,8 +34,10 @@ class DraftConfig:
 
 @dataclass(frozen=True, slots=True)
 class BudgetConfig:
-    tokens: int = 64  # V'
+    tokens: int = 64  # V'; 0: ceil(rho_v V)
+    rho_v: float = 0.11
     passages: int = 6  # K'
+    rho_r: float = 1.0  # verification keeps at most this share of what was retrieved
     max_passages: int = 16  # the most that a learned controller may ask for
 
 
@@ -76,18 +78,26 @@ class VerifyConfig:
 
 @dataclass(frozen=True, slots=True)
 class FuseConfig:
-    beta: float = 0.10  # the share of (token, passage) pairs that stay edges
+    # How many (token, passage) pairs stay edges: a share of all, or a mean number a token, from
+    # which variant B's tau_e follows
+    edges: Literal["share", "degree"] = "share"
+    beta: float = 0.10
+    degree: float = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeConfig:
-    max_passages: int = 2
+    # Worked examples and a quoted answer for a small decoder, prompt E.4 for a large one
+    prompt: Literal["examples", "instructions"] = "examples"
+    max_passages: int = 2  # in the prompt as text
+    passages_beside_fused: bool = True  # also where the decoder reads fused tokens
     max_new_tokens: int = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
     preset: str = "pocket"
+    variant: Literal["A", "B"] = "A"  # of the components that are trained for it
     encode: EncodeConfig = field(default_factory=EncodeConfig)
     draft: DraftConfig = field(default_factory=DraftConfig)
     budget: BudgetConfig = field(default_factory=BudgetConfig)
@@ -99,7 +109,32 @@ class Config:
     decode: DecodeConfig = field(default_factory=DecodeConfig)
 
 
-PRESETS = {"pocket": Config()}
+PRESETS = {
+    "pocket": Config(),
+    # The paper's main text. V = 576; other numbers are the defaults above: rho = 0.11, k' = 4,
+    # beta = 0.10, tau_SKV = 0.82.
+    "submission-7b": Config(
+        preset="submission-7b",
+        encode=EncodeConfig(scales=(336,)),
+        decode=DecodeConfig(prompt="instructions", max_passages=6, max_new_tokens=256),
+    ),
+    # Its appendix, table D.1; what the controller may choose is in `nn/budget.py`.
+    "ablation-13b": Config(
+        preset="ablation-13b",
+        variant="B",
+        encode=EncodeConfig(scales=(336,)),
+        budget=BudgetConfig(tokens=0, rho_v=0.40, passages=16, rho_r=0.60),
+        regions=RegionsConfig(proposals="boxes"),
+        retrieve=RetrieveConfig(per_region=3),  # k_r
+        fuse=FuseConfig(edges="degree"),
+        decode=DecodeConfig(
+            prompt="instructions",
+            max_passages=10,
+            passages_beside_fused=False,  # algorithm 1: the decoder reads fused tokens alone
+            max_new_tokens=256,
+        ),
+    ),
+}
 
 
 def preset(name: str, overrides: Mapping[str, Any] | None = None) -> Config:

@@ -18,8 +18,8 @@ from PIL import Image
 
 from skipqa.assets import Report
 from skipqa.backbones.backbone import Backbone
-from skipqa.backbones.pocket import Pocket
-from skipqa.components import TRAINING_FREE, Components
+from skipqa.backbones.build import build as build_backbone
+from skipqa.components import TRAINING_FREE, Components, check_widths
 from skipqa.components import load as read_components
 from skipqa.config import Config, preset
 from skipqa.errors import UserError
@@ -185,16 +185,26 @@ def load(
     *,
     index: Path | str | None = None,
     components: Path | None = None,
+    weights: Path | None = None,
     overrides: dict[str, Any] | None = None,
     report: Report = lambda _: None,
 ) -> Pipeline:
     """A pipeline of a preset over an index, the default one where none is named.
 
     `components` is a folder of trained ones; a stage without one there stays training-free.
+    `weights` is a folder of published models for the larger presets, else their cache serves.
     """
     config = preset(name, overrides)
     if index is None and not default_index_is_built():
         raise UserError("the default index is not built yet: run `skipqa setup` once")
     opened = Index.open(default_index_path() if index is None else index)
     trained = TRAINING_FREE if components is None else read_components(components, preset=name)
-    return Pipeline(Pocket(config.encode, report), opened, config, trained)
+    backbone = build_backbone(
+        config,
+        weights=weights,
+        projector=trained.projector,
+        adapter=trained.adapter,
+        report=report,
+    )
+    check_widths(trained, backbone.widths, preset=name)
+    return Pipeline(backbone, opened, config, trained)

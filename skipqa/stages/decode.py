@@ -1,20 +1,28 @@
 """decode: the language model answers from the evidence.
 
-Without a trained projector the decoder cannot read fused tokens, so it is told in words: the
-passages that received attention, those with the most last, where a small model heeds them
-best, then what the regions show, then the question. Two worked examples come first, and the
-answer can only be a span of those passages: a model of this size otherwise makes things up
-(LOG.md has the comparison), and a quoted answer is grounded by construction.
+A small decoder is told in words: the passages that received attention, those with the most last,
+where it heeds them best, then what the regions show, then the question. Two worked examples come
+first, and the answer can only be a span of those passages: a model of this size otherwise makes
+things up (LOG.md has the comparison), and a quoted answer is grounded by construction.
+
+A large one is instructed by difficulty (`prompts.py`) and reads the kept tokens themselves where
+there is a projector for them, or the fused ones where one was trained for those.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from skipqa.backbones.backbone import Backbone
+import torch
+from torch import Tensor
+
+from skipqa.backbones.backbone import IMAGE, Backbone
 from skipqa.backbones.concepts import Concepts
 from skipqa.config import DecodeConfig
 from skipqa.language import words_of
+from skipqa.nn import projector as project
+from skipqa.nn.projector import Projector
+from skipqa.stages.prompts import answer_prompt, parse_answer
 from skipqa.trace import StageRecord
 from skipqa.types import Budget, Fused, KeptTokens, Question, Region, Verified
 
@@ -47,16 +55,44 @@ def decode(
     record: StageRecord,
 ) -> str:
     used = read_order(verified, fused)[: config.max_passages]
-    texts = facts(verified, used)
     shown = names_shown(regions, backbone.concepts)
-    prompt = write_prompt(question, texts, shown)
-    known = words_of(" ".join([question.text, *shown]))
-    reply = backbone.complete(prompt, config.max_new_tokens, texts, known)
-    record.flops = reply.flops
+    if config.prompt == "examples":
+        texts = facts(verified, used)
+        prompt, how = write_prompt(question, texts, shown), "by examples"
+        known = words_of(" ".join([question.text, *shown]))
+        reply = backbone.complete(prompt, config.max_new_tokens, texts, known)
+        answer = reply.text
+    else:
+        visual, how, record.flops = _visual_tokens(kept_tokens, fused, backbone.projector)
+        if _reads_fused(backbone.projector) and not config.passages_beside_fused:
+            used = []
+        seen = ", ".join(shown) if visual is None else IMAGE
+        best_first = facts(verified, used)[::-1]
+        prompt = answer_prompt(allowed.level, seen, best_first, question.text)
+        reply = backbone.complete(prompt, config.max_new_tokens, visual=visual)
+        answer, how = parse_answer(reply.text), f"{allowed.level}, {how}"
+    record.flops += reply.flops
     record.kept, record.dropped = len(used), len(verified.passages) - len(used)
-    record.why = f"{reply.prompt_tokens} prompt tokens, {reply.new_tokens} new"
+    record.why = f"{how}: {reply.prompt_tokens} prompt tokens, {reply.new_tokens} new"
     record.result = prompt
-    return reply.text
+    return answer
+
+
+@torch.inference_mode()
+def _visual_tokens(
+    kept: KeptTokens, fused: Fused, projector: Projector | None
+) -> tuple[Tensor | None, str, int]:
+    """What the decoder sees of the image, in words how, and the FLOPs of projecting it."""
+    if projector is None:
+        return None, "no projector, so words only", 0
+    tokens = fused.tokens if _reads_fused(projector) else kept.tokens.features[kept.positions]
+    visual = projector(tokens.to(projector.out.weight))
+    how = f"{len(tokens)} visual tokens ({projector.config.reads})"
+    return visual, how, project.flops(projector.config, len(tokens))
+
+
+def _reads_fused(projector: Projector | None) -> bool:
+    return projector is not None and projector.config.reads == "fused"
 
 
 def read_order(verified: Verified, fused: Fused) -> list[int]:

@@ -3,9 +3,9 @@
 A trained layer projects, chooses edges and attends. Without one: evidence already lives in the
 text encoder's space, so compatibility is read there with no projection: A_ij = nu_j cos(v_i +
 q, k_j), the token in the light of the question against the passage, as far as that was
-verified; the top beta of all pairs stay edges. A token then attends to every word of the
-passages it has an edge to; a token without edges stays as it is, and a passage without edges is
-never read.
+verified; the top beta of all pairs, or as many as give the mean degree, stay edges. A token then
+attends to every word of the passages it has an edge to; a token without edges stays as it is, and
+a passage without edges is never read.
 """
 
 from __future__ import annotations
@@ -43,7 +43,12 @@ def fuse(
         asking_VD = tokens_VD + question.embedding
         scores_VK = compatibility(asking_VD, verified.embeddings, kind="cosine")
         scores_VK = scores_VK * torch.tensor(verified.scores)
-        edges_VK = select_edges(scores_VK, top=config.beta)
+        share = config.edges == "share"
+        edges_VK = select_edges(
+            scores_VK,
+            top=config.beta if share else None,
+            degree=None if share else config.degree,
+        )
         heads_VHD, states_NHD = asking_VD[:, None, :], states_ND[:, None, :]
         attended = bipartite_attention(heads_VHD, states_NHD, states_NHD, edges_VK, lengths)
         fused_VD = tokens_VD + attended[:, 0]

@@ -24,7 +24,7 @@ seeds = st.integers(0, 200)
 
 def run(kept: KeptTokens, passages: Verified, beta: float) -> tuple[Fused, StageRecord]:
     record = StageRecord("fuse")
-    return fuse(kept, ASKED, passages, FuseConfig(beta), record), record
+    return fuse(kept, ASKED, passages, FuseConfig(beta=beta), record), record
 
 
 def choose(passages: Verified, order: list[int]) -> Verified:
@@ -110,3 +110,12 @@ def test_flops_are_counted_along_edges_only() -> None:
     sparse, dense = (run(kept, passages, beta)[1].flops for beta in (0.1, 1.0))
     scoring = 2 * 10 * 3 * WIDTH
     assert (dense - scoring) == 10 * (sparse - scoring)
+
+
+@given(positions, lengths, seeds, st.floats(0, 9))
+def test_mean_degree(positions: list[int], lengths: list[int], seed: int, degree: float) -> None:
+    kept, passages = kept_tokens(GRID, positions, seed), verified(lengths, seed)
+    config = FuseConfig(edges="degree", degree=degree)
+    fused = fuse(kept, ASKED, passages, config, StageRecord("fuse"))
+    pairs = len(positions) * len(lengths)
+    assert int(fused.edges.sum()) == min(pairs, math.ceil(degree * len(positions) - 1e-6))
