@@ -112,24 +112,37 @@ class Layer(nn.Module):
         end: int,
         mask_TS: Tensor | None,
     ) -> Tensor:
+        q_BHTE, k_BGTE, v_BGTE = self._project(x_BTD, rope)
+        keys.index_copy_(2, positions_T, k_BGTE)
+        values.index_copy_(2, positions_T, v_BGTE)
+        return self._mix(x_BTD, q_BHTE, keys[:, :, :end], values[:, :, :end], mask_TS)
+
+    def whole(self, x_BTD: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+        """As `forward` from the first token on, without a cache."""
+        return self._mix(x_BTD, *self._project(x_BTD, rope), None)
+
+    def _project(self, x_BTD: Tensor, rope: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
         c = self.config
         B, T, _ = x_BTD.shape
         qkv = self.qkv(self.attention_norm(x_BTD))
         q, k, v = qkv.split((c.width, c.kv_width, c.kv_width), dim=-1)
         q_BHTE = rotate(q.view(B, T, c.heads, c.head_width).transpose(1, 2), rope)
         k_BGTE = rotate(k.view(B, T, c.kv_heads, c.head_width).transpose(1, 2), rope)
-        v_BGTE = v.view(B, T, c.kv_heads, c.head_width).transpose(1, 2)
-        keys.index_copy_(2, positions_T, k_BGTE)
-        values.index_copy_(2, positions_T, v_BGTE)
+        return q_BHTE, k_BGTE, v.view(B, T, c.kv_heads, c.head_width).transpose(1, 2)
+
+    def _mix(
+        self, x_BTD: Tensor, q_BHTE: Tensor, keys: Tensor, values: Tensor, mask_TS: Tensor | None
+    ) -> Tensor:
+        B, T, D = x_BTD.shape
         mixed = F.scaled_dot_product_attention(
             q_BHTE,
-            keys[:, :, :end],
-            values[:, :, :end],
+            keys,
+            values,
             attn_mask=mask_TS,
             is_causal=mask_TS is None and T > 1,
-            enable_gqa=c.kv_heads != c.heads,
+            enable_gqa=self.config.kv_heads != self.config.heads,
         )
-        x_BTD = x_BTD + self.out(mixed.transpose(1, 2).reshape(B, T, c.width))
+        x_BTD = x_BTD + self.out(mixed.transpose(1, 2).reshape(B, T, D))
         gate, up = self.gate_up(self.ffn_norm(x_BTD)).chunk(2, dim=-1)
         return x_BTD + self.down(F.silu(gate) * up)
 
@@ -160,6 +173,13 @@ class Llama(nn.Module):
         for index, layer in enumerate(self.layers):
             keys, values = cache.keys[index], cache.values[index]
             x_BTD = layer(x_BTD, rope, keys, values, positions_T, end, mask)
+        return self.norm(x_BTD)
+
+    def states(self, x_BTD: Tensor) -> Tensor:
+        """Hidden states [B, T, D] of whole texts, nothing kept: the form that is trained."""
+        rope = rotation(self.config, torch.arange(x_BTD.shape[1], device=x_BTD.device), x_BTD.dtype)
+        for layer in self.layers:
+            x_BTD = layer.whole(x_BTD, rope)
         return self.norm(x_BTD)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -248,7 +268,7 @@ def rotation(config: LlamaConfig, positions_T: Tensor, dtype: torch.dtype) -> tu
 
 
 def rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
-    cos, sin = rope
+    cos, sin = (part.to(x.dtype) for part in rope)  # mixed precision projects to fewer bits
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat((-second, first), dim=-1) * sin
 
