@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
 from skipqa.data.files import check_rows, read_jsonl
 from skipqa.data.pocket_kb.corpus import Corpus
@@ -119,11 +120,13 @@ def _describe(
     documents: list[Document] = []
     statements: list[Statement] = []
 
-    def write(kind: str, **blanks: str) -> str:
-        sentence: str = random.choice(templates()["passages"][kind])
+    def sentence(kind: str, **blanks: str) -> str:
+        wording: str = random.choice(templates()["passages"][kind])
         name = names[0]
-        text = sentence.format(name=name, Name=name[0].upper() + name[1:], **blanks)
-        return document(kind, text)
+        return wording.format(name=name, Name=name[0].upper() + name[1:], **blanks)
+
+    def write(kind: str, **blanks: str) -> str:
+        return document(kind, sentence(kind, **blanks))
 
     def document(kind: str, text: str) -> str:
         id = f"{SOURCE}:{entity}:{kind}"
@@ -152,8 +155,13 @@ def _describe(
         else:
             state(relation, values, write(relation, value=value), in_gloss=values)
     if facts := breeds.get(row["breed"]):
-        for relation, texts_, passage in _breed(facts, write):
-            state(relation, texts_, passage)
+        told = list(_breed(facts, sentence))
+        for kind in dict.fromkeys(one.passage for one in told):
+            of_kind = [one for one in told if one.passage == kind]
+            text = " ".join(dict.fromkeys(one.sentence for one in of_kind))
+            passage = document(kind, text)
+            for one in of_kind:
+                state(one.relation, one.texts, passage)
     labels = tuple(label for label in row["labels"].split(";") if label)
     for label in labels:
         product = label.partition("/")[2]
@@ -174,37 +182,42 @@ def _describe(
     )
 
 
-def _breed(
-    facts: Mapping[str, str], write: Callable[..., str]
-) -> Iterator[tuple[str, list[str], str]]:
-    """The statements of one row of breed facts; numbers are rounded, gaps are left out."""
+class Told(NamedTuple):
+    """A fact about a breed in a sentence of the breed's passage of that kind."""
+
+    relation: str
+    texts: tuple[str, ...]
+    passage: str
+    sentence: str
+
+
+def _breed(facts: Mapping[str, str], sentence: Callable[..., str]) -> Iterator[Told]:
+    """What one row of breed facts says; numbers are rounded, gaps are left out."""
 
     def number(name: str) -> str:
         return f"{float(facts[name]):.0f}" if facts.get(name) else ""
 
-    if group := facts.get("group"):
-        yield "group", [group, group.removesuffix(" Group")], write("group", value=group)
-    bounds = {
-        f"{end}_{what}": number(f"{end}_{what}")
-        for end in ("min", "max")
-        for what in ("height", "weight")
-    }
+    ends = [f"{end}_{what}" for end in ("min", "max") for what in ("height", "weight")]
+    bounds = {name: number(name) for name in ends}
     if all(bounds.values()):
-        passage = write("size", **bounds)
+        text = sentence("size", **bounds)
         tall, heavy = bounds["max_height"], bounds["max_weight"]
-        yield "height", [tall, f"{tall} cm", f"{tall} centimeters"], passage
-        yield "weight", [heavy, f"{heavy} kg", f"{heavy} kilograms"], passage
+        yield Told("height", (tall, f"{tall} cm", f"{tall} centimeters"), "body", text)
+        yield Told("weight", (heavy, f"{heavy} kg", f"{heavy} kilograms"), "body", text)
     low, high = number("min_expectancy"), number("max_expectancy")
     if low and high:
-        yield "life", [high, f"{high} years"], write("life", min=low, max=high)
+        yield Told("life", (high, f"{high} years"), "body", sentence("life", min=low, max=high))
+    if group := facts.get("group"):
+        forms = (group, group.removesuffix(" Group"))
+        yield Told("group", forms, "nature", sentence("group", value=group))
     if temperament := facts.get("temperament"):
-        traits = [trait.strip().lower() for trait in temperament.split(",")]
+        traits = tuple(trait.strip().lower() for trait in temperament.split(","))
         shown = f"{', '.join(traits[:-1])} and {traits[-1]}" if traits[1:] else traits[0]
-        yield "character", traits, write("character", value=shown)
+        yield Told("character", traits, "nature", sentence("character", value=shown))
     if often := BRUSHING.get(facts.get("grooming_frequency_category", "")):
-        yield "brushing", [often], write("brushing", value=often)
+        yield Told("brushing", (often,), "care", sentence("brushing", value=often))
     if shedding := SHEDDING.get(facts.get("shedding_category", "")):
-        yield "shedding", [shedding], write("shedding", value=shedding)
+        yield Told("shedding", (shedding,), "care", sentence("shedding", value=shedding))
 
 
 def link(
