@@ -1,11 +1,11 @@
 """Systems over a file of questions: a record a question, and what they come to.
 
 Enters: a JSON Lines file of `{question_id, image, question, answers {text: score}}` or
-`{…, answer}`, with `category`, `subset`, `popularity` and `gold` (ids of passages that hold the
-answer) where they are known; a zip or folder of photos; and anything with `answer(image,
-question)`. Leaves, in one folder a system: `run.json` (what is being run), `predictions.jsonl`
-(written question by question, so a killed run goes on where it stopped) and `summary.json`. It
-knows nothing of how a system answers.
+`{…, answer}`, with `category`, `subset` (one or a list), `popularity` and `gold` (ids of passages
+that hold the answer, `hops` if several steps need one each) where they are known; a zip or folder
+of photos; and anything with `answer(image, question)`. Leaves, in one folder a system: `run.json`
+(what is being run), `predictions.jsonl` (written question by question, so a killed run goes on
+where it stopped) and `summary.json`. It knows nothing of how a system answers.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class Row:
     question: str
     answers: Mapping[str, float]  # normalised text -> score in [0, 1]
     category: str | None = None
-    subset: str | None = None
+    subset: tuple[str, ...] = ()  # a question may be in several
     popularity: float | str | None = None
-    gold: frozenset[str] = frozenset()  # passages; any of them will do; empty: not known
+    gold: tuple[frozenset[str], ...] = ()  # for each step, passages of which one will do
 
     def score(self, prediction: str) -> float:
         return float(self.answers.get(normalise(prediction), 0))
@@ -135,12 +135,10 @@ def _read_row(line: str, number: int) -> Row:
     for text, score in answers.items():
         if not isinstance(score, (int, float)) or not 0 <= score <= 1:
             raise UserError(f"{where}: the score of {text!r} must lie between 0 and 1")
-    gold = check_object(where, value, {"gold": list})["gold"] if "gold" in value else []
-    if not all(isinstance(passage, str) for passage in gold):
-        raise UserError(f"{where}: 'gold' must be a list of passage ids")
     popularity = value.get("popularity")
     if not isinstance(popularity, int | float | str | None):
         raise UserError(f"{where}: 'popularity' must be a number or a name")
+    subset = value.get("subset") or []
     return Row(
         number,
         value["question_id"],
@@ -148,10 +146,19 @@ def _read_row(line: str, number: int) -> Row:
         value["question"],
         answers,
         _name(value.get("category")),
-        _name(value.get("subset")),
+        tuple(map(str, subset if isinstance(subset, list) else [subset])),
         popularity,
-        frozenset(gold),
+        _gold(where, value),
     )
+
+
+def _gold(where: str, value: dict[str, Any]) -> tuple[frozenset[str], ...]:
+    gold = value.get("gold") or []
+    steps = value.get("hops") or ([gold] if gold else [])
+    for ids in (gold, *steps) if isinstance(steps, list) else (steps,):
+        if not isinstance(ids, list) or not all(isinstance(passage, str) for passage in ids):
+            raise UserError(f"{where}: 'gold' must be a list of passage ids, 'hops' one a step")
+    return tuple(map(frozenset, steps))
 
 
 def _name(value: Any) -> str | None:
@@ -266,7 +273,7 @@ def make_record(row: Row, answer: Answer) -> Record:
     found = trace["retrieve"].result.passages if "retrieve" in trace else ()
     retrieved = [candidate.passage.id for candidate in found]
     evidence = [passage.id for passage in answer.evidence]
-    known = {"category": row.category, "subset": row.subset, "popularity": row.popularity}
+    known = {"category": row.category, "subset": row.subset or None, "popularity": row.popularity}
     return {
         "question_id": row.question_id,
         **{name: value for name, value in known.items() if value is not None},
@@ -287,16 +294,21 @@ def make_record(row: Row, answer: Answer) -> Record:
 
 
 def recall(
-    gold: frozenset[str], retrieved: Sequence[str], evidence: Sequence[str]
+    gold: Sequence[frozenset[str]], retrieved: Sequence[str], evidence: Sequence[str]
 ) -> dict[str, Any]:
-    """Whether a passage with the answer was among the first retrieved, and among those kept.
+    """The share of steps with a passage among the first retrieved, and among those kept.
 
-    A question that was drafted looked nothing up and says nothing of retrieval.
+    Most questions have one step: a hit or none. A question that was drafted looked nothing up and
+    says nothing of retrieval.
     """
+
+    def share(passages: Sequence[str]) -> float:
+        return float(np.mean([not step.isdisjoint(passages) for step in gold]))
+
     return {
-        "gold": sorted(gold),
-        f"recall@{RECALL_AT}": float(not gold.isdisjoint(retrieved[:RECALL_AT])),
-        "recall_kept": float(not gold.isdisjoint(evidence)),
+        "gold": sorted(frozenset().union(*gold)),
+        f"recall@{RECALL_AT}": share(retrieved[:RECALL_AT]),
+        "recall_kept": share(evidence),
     }
 
 
@@ -334,11 +346,17 @@ def interval_of(records: Sequence[Record], field: str) -> dict[str, Any] | None:
 
 
 def intervals_by(records: Sequence[Record], field: str, group: str) -> dict[str, Any]:
-    """One for each category or subset, of the records that have it and the field."""
-    names = sorted({record[group] for record in records if group in record})
-    parts = {name: [r for r in records if r.get(group) == name] for name in names}
+    """One for each category or subset, of the records in it that have the field."""
+    names = sorted({name for record in records for name in names_in(record, group)})
+    parts = {name: [r for r in records if name in names_in(r, group)] for name in names}
     found = {name: interval_of(part, field) for name, part in parts.items()}
     return {name: interval for name, interval in found.items() if interval is not None}
+
+
+def names_in(record: Record, group: str) -> list[str]:
+    """The record's category, or the subsets it is in."""
+    names = record.get(group) or []
+    return [names] if isinstance(names, str) else names
 
 
 def _write(path: Path, value: Any) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from skipqa.evaluation.harness import Record
+from skipqa.evaluation.harness import Record, names_in
 from skipqa.evaluation.report import table
 from skipqa.evaluation.reports.runs import (
     OWN_PRUNER,
@@ -176,7 +176,7 @@ def _small_entities(evidence: Evidence) -> Finding:
 
 
 def _in_subset(name: str) -> Callable[[Record], bool]:
-    return lambda record: record.get("subset") == name
+    return lambda record: name in names_in(record, "subset")
 
 
 def _fusion_layer(evidence: Evidence) -> Finding:

@@ -5,11 +5,11 @@ Every number is computed here from the runs' records. A table without data is an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 
 import numpy as np
 
-from skipqa.evaluation.harness import Record
+from skipqa.evaluation.harness import Record, names_in
 from skipqa.evaluation.report import percent, table
 from skipqa.evaluation.reports.runs import (
     QuestionSet,
@@ -165,7 +165,7 @@ def seed_table(found: QuestionSet) -> str:
 
 
 def category_table(found: QuestionSet) -> str:
-    return _accuracies_by(found, "category", lambda record: record.get("category"))
+    return _accuracies_by(found, "category", lambda record: names_in(record, "category"))
 
 
 def popularity_table(found: QuestionSet) -> str:
@@ -177,50 +177,51 @@ def popularity_table(found: QuestionSet) -> str:
         if record.get("popularity") is not None
     ]
     if not all(isinstance(value, (int, float)) for value in values):
-        return _accuracies_by(found, "popularity", lambda record: record.get("popularity"))
+        return _accuracies_by(found, "popularity", lambda record: names_in(record, "popularity"))
     edges = sorted({float(edge) for edge in np.quantile(values or [0], [0.25, 0.5, 0.75])})
 
-    def quarter(record: Record) -> Hashable | None:
+    def quarter(record: Record) -> list[str]:
         value = record.get("popularity")
-        return None if value is None else bins([value], edges)[0]
+        return [] if value is None else bins([value], edges)
 
     return _accuracies_by(found, "popularity", quarter)
 
 
 def subset_table(found: QuestionSet) -> str:
-    return _accuracies_by(found, "subset", lambda record: record.get("subset"), recall=True)
+    """A question may be in several subsets and counts in each."""
+    return _accuracies_by(found, "subset", lambda record: names_in(record, "subset"), recall=True)
 
 
 def _accuracies_by(
     found: QuestionSet,
     name: str,
-    group_of: Callable[[Record], Hashable | None],
+    groups_of: Callable[[Record], list[str]],
     *,
     recall: bool = False,
 ) -> str:
     """A row a group, a column a run: accuracy, and recall where the records know it."""
     runs = main_runs(found)
-    groups = {group_of(record) for run in runs for record in run.records.values()} - {None}
+    groups = {
+        group for run in runs for record in run.records.values() for group in groups_of(record)
+    }
     if not groups:
         return ""
-    cells = [_grouped(run, group_of, recall) for run in runs]
+    cells = [_grouped(run, groups_of, recall) for run in runs]
     rows = []
-    for group in sorted(map(str, groups), key=_natural):
+    for group in sorted(groups, key=_natural):
         count = max(
-            sum(str(group_of(record)) == group for record in run.records.values()) for run in runs
+            sum(group in groups_of(record) for record in run.records.values()) for run in runs
         )
         shown = group.replace("|", "\\|")
         rows.append([shown, *(cell.get(group, ABSENT) for cell in cells), f"{count:,}"])
     return table([name, *(found.name(run) for run in runs), "questions"], rows)
 
 
-def _grouped(
-    run: Run, group_of: Callable[[Record], Hashable | None], recall: bool
-) -> dict[str, str]:
-    records = [record for record in run.records.values() if group_of(record) is not None]
-    if not records:
+def _grouped(run: Run, groups_of: Callable[[Record], list[str]], recall: bool) -> dict[str, str]:
+    placed = [(record, group) for record in run.records.values() for group in groups_of(record)]
+    if not placed:
         return {}
-    groups = [str(group_of(record)) for record in records]
+    records, groups = zip(*placed, strict=True)
     intervals = by_group([record["score"] for record in records], groups, bounds=(0, 1))
     cells = {
         str(group): f"{100 * interval.mean:.1f} ({100 * interval.low:.0f} to "
