@@ -73,5 +73,8 @@ class Backbone(Protocol):
         `visual`, as the projector made them, stand in the prompt at `IMAGE`.
         """
 
+    def log_probability(self, prompt: str, answer: str, visual: Tensor | None = None) -> float:
+        """Of `answer` in the place of the completion, in nats."""
+
 
 IMAGE = "<image>"

@@ -30,7 +30,7 @@ from skipqa.assets import Report
 from skipqa.backbones import clip, concepts, hub, llama, lora, minilm
 from skipqa.backbones.backbone import IMAGE, Completion, EncodedTexts
 from skipqa.backbones.minilm import MiniLm
-from skipqa.backbones.quoting import SpanConstraint
+from skipqa.backbones.quoting import SpanConstraint, Verbatim
 from skipqa.backbones.segmenter import Segmenter
 from skipqa.config import EncodeConfig
 from skipqa.nn.projector import Projector
@@ -183,6 +183,13 @@ class ClipVicuna(ABC):
         text = self.decoder_tokenizer.decode(generated.tokens).strip()
         prompt_tokens = embedded_1TD.shape[1]
         return Completion(text, prompt_tokens, len(generated.tokens), generated.flops)
+
+    def log_probability(self, prompt: str, answer: str, visual: Tensor | None = None) -> float:
+        embedded_1TD = self.embed(CONVERSATION.format(prompt=prompt), visual)
+        wanted = self._ids(answer)
+        return sum(
+            self.decoder.generate(embedded_1TD, len(wanted), (), Verbatim(wanted)).log_probabilities
+        )
 
     def embed(self, prompt: str, visual: Tensor | None) -> Tensor:
         """[1, T, D] the prompt's tokens, visual ones in the place of the first `IMAGE`."""

@@ -23,7 +23,7 @@ from skipqa.assets import Report
 from skipqa.backbones import concepts, convert, efficientnet_lite, llama, loading, minilm
 from skipqa.backbones.backbone import Completion, EncodedTexts
 from skipqa.backbones.minilm import MiniLm
-from skipqa.backbones.quoting import SpanConstraint
+from skipqa.backbones.quoting import SpanConstraint, Verbatim
 from skipqa.backbones.segmenter import Segmenter
 from skipqa.config import EncodeConfig
 from skipqa.types import VisualTokens, Widths
@@ -139,6 +139,14 @@ class Pocket:
         generated = self.decoder.generate(embedded, max_new_tokens, stop, spans)
         text = self.decoder_tokenizer.decode(generated.tokens).strip()
         return Completion(text, len(ids), len(generated.tokens), generated.flops)
+
+    def log_probability(self, prompt: str, answer: str, visual: Tensor | None = None) -> float:
+        assert visual is None
+        embedded = self.decoder.embedding(torch.tensor([self.decoder_tokenizer.encode(prompt).ids]))
+        wanted = self.decoder_tokenizer.encode(f" {answer}").ids
+        return sum(
+            self.decoder.generate(embedded, len(wanted), (), Verbatim(wanted)).log_probabilities
+        )
 
     @cached_property
     def line_ends(self) -> list[int]:

@@ -71,3 +71,19 @@ class SpanConstraint:
             return []
         start = self._places[0]
         return self._tokens[start : self._tokens.index(-1, start)]
+
+
+class Verbatim:
+    """Exactly these tokens, for what they would have been worth to the decoder."""
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self.left = list(tokens)
+
+    def allowed(self) -> list[int]:
+        return self.left[:1]
+
+    def advance(self, token: int) -> None:
+        self.left = self.left[1:]
+
+    def likely(self) -> list[int]:
+        return self.left

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from tokenizers import Tokenizer
 
+from skipqa.backbones.llama import KVCache
 from skipqa.backbones.minilm import MAX_TEXT_TOKENS
 from skipqa.backbones.pocket import Pocket
 from skipqa.pipeline import Pipeline
@@ -41,6 +42,22 @@ class TestDecoder:
         assert done.text == "4"
         assert done.new_tokens < 40
         assert done.flops > 0
+
+    def test_log_probability_is_that_of_one_pass(self, backbone: Pocket) -> None:
+        prompt, answer = "The capital of France is", "a large city on the banks of the Seine"
+        decoder, tokenizer = backbone.decoder, backbone.decoder_tokenizer
+        asked, said = tokenizer.encode(prompt).ids, tokenizer.encode(f" {answer}").ids
+        whole, end = torch.tensor([asked + said]), len(asked) + len(said)
+        with torch.inference_mode():
+            cache = KVCache(decoder.config, 1, end)
+            hidden = decoder(
+                decoder.embedding(whole), cache, torch.arange(end), end, from_zero=True
+            )
+            scores = decoder.logits(hidden[0, len(asked) - 1 : -1]).log_softmax(-1)
+        expected = float(scores.gather(1, torch.tensor(said)[:, None]).sum())
+        assert backbone.log_probability(prompt, answer) == pytest.approx(expected, abs=1e-3)
+        paris, banana = (backbone.log_probability(prompt, x) for x in ("Paris", "banana"))
+        assert paris > banana + 3
 
 
 class TestDecoderTokenizer:
