@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from skipqa.cli.console import err, out, print_json, working
+from skipqa.cli.console import Settings, counting, err, out, prepare_process, print_json, working
 from skipqa.errors import UserError
 
 app = typer.Typer(no_args_is_help=True, help="Turn measurements into documents.")
@@ -94,3 +94,78 @@ def runs(
         table.add_row(str(claim["number"]), claim["measured"], claim["verdict"])
     out.print(table)
     err.print(f"written: {written['report']} and {len(written['figures'])} figures")
+
+
+@app.command("failures")
+def failures(
+    folder: Annotated[Path, typer.Argument(help="A folder that `skipqa eval` wrote.")],
+    questions: Annotated[Path, typer.Option(help="The questions of that run.")],
+    images: Annotated[Path, typer.Option(help="Their photos: a zip or a folder.")],
+    out_file: Annotated[Path, typer.Option("--out", help="The page to write, an .html file.")],
+    count: Annotated[int, typer.Option(min=1, help="How many failures to show at most.")] = 50,
+    seed: Annotated[int, typer.Option(min=0, help="Of the draw.")] = 0,
+    index: Annotated[
+        str | None, typer.Option(help="The run's index, where it was not the default.")
+    ] = None,
+    components: Annotated[
+        Path | None, typer.Option(help="The run's trained components, where it had any.")
+    ] = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="The run's published models, where it had any.")
+    ] = None,
+    settings: Settings = None,
+    json: Json = False,
+) -> None:
+    """Wrong answers with photo, regions, passages and costs, as one HTML page.
+
+    Errors are drawn by category and route, and asked again for their traces: give the same
+    index, components and settings as to the run.
+
+    Examples:
+
+      skipqa report failures runs/skip --questions val.jsonl --images val.zip --out failures.html
+
+      skipqa report failures runs/skip --questions val.jsonl --images photos --out f.html --count 20
+    """
+    from skipqa.assets import sha256_of
+    from skipqa.config import read_settings
+    from skipqa.evaluation import harness, systems
+    from skipqa.evaluation.reports.failures import check_made_by, render
+    from skipqa.evaluation.reports.runs import read_run
+    from skipqa.explain import check_format
+    from skipqa.pipeline import load
+
+    check_format(out_file, ".html")
+    run = read_run(folder)
+    photos = harness.Photos(images)
+    rows, _ = harness.read_rows(questions, photos)
+    if run.about["questions"].get("sha256") != sha256_of(questions):
+        raise UserError(f"{questions} is not the file of questions that {folder} answered")
+    variant = systems.Variant(run.system, run.about.get("pruner"), run.about.get("retention"))
+    prepare_process()
+    with working("reading the models") as report:
+        base = load(
+            run.trait("preset"),
+            index=index,
+            components=components,
+            weights=weights,
+            overrides=read_settings(settings or ()),
+            report=report,
+        )
+        system = systems.build(variant, base, run.seed)
+        check_made_by(run, system, trained=components is not None)
+    with counting() as bar:
+        page = render(
+            run,
+            {row.question_id: row for row in rows},
+            photos,
+            system,
+            count,
+            seed,
+            lambda done, total: bar("asking again", done, total),
+        )
+    out_file.write_text(page, encoding="utf-8")
+    if json:
+        print_json({"page": str(out_file), "bytes": len(page.encode())})
+    else:
+        err.print(f"written: {out_file}")

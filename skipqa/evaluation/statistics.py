@@ -18,6 +18,7 @@ from skipqa.errors import UserError
 RESAMPLES = 10_000
 LEVEL = 0.95
 _CHUNK = 1 << 22  # numbers drawn at once: 32 MB
+_SAME = 1e-12  # differences of floats that are closer are equal
 _COUNT_COST = 10  # drawing one value's count takes as long as drawing so many rows
 
 
@@ -106,7 +107,7 @@ def paired_bootstrap(
     if len(one) != len(two):
         raise UserError(f"a paired comparison needs equal lengths, not {len(one)} and {len(two)}")
     differences = one - two
-    if bounds is not None and np.ptp(differences) == 0:
+    if bounds is not None and np.ptp(differences) < _SAME:
         equal = _interval_of_equals(float(differences[0]), len(one), level, bounds)
         p_value = 1.0 if equal.mean == 0 else min(1.0, 2 * 0.5 ** len(one))
         return Comparison(equal.mean, equal.low, equal.high, p_value, len(one))

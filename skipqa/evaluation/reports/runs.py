@@ -7,6 +7,7 @@ compared on the questions that both answered. It formats nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -184,13 +185,14 @@ def name_runs(runs: Sequence[Run]) -> dict[Path, str]:
         words = [run.variant]
         for trait in TRAITS:
             value = run.trait(trait)
-            if value and any(other.trait(trait) != value for other in alike):
+            if value not in (None, {}) and any(other.trait(trait) != value for other in alike):
                 words.append("trained" if trait == "components" else f"{trait} {value}")
         names[run.folder] = ", ".join(words)
-    for folder, name in list(names.items()):
-        if list(names.values()).count(name) > 1:
-            names[folder] = f"{name} ({folder.name})"
-    return names
+    uses = Counter(names.values())
+    return {
+        folder: name if uses[name] == 1 else f"{name} ({folder.name})"
+        for folder, name in names.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)

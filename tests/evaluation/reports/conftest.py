@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from collections.abc import Callable, Iterable
@@ -38,6 +39,8 @@ def make_run(
     tokens: int = 64,
     fields: Callable[[int], dict[str, Any]] = lambda question: {},
     header: dict[str, Any] | None = None,
+    file: str = "okvqa/val.jsonl",
+    sha256: str | None = None,
     **about: Any,
 ) -> Path:
     """A finished run that is right on a share `accuracy` of its questions, in a fixed order."""
@@ -71,7 +74,7 @@ def make_run(
     run = {
         "system": system,
         "seed": seed,
-        "questions": {"file": "okvqa/val.jsonl", "sha256": "0" * 64},
+        "questions": {"file": file, "sha256": sha256 or hashlib.sha256(file.encode()).hexdigest()},
         "index": {"name": "wordnet", "passages": 10},
         "components": {},
         "config": {"preset": "pocket", "encode": {"scales": [256, 768]}},

@@ -1,0 +1,161 @@
+"""Failure sheets: which errors are drawn, and what the page shows of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import html.parser
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from skipqa.assets import sha256_of
+from skipqa.cli.main import app
+from skipqa.errors import UserError
+from skipqa.evaluation.harness import Photos, Row
+from skipqa.evaluation.reports.failures import check_made_by, render, sample, stratum
+from skipqa.evaluation.reports.runs import read_run
+
+if TYPE_CHECKING:
+    from conftest import MakeRun
+
+    from skipqa.pipeline import Pipeline
+
+MARKUP = "<script>alert(1)</script> & $question"
+QUESTION = "How is this drink brewed?"
+
+
+class Elements(html.parser.HTMLParser):
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def record(number: int, category: str, route: str = "full", score: float = 0.0) -> dict[str, Any]:
+    return {"question_id": number, "category": category, "route": route, "score": score}
+
+
+def test_every_stratum_gives_about_the_same_share() -> None:
+    records = [record(n, "large" if n < 80 else "small") for n in range(100)]
+    chosen = sample(records, 50, seed=3)
+    counts = Counter(stratum(record) for record in chosen)
+    assert abs(counts["large", "full"] - 40) <= 2
+    assert abs(counts["small", "full"] - 10) <= 2
+
+
+@given(st.integers(1, 60), st.integers(0, 5), st.integers(1, 40))
+def test_samples_are_errors_each_once_and_repeatable(count: int, seed: int, errors: int) -> None:
+    records = [record(n, str(n % 3), "draft" if n % 2 else "full") for n in range(errors)]
+    records += [record(n, "0", score=1.0) for n in range(100, 120)]
+    chosen = sample(records, count, seed)
+    ids = [record["question_id"] for record in chosen]
+    assert len(set(ids)) == len(ids) == min(count, errors)
+    assert max(ids) < 100
+    assert sample(list(reversed(records)), errors, seed) == sample(records, errors, seed)
+
+
+def test_other_seeds_draw_others() -> None:
+    records = [record(n, "0") for n in range(200)]
+    assert sample(records, 20, 0) != sample(records, 20, 1)
+
+
+def test_nothing_to_show() -> None:
+    with pytest.raises(UserError, match="no errors to show"):
+        sample([record(1, "0", score=1.0)], 5, 0)
+    with pytest.raises(UserError, match="shows nothing"):
+        sample([record(1, "0")], 0, 0)
+
+
+def test_page(made: MakeRun, pipeline: Pipeline, photo: Path) -> None:
+    fields = {"category": MARKUP, "score": 0.0, "answer": MARKUP, "subset": "small"}
+    run = read_run(made("a", questions=range(3), fields=lambda question: fields))
+    rows = {
+        n: Row(n, n, photo.name, QUESTION if n else MARKUP, {MARKUP: 1.0, "tea": 0.667})
+        for n in range(3)
+    }
+    seen: list[tuple[int, int]] = []
+    page = render(run, rows, Photos(photo.parent), pipeline, 2, 0, lambda *done: seen.append(done))
+    shown = Elements(page)
+    assert seen == [(0, 2), (1, 2), (2, 2)]
+    assert "script" not in shown.tags
+    assert shown.tags.count("section") == page.count("data:image/jpeg;base64,") == 2
+    assert "http" not in page, "the page stands alone"
+    assert "2 of 3 wrong answers to 3 questions of okvqa/val.jsonl" in shown.text
+    assert "now says" in shown.text
+    assert "espresso" in shown.text, "a passage"
+    for word in ("tea", "0.667", "subset small", "route full", "encode", "decode"):
+        assert word in shown.text
+    assert shown.text.count(MARKUP) >= 5
+
+
+@pytest.mark.parametrize(
+    ("about", "why"),
+    [
+        ({"index": {"name": "mine"}}, "was run over the index mine, not"),
+        ({"components": {"drafter": "abc"}}, "was run with some of its components trained"),
+        ({"config": {"budget": {"tokens": 9}}}, "was run with --set budget.tokens=9, not 64"),
+        ({"config": {"budget": {"since_dropped": 9}, "preset": "pocket"}}, None),
+    ],
+)
+def test_the_system_must_be_the_run_s(
+    made: MakeRun, pipeline: Pipeline, about: dict[str, Any], why: str | None
+) -> None:
+    same = {"index": {"name": pipeline.index.folder.name}, "config": {}}
+    run = read_run(made("a", **same | about))
+    if why is None:
+        check_made_by(run, pipeline, trained=False)
+    else:
+        with pytest.raises(UserError, match=re.escape(why)):
+            check_made_by(run, pipeline, trained=False)
+
+
+def test_questions_that_the_file_lacks(made: MakeRun, pipeline: Pipeline, photo: Path) -> None:
+    run = read_run(made("a", accuracy=0.0, questions=range(3)))
+    with pytest.raises(UserError, match="the questions lack 3 of the run's, first 0"):
+        render(run, {}, Photos(photo.parent), pipeline, 3, 0)
+
+
+@pytest.fixture
+def asked(made: MakeRun, photo: Path, tmp_path: Path, pipeline: Pipeline) -> list[str]:
+    """A run over one question about the photo, and the words that ask for its sheet."""
+    questions = tmp_path / "q.jsonl"
+    row = {"question_id": 0, "image": photo.name, "question": QUESTION, "answer": "steam"}
+    questions.write_text(json.dumps(row) + "\n")
+    index = {"name": pipeline.index.folder.name, "passages": len(pipeline.index)}
+    config = dataclasses.asdict(pipeline.config)
+    sha256 = sha256_of(questions)
+    run = made("run", accuracy=0.0, questions=[0], sha256=sha256, index=index, config=config)
+    words = ["report", "failures", str(run), "--questions", str(questions)]
+    return [*words, "--images", str(photo.parent), "--out", str(tmp_path / "sheet.html")]
+
+
+def test_command(asked: list[str], tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, [*asked, "--json"])
+    assert done.exit_code == 0, done.exception
+    assert json.loads(done.stdout)["page"] == str(tmp_path / "sheet.html")
+    assert "1 of 1 wrong answers" in (tmp_path / "sheet.html").read_text()
+
+
+def test_command_refuses_what_does_not_belong_together(asked: list[str], tmp_path: Path) -> None:
+    def refused(words: list[str], why: str) -> None:
+        done = CliRunner().invoke(app, words)
+        assert isinstance(done.exception, UserError)
+        assert why in str(done.exception)
+
+    refused([*asked[:-1], str(tmp_path / "sheet.pdf")], "should end in .html")
+    (tmp_path / "q.jsonl").write_text((tmp_path / "q.jsonl").read_text() + "\n")
+    refused(asked, "is not the file of questions that")

@@ -1,0 +1,188 @@
+"""Run folders: read back, grouped, named, paired; and what is wrong with them in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skipqa.errors import UserError
+from skipqa.evaluation.reports.runs import (
+    OWN_PRUNER,
+    Paired,
+    pair,
+    read_run,
+    read_runs,
+    seed_accuracies,
+    seed_groups,
+    sweeps,
+)
+
+if TYPE_CHECKING:
+    from conftest import MakeRun
+
+
+def test_a_run_comes_back_as_it_was_written(made: MakeRun) -> None:
+    run = read_run(made("a", "skip", 0.25, drafted=0.5))
+    assert run.system == run.variant == "skip"
+    assert run.summary["accuracy"]["mean"] == 0.25
+    assert run.summary["fast_path_rate"] == 0.5
+    assert run.available == 576
+    assert run.retention == pytest.approx(64 / 576), "fast-path questions keep nothing, and say so"
+
+
+def test_runs_over_other_questions_are_apart(made: MakeRun) -> None:
+    folders = [made("a", "skip"), made("b", "dense"), made("c", "dense", file="vqav2/val.jsonl")]
+    one, two = read_runs(folders)
+    assert (one.title, len(one.runs)) == ("okvqa/val.jsonl", 2)
+    assert (two.title, len(two.runs)) == ("vqav2/val.jsonl", 1)
+
+
+def test_two_files_of_one_name_have_other_titles(made: MakeRun) -> None:
+    folders = [made("a", sha256="0" * 64), made("b", sha256="f" * 64)]
+    titles = [found.title for found in read_runs(folders)]
+    assert titles == ["okvqa/val.jsonl (00000000)", "okvqa/val.jsonl (ffffffff)"]
+
+
+def test_the_reference_is_dense_the_wanted_one_or_the_first(made: MakeRun) -> None:
+    folders = [made("a", "skip"), made("b", "fid"), made("c", "dense")]
+    assert read_runs(folders)[0].reference.system == "dense"
+    assert read_runs(folders, "fid")[0].reference.system == "fid"
+    assert read_runs(folders[:2])[0].reference.system == "skip"
+    with pytest.raises(UserError, match="no run of the reference 'late'; there is skip, fid"):
+        read_runs(folders, "late")
+
+
+def test_names_say_what_differs_and_no_more(made: MakeRun) -> None:
+    (found,) = read_runs(
+        [
+            made("a", "dense"),
+            made("b", "skip"),
+            made("c", "skip", pruner="tome", retention=0.25),
+            made("d", "skip", seed=7),
+            made("e", "skip", index={"name": "mine"}),
+            made("f", "fid"),
+            made("g", "fid"),
+        ]
+    )
+    assert list(found.names.values()) == [
+        "dense",
+        "skip, index wordnet, seed 0",
+        "skip+tome@0.25",
+        "skip, index wordnet, seed 7",
+        "skip, index mine, seed 0",
+        "fid (f)",
+        "fid (g)",
+    ]
+
+
+def test_a_folder_of_runs_stands_for_all_of_them(made: MakeRun, tmp_path: Path) -> None:
+    made("several/a", "skip")
+    made("several/b", "dense")
+    (found,) = read_runs([tmp_path / "several", tmp_path / "several" / "a"])
+    assert [run.system for run in found.runs] == ["skip", "dense"], "each once"
+
+
+def test_pairs_are_of_shared_questions_in_one_order(made: MakeRun) -> None:
+    one = read_run(made("a", questions=range(30), accuracy=0.5))
+    two = read_run(made("b", questions=range(29, 9, -1), accuracy=0.5))
+    paired = pair(one, two, "question_id")
+    assert len(paired) == 20
+    assert (paired.first == paired.second).all()
+
+
+def test_nothing_in_common_is_refused(made: MakeRun) -> None:
+    folders = [made("a", "skip", questions=range(5)), made("b", "dense", questions=range(5, 9))]
+    with pytest.raises(UserError, match="answered no question in common: they cannot be compared"):
+        read_runs(folders)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=5, max_size=40))
+def test_a_handicap_shifts_the_comparison(scores: list[tuple[bool, bool]]) -> None:
+    first, second = np.array(scores, dtype=float).T
+    paired = Paired(first, second)
+    plain, shifted = paired.compare(), paired.compare(handicap=0.05)
+    assert shifted.difference == pytest.approx(plain.difference - 0.05)
+    assert shifted.low == pytest.approx(plain.low - 0.05, abs=0.02)
+    assert paired.compare(share=0).difference == pytest.approx(first.mean())
+
+
+def test_a_ratio_says_how_many_times_more_the_second_spends(made: MakeRun) -> None:
+    one, two = read_run(made("a", flops=10e9)), read_run(made("b", flops=40e9))
+    assert pair(one, two, "flops").ratio == pytest.approx(4)
+    nothing = Paired(np.zeros(3), np.ones(3))
+    assert nothing.ratio == np.inf
+
+
+def test_sweeps_are_lines_of_pruners(made: MakeRun) -> None:
+    (found,) = read_runs(
+        [
+            made("a", "skip"),
+            made("b", "skip-no-pruning", tokens=576),
+            made("c", "skip", retention=0.11),
+            made("d", "skip", pruner="tome", retention=0.5),
+            made("e", "skip", pruner="tome", retention=0.25),
+            made("f", "dense", pruner="tome", retention=0.25),
+            made("g", "skip-no-draft"),
+        ]
+    )
+    lines = sweeps(found)
+    assert list(lines) == [OWN_PRUNER, "tome", "dense, tome"]
+    assert list(lines[OWN_PRUNER]) == [0.11, 1.0], "SKIP as it comes keeps about as many"
+    assert list(lines["tome"]) == [0.25, 0.5]
+
+
+def test_seeds_are_compared_on_what_all_answered(made: MakeRun) -> None:
+    folders = [made(str(seed), seed=seed, questions=range(seed, 20)) for seed in (0, 5, 9)]
+    (found,) = read_runs([*folders, made("dense", "dense")])
+    (group,) = seed_groups(found.runs)
+    accuracies, shared = seed_accuracies(group)
+    assert [run.seed for run in group] == [0, 5, 9]
+    assert (len(accuracies), shared) == (3, 11)
+
+
+class TestBadFolders:
+    def test_missing(self, tmp_path: Path) -> None:
+        with pytest.raises(UserError, match="no folder"):
+            read_run(tmp_path / "nowhere")
+
+    def test_not_a_run(self, tmp_path: Path) -> None:
+        with pytest.raises(UserError, match=r"holds no run: it has no run\.json"):
+            read_runs([tmp_path])
+
+    def test_half_finished(self, made: MakeRun) -> None:
+        folder = made("a")
+        (folder / "summary.json").unlink()
+        with pytest.raises(UserError, match=r"not finished: 40 answers and no summary\.json; run"):
+            read_run(folder)
+
+    def test_another_format(self, made: MakeRun) -> None:
+        folder = made("a")
+        (folder / "predictions.jsonl").write_text('{"id": 1, "prediction": "yes"}\n')
+        with pytest.raises(UserError, match="record 1: the field 'question_id' is missing"):
+            read_run(folder)
+
+    def test_score_that_is_no_number(self, made: MakeRun) -> None:
+        folder = made("a")
+        lines = (folder / "predictions.jsonl").read_text().replace('"score": 0.0', '"score": "no"')
+        (folder / "predictions.jsonl").write_text(lines)
+        with pytest.raises(UserError, match="'score' must be an integer or a number, found a str"):
+            read_run(folder)
+
+    @pytest.mark.parametrize("name", ["run.json", "summary.json", "predictions.jsonl"])
+    def test_not_json(self, made: MakeRun, name: str) -> None:
+        folder = made("a")
+        (folder / name).write_text("<html>\n")
+        with pytest.raises(UserError, match=rf"{name}.*not JSON"):
+            read_run(folder)
+
+    def test_fewer_records_than_the_summary_says(self, made: MakeRun) -> None:
+        folder = made("a")
+        lines = (folder / "predictions.jsonl").read_text().splitlines(keepends=True)
+        (folder / "predictions.jsonl").write_text("".join(lines[:7]))
+        with pytest.raises(UserError, match=r"speaks of 40 questions, predictions\.jsonl has 7"):
+            read_run(folder)

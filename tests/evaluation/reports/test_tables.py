@@ -1,0 +1,156 @@
+"""The tables and figures: which runs are in them, and what stands in their cells."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from skipqa.evaluation.reports import figures, tables
+from skipqa.evaluation.reports.runs import read_runs
+from skipqa.plot.canvas import Canvas, Text
+
+if TYPE_CHECKING:
+    from conftest import MakeRun
+
+OTHER_MACHINE = {"machine": {"cpu": "zx81", "cores": 1}}
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    """Cells by the first cell of their line, without the header and the rule under it."""
+    lines = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in text.split("\n")]
+    return {cells[0]: cells[1:] for cells in lines[2:]}
+
+
+def texts(canvas: Canvas) -> set[str]:
+    return {shape.text for shape in canvas.shapes if isinstance(shape, Text)}
+
+
+def test_main_row(made: MakeRun) -> None:
+    (found,) = read_runs(
+        [
+            made("skip", "skip", 0.5, flops=20e9, ms=500, fields=lambda q: {"recall@4": q % 2}),
+            made("dense", "dense", 0.25, flops=80e9, ms=1_000, tokens=576),
+        ]
+    )
+    table = rows(tables.main_table(found))
+    assert table["dense"][1:3] == ["reference", "–"]
+    skip = table["skip"]
+    assert skip[0].startswith("50.0 (")
+    assert skip[1].startswith("+25.0 (+1")
+    assert skip[2] == "≤ 0.0002"
+    assert skip[3] == "50.0 of 40"
+    assert skip[4:6] == ["20.0", "4.00x"]
+    assert skip[6:8] == ["520 / 540", "2.00x"]
+    assert skip[8:] == ["1.30", "64.0", "6.0", "0.0", "40"]
+
+
+def test_fewer_shared_questions_are_said_and_other_machines_not_timed(made: MakeRun) -> None:
+    (found,) = read_runs(
+        [
+            made("dense", "dense"),
+            made("skip", "skip", questions=range(10), header=OTHER_MACHINE),
+        ]
+    )
+    skip = rows(tables.main_table(found))["skip"]
+    assert skip[1].endswith(", 10 shared")
+    assert skip[7] == "another machine"
+
+
+def test_ablations_and_sweeps_have_tables_of_their_own(made: MakeRun) -> None:
+    (found,) = read_runs(
+        [
+            made("a", "skip", 0.5),
+            made("b", "dense", 0.4),
+            made("c", "skip-no-pruning", 0.6, tokens=576),
+            made("d", "skip", 0.3, pruner="tome", retention=0.11),
+            made("e", "skip", 0.4, pruner="tome", retention=0.5),
+        ]
+    )
+    assert list(rows(tables.main_table(found))) == ["skip", "dense"]
+    ablations = rows(tables.ablation_table(found))
+    assert list(ablations) == ["Full SKIP (`skip`)", "− QVS (no pruning) (`skip-no-pruning`)"]
+    unpruned = ablations["− QVS (no pruning) (`skip-no-pruning`)"]
+    assert unpruned[1].startswith("+10.0 (")
+    assert unpruned[-3:] == ["62.4", "-0.8", "1.38"], "the paper's own"
+    swept = tables.sweep_table(found)
+    assert "V'/V = 0.11 | V'/V = 0.111 | V'/V = 0.5 | V'/V = 1" in swept
+    assert rows(swept)["tome"][1] == "–"
+
+
+def test_without_skip_there_is_nothing_to_ablate(made: MakeRun) -> None:
+    (found,) = read_runs([made("a", "skip-no-pruning"), made("b", "skip-no-draft")])
+    assert tables.ablation_table(found) == ""
+    assert len(rows(tables.main_table(found))) == 2
+
+
+def test_groups(made: MakeRun) -> None:
+    def fields(question: int) -> dict[str, Any]:
+        return {
+            "category": str(question % 12),
+            "popularity": question * 10,
+            "subset": "small" if question < 10 else "a|b",
+            "recall@4": float(question < 5),
+        }
+
+    (found,) = read_runs([made("skip", fields=fields), made("bare", "dense")])
+    categories = rows(tables.category_table(found))
+    assert list(categories)[:3] == ["0", "1", "2"]
+    assert list(categories)[-1] == "11"
+    popularity = rows(tables.popularity_table(found))
+    assert list(popularity) == ["<97.5", "97.5-195", "195-292.5", ">=292.5"]
+    assert [cells[1:] for cells in popularity.values()] == [["–", "10"]] * 4
+    subsets = rows(tables.subset_table(found))
+    assert list(subsets) == ["a\\|b", "small"]
+    assert subsets["small"][0].endswith("; recall@4 50.0")
+
+
+def test_groups_by_name(made: MakeRun) -> None:
+    (found,) = read_runs([made("a", fields=lambda q: {"popularity": "rare" if q % 2 else "well"})])
+    assert list(rows(tables.popularity_table(found))) == ["rare", "well"]
+
+
+def test_no_groups_no_tables(made: MakeRun) -> None:
+    (found,) = read_runs([made("a", fields=lambda question: {"category": None})])
+    for table in (
+        *(tables.category_table, tables.popularity_table, tables.subset_table),
+        *(tables.seed_table, tables.sweep_table, tables.ablation_table),
+    ):
+        assert table(found) == ""
+
+
+def test_seeds(made: MakeRun) -> None:
+    (found,) = read_runs([made(str(n), "skip", 0.5 + n / 40, seed=n) for n in (0, 1, 2)])
+    (cells,) = rows(tables.seed_table(found)).values()
+    assert cells == ["0, 1, 2", "50.0, 52.5, 55.0", "52.50 ± 2.50", "5.00", "40"]
+
+
+def test_figures_need_data(made: MakeRun) -> None:
+    (found,) = read_runs([made("a")])
+    assert figures.frontier(found) is None
+    assert figures.sweep(found) is None
+    assert "skip" in texts(figures.latency(found))
+
+
+def test_figures_name_their_systems(made: MakeRun) -> None:
+    (found,) = read_runs(
+        [
+            made("a", "skip", flops=10e9),
+            made("b", "dense", flops=90e9),
+            made("c", "skip", 0.4, retention=0.05, flops=8e9),
+            made("d", "skip", 0.3, pruner="random", retention=0.05),
+            made("e", "skip", 0.5, pruner="random", retention=0.5),
+            made("f", "skip-no-pruning", 0.55, tokens=576),
+        ]
+    )
+    frontier, sweep = figures.frontier(found), figures.sweep(found)
+    assert frontier is not None
+    assert sweep is not None
+    assert {"skip", "dense"} <= texts(frontier)
+    assert {"QVS", "random", "no pruning"} <= texts(sweep)
+
+
+def test_stages_that_hardly_count_are_one_part(made: MakeRun) -> None:
+    (found,) = read_runs([made("a")])
+    shown = texts(figures.latency(found))
+    assert {"encode", "retrieve", "decode", "others"} <= shown
+    assert not {"draft", "prune"} & shown
+    assert any(text.endswith("others: draft, prune") for text in shown)
