@@ -19,6 +19,7 @@ from skipqa.evaluation import harness
 from skipqa.evaluation.harness import Entrant, Photos, Row, draw, read_rows
 from skipqa.pipeline import Answer, Pipeline
 from skipqa.trace import Trace
+from skipqa.types import Evidence, Passage, Retrieved, RetrievedPassage, Route
 
 RUN = {"system": "test", "seed": 0}
 TIMES = ("latency_ms", "stage_ms", "peak_memory_bytes")  # what no two runs share
@@ -97,25 +98,58 @@ def records_of(out: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
 
 
+def annotated(path: Path, count: int, seed: int = 0) -> Path:
+    """A file of the shape of OK-VQA's: soft scores, several answers, some far more common."""
+    random_ = random.Random(seed)
+    words = [f"word{n}" for n in range(60)]
+    lines = []
+    for number in range(count):
+        drawn = [round(60 * random_.random() ** 2 - 0.5) for _ in range(3)]  # low numbers often
+        scores = [1.0, *random_.choices((0.3, 0.6, 0.9), k=2)]
+        answers = {words[n]: share for n, share in zip(drawn[::-1], scores[::-1], strict=True)}
+        lines.append(
+            question(
+                number,
+                question=f"What is it, number {number}?",
+                answers=answers | {words[drawn[0]]: 1.0},
+                category=random_.choice("abc"),
+            )
+        )
+    for line in lines:
+        del line["answer"]
+    return write(path, *lines)
+
+
 def test_oracle_scores_100(tmp_path: Path, photos: Photos) -> None:
-    rows = made_up(40)
+    rows, bad = read_rows(annotated(tmp_path / "q.jsonl", 40), photos)
+    assert bad == []
     summary = evaluate(Told(gold(rows)), rows, photos, tmp_path, RUN)
     accuracy = summary["accuracy"]
     assert (accuracy["mean"], accuracy["high"], accuracy["count"]) == (1.0, 1.0, 40)
     assert accuracy["low"] == pytest.approx(0.025 ** (1 / 40))  # none of 40 wrong, yet not certain
-    assert list(summary["accuracy_by_category"]) == ["even", "odd"]
+    assert list(summary["accuracy_by_category"]) == ["a", "b", "c"]
+    assert all(part["mean"] == 1 for part in summary["accuracy_by_category"].values())
     assert summary["fast_path_rate"] == 1.0
     assert summary == json.loads((tmp_path / "summary.json").read_text())
 
 
 def test_shuffled_answers_are_near_chance(tmp_path: Path, photos: Photos) -> None:
-    rows = made_up(500)
-    answers = list(gold(rows).values())
-    random.Random(0).shuffle(answers)
-    told = dict(zip(gold(rows), answers, strict=True))
-    accuracy = evaluate(Told(told), rows, photos, tmp_path, RUN)["accuracy"]
-    assert accuracy["low"] < 0.1 < accuracy["high"]
-    assert accuracy["mean"] < 0.15
+    """Chance is the mean score of any question's answer to any question, computed in full."""
+    rows, _ = read_rows(annotated(tmp_path / "q.jsonl", 400), photos)
+    right = list(gold(rows).values())
+    chance = sum(row.score(answer) for row in rows for answer in right) / len(rows) ** 2
+    assert 0.01 < chance < 0.2
+    means, covered = [], 0
+    for seed in range(20):
+        answers = right.copy()
+        random.Random(seed).shuffle(answers)
+        told = dict(zip(gold(rows), answers, strict=True))
+        accuracy = evaluate(Told(told), rows, photos, tmp_path / str(seed), RUN)["accuracy"]
+        means.append(accuracy["mean"])
+        covered += accuracy["low"] <= chance <= accuracy["high"]
+    assert sum(means) / len(means) == pytest.approx(chance, rel=0.1)
+    assert max(means) < 0.3
+    assert covered >= 17
 
 
 def test_scores_are_soft_and_of_the_normalised_answer(tmp_path: Path, photos: Photos) -> None:
@@ -202,6 +236,122 @@ def test_bad_rows_are_skipped_by_line(tmp_path: Path, photos: Photos) -> None:
         read_rows(write(tmp_path / "none.jsonl", "nothing"), photos)
 
 
+def found(*names: str, kept: int, route: Route = "full") -> Answer:
+    """An answer whose trace retrieved the named passages, of which the first few were kept."""
+    passages = [
+        RetrievedPassage(row, Passage(name, "", "", "test"), 1.0, 0)
+        for row, name in enumerate(names)
+    ]
+    trace = Trace()
+    if route == "full":
+        with trace.stage("retrieve") as record:
+            record.result = Retrieved(tuple(passages), len(names), len(names))
+    evidence = tuple(Evidence(name, "", "", 1.0, 0) for name in names[:kept])
+    return Answer("yes", route, evidence, trace)
+
+
+class Finds:
+    def __init__(self, answers: Mapping[str, Answer]) -> None:
+        self.answers = answers
+
+    def answer(self, image: Path | IO[bytes], question: str) -> Answer:
+        return self.answers[question]
+
+
+def test_recall_where_gold_passages_are_known(tmp_path: Path, photos: Photos) -> None:
+    path = write(
+        tmp_path / "q.jsonl",
+        question(1, question="first", gold=["g", "h"], subset=["small", "longtail"]),
+        question(2, question="fifth", gold=["g"], subset="small", popularity=3),
+        question(3, question="steps", gold=["g", "h"], hops=[["g"], ["h"]], subset=["multihop"]),
+        question(4, question="drafted", gold=["g"], subset=["small"]),
+        question(5, question="seen", gold=[], subset=["perceptual"], category="pets"),
+    )
+    answers = {
+        "first": found("a", "h", "b", kept=1),
+        "fifth": found("a", "b", "c", "d", "g", kept=5),
+        "steps": found("h", "a", kept=1),
+        "drafted": found("g", kept=1, route="draft"),
+        "seen": found("g", kept=1),
+    }
+    rows, bad = read_rows(path, photos)
+    assert bad == []
+    summary = evaluate(Finds(answers), rows, photos, tmp_path / "out", RUN)
+    one, two, three, four, five = records_of(tmp_path / "out")
+    assert (one["recall@4"], one["recall_kept"], one["gold"]) == (1.0, 0.0, ["g", "h"])
+    assert (one["subset"], one["retrieved"], one["evidence"]) == (
+        ["small", "longtail"],
+        ["a", "h", "b"],
+        ["a"],
+    )
+    assert (two["recall@4"], two["recall_kept"], two["popularity"]) == (0.0, 1.0, 3)
+    assert (three["recall@4"], three["recall_kept"]) == (0.5, 0.5)  # one step of two
+    assert not {"gold", "recall@4"} & (four.keys() | five.keys())
+    assert (summary["recall@4"]["mean"], summary["recall@4"]["count"]) == (0.5, 3)
+    assert summary["recall_kept"]["mean"] == 0.5
+    assert {name: value["mean"] for name, value in summary["recall_by_subset"].items()} == {
+        "longtail": 1.0,
+        "multihop": 0.5,
+        "small": 0.5,
+    }
+    assert {name: value["count"] for name, value in summary["accuracy_by_subset"].items()} == {
+        "longtail": 1,
+        "multihop": 1,
+        "perceptual": 1,
+        "small": 3,
+    }
+    assert list(summary["accuracy_by_category"]) == ["pets"]
+
+
+def test_without_gold_there_is_no_recall(tmp_path: Path, photos: Photos) -> None:
+    rows = made_up(3)
+    summary = evaluate(Told(gold(rows)), rows, photos, tmp_path, RUN)
+    assert summary["recall@4"] is None
+    assert summary["recall_by_subset"] == summary["accuracy_by_subset"] == {}
+
+
+@pytest.mark.parametrize("wrong", [{"gold": "g"}, {"gold": [1]}, {"hops": ["g"]}, {"hops": 3}])
+def test_gold_of_another_shape_is_one_clear_line(
+    tmp_path: Path, photos: Photos, wrong: dict[str, Any]
+) -> None:
+    path = write(tmp_path / "q.jsonl", question(1, **wrong), question(2, popularity=[]))
+    with pytest.raises(UserError, match="line 1: 'gold' must be a list of passage ids"):
+        read_rows(path, photos)
+
+
+class Turns(Told):
+    """Writes down whose turn it was."""
+
+    def __init__(self, name: str, log: list[str], answers: Mapping[str, str]) -> None:
+        super().__init__(answers)
+        self.name, self.log = name, log
+
+    def answer(self, image: Path | IO[bytes], question: str) -> Answer:
+        self.log.append(self.name)
+        return super().answer(image, question)
+
+
+def test_several_systems_take_turns(tmp_path: Path, photos: Photos) -> None:
+    rows, log = made_up(4), list[str]()
+    right = gold(rows)
+    entrants = [
+        Entrant(Turns(name, log, answers), tmp_path / name, {"system": name})
+        for name, answers in (("x", right), ("y", dict.fromkeys(right, "no")))
+    ]
+    one, other = harness.evaluate(entrants, rows, photos)
+    assert log == ["x", "y", "y", "x", "x", "y", "y", "x"]
+    assert (one["accuracy"]["mean"], other["accuracy"]["mean"]) == (1, 0)
+    assert (one["system"], other["system"]) == ("x", "y")
+
+    # A kill between two systems: each goes on where it stopped.
+    cut = (tmp_path / "y" / "predictions.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "y" / "predictions.jsonl").write_bytes(b"".join(cut[:2]))
+    log.clear()
+    harness.evaluate(entrants, rows, photos)
+    assert log == ["y", "y"]
+    assert len(records_of(tmp_path / "y")) == 4
+
+
 def test_photos_come_from_a_zip_or_a_folder(tmp_path: Path, folder: Path) -> None:
     with zipfile.ZipFile(tmp_path / "photos.zip", "w") as file:
         file.write(folder / "a.png", "a.png")
@@ -269,16 +419,38 @@ def test_the_command(tmp_path: Path, home: Path, folder: Path) -> None:
 
     path = write(tmp_path / "q.jsonl", question(1, question=LOOKED_UP), "torn", question(2))
     words = ["vqa", "--questions", path, "--images", folder, "--out", tmp_path / "out"]
-    words += ["--set", "budget.tokens=32", "--system", "no-retrieval", "--limit", 1, "--json"]
-    done = CliRunner().invoke(app, list(map(str, words)), catch_exceptions=False)
+    words += ["--limit", 1, "--json", "--system", "no-retrieval"]
+
+    def run(*more: Any) -> Any:
+        return CliRunner().invoke(app, list(map(str, (*words, *more))), catch_exceptions=False)
+
+    done = run()
     assert done.exit_code == 0
     assert "skipped rows: 1" in done.stderr
     assert "line 2: not JSON" in done.stderr
     summary = json.loads(done.stdout)
     assert summary["num_questions"] == 1
     assert summary["passages_mean"] == 0
-    budget = summary["config"]["budget"]
-    assert (budget["tokens"], budget["passages"]) == (32, 0)
-    assert summary["system"] == "no-retrieval"
+    assert summary["config"]["budget"]["passages"] == 0
+    assert (summary["system"], summary["pruner"], summary["retention"]) == (
+        "no-retrieval",
+        None,
+        None,
+    )
     with pytest.raises(UserError, match="no system 'x'"):
-        CliRunner().invoke(app, [*map(str, words[:-3]), "--system", "x"], catch_exceptions=False)
+        run("--system", "x")
+    with pytest.raises(UserError, match="no pruner 'x'"):
+        run("--pruner", "x")
+
+    several = run("--system", "skip", "--pruner", "downsample", "--retention", 0.02)
+    one, two = json.loads(several.stdout)
+    assert [one["system"], two["system"]] == ["no-retrieval", "skip"]
+    for summary, name in ((one, "no-retrieval+downsample@0.02"), (two, "skip+downsample@0.02")):
+        assert summary["tokens_mean"] == 9  # the largest square up to ceil(0.02 * 576)
+        assert summary == json.loads((tmp_path / "out" / name / "summary.json").read_text())
+        about = json.loads((tmp_path / "out" / name / "run.json").read_text())
+        assert (about["pruner"], about["retention"]) == ("downsample", 0.02)
+    again = run("--system", "skip", "--pruner", "downsample", "--retention", 0.02)
+    assert [s["latency_ms"] for s in json.loads(again.stdout)] == [
+        s["latency_ms"] for s in (one, two)
+    ]  # nothing was asked again
