@@ -17,10 +17,30 @@ from skipqa.knowledge.corpus import Document
 
 CAPITAL = re.compile(r"name: ([^;(\[,]+?)(?: \(([^)]+)\))?[;,]")
 CURRENCY = re.compile(r"(?:Currency: )?([^();:]+?) \([A-Z]{3}\)")
-LANGUAGE = re.compile(r"([A-Z][\w-]+(?: [A-Z][\w-]+)?)(?: [\d.]+%)? \((?:[^()]*\b)?official\b")
+LANGUAGE = re.compile(
+    r"([A-Z][\w-]+(?: [A-Z][\w-]+)?)(?: \(or [^)]*\))?(?: [\d.]+%)? \((?:[^()]*\b)?official\b"
+)
+IN_LANGUAGE = re.compile(r" in [A-Z]\w+$")  # "Chisinau in Romanian"
+SINGULAR = {  # of currencies whose plural is not English
+    "kroner": "krone",
+    "kronor": "krona",
+    "kronur": "krona",
+    "koruny": "koruna",
+    "zlotych": "zloty",
+    "leke": "lek",
+    "leva": "lev",
+    "lei": "leu",
+    "maloti": "loti",
+    "colones": "colon",
+    "quetzales": "quetzal",
+    "meticais": "metical",
+}
 CODE = re.compile(r"^\.([a-z]{2})\b|metropolitan France - \.(fr)")
-PEAK = re.compile(r"highest point: ([^;(\d/]+?)(?: \([^)]*\))? -?[\d,.]+ ?m?\b")
-FREED = re.compile(r"^(?:\d{1,2} \w+ )?(\d{4}) \(from (?:the )?([A-Z][A-Za-z ]+?)\)")
+PEAK = re.compile(r"highest point: ([^;(\d/]+?)(?: \((\w+)\))?(?: \([^)]*\))? -?[\d,.]+ ?m?\b")
+PEAK_WORDS = re.compile(r"^(?:Mount|Mont|Monte|Cerro|Volcan|Pico|Jebel|Jabal) ")
+FREED = re.compile(
+    r"^(?:\d{1,2} \w+ )?(\d{4}) \(from (?:the )?([A-Z]\w+(?: [A-Z]\w+)*)(?: administration)?\)"
+)
 YEAR = re.compile(r"\b\d{4}\b")
 ISO_OF_CODE = {"uk": "gb"}  # the one state whose internet code is not its ISO code
 OTHER_NAMES = {
@@ -32,7 +52,12 @@ PARTS = {
     "Central America and the Caribbean": ("Central America", "Caribbean", "North America"),
     "Middle East": ("Asia", "Western Asia"),
     "Southeast Asia": ("Asia",),
+    "Arctic Region": ("Europe", "Arctic"),
 }
+CFA = (
+    "Communaute Financiere Africaine francs",
+    "Cooperation Financiere en Afrique Centrale francs",
+)
 FIELDS = {
     "capital": ("government:capital",),
     "currency": ("economy:exchange-rates",),
@@ -43,6 +68,7 @@ FIELDS = {
     "freed_in": ("government:independence",),
     "freed_from": ("government:independence",),
 }
+NO_COUNTRY = ("European Union",)
 IN_MULTIHOP = ("capital", "currency", "language", "code", "peak")
 
 
@@ -67,6 +93,8 @@ def read_countries(
         if internet is None or not independence or independence.startswith("none"):
             continue
         name = fields["government:independence"].title.partition(":")[0]
+        if name in NO_COUNTRY:
+            continue
         code = internet[1] or internet[2]
         iso = ISO_OF_CODE.get(code, code)
         facts = tuple(_facts(corpus, fields, name, glosses))
@@ -108,30 +136,39 @@ def _stated(fields: Mapping[str, Document]) -> Iterator[tuple[str, list[str]]]:
     if match := CAPITAL.search(_text(fields, "government:capital")):
         text = _text(fields, "government:capital")
         if "capital)" not in text and "no official capital" not in text:  # one seat only
-            yield "capital", [part for part in match.groups() if part and len(part) < 30]
+            names = [IN_LANGUAGE.sub("", name) for name in match.groups() if name]
+            names = [name for name in names if name[0].isupper()]
+            yield "capital", [*names, *(["Washington DC"] if names == ["Washington"] else [])]
     if match := CURRENCY.search(_text(fields, "economy:exchange-rates")):
         words = match[1].strip()
         last = words.split()[-1]
-        yield "currency", [words, _singular(words), last, _singular(last)]
+        short = [f"CFA {last}", f"CFA {_singular(last)}"] if words in CFA else []
+        yield "currency", [words, _singular(words), last, _singular(last), *short]
     if languages := LANGUAGE.findall(_text(fields, "people-and-society:languages").split(";")[0]):
-        yield "language", languages
+        words = [
+            word for name in languages if " " in name for word in name.split() if word != "Language"
+        ]
+        yield "language", [*languages, *words, *(["Chinese"] if "Mandarin" in languages else [])]
     part = _text(fields, "geography:map-references").partition(";")[0]
-    if part and ":" not in part:
+    if re.fullmatch(r"[A-Z][a-z]+(?: \w+)*", part):
         yield "part", [part, *PARTS.get(part, ())]
     if match := re.match(r"\.([a-z]{2})$", _text(fields, "communications:internet-country-code")):
         yield "code", [match[1]]
     match = PEAK.search(_text(fields, "geography:elevation"))
     if match and match[1][0].isupper() and len(match[1].split()) <= 4:
-        yield "peak", [match[1]]
+        names = [name for name in (match[1], match[2], *match[1].split(" on ")) if name]
+        yield "peak", [*names, *(PEAK_WORDS.sub("", name) for name in names)]
     independence = _text(fields, "government:independence")
     if match := FREED.search(independence):
         if len(set(YEAR.findall(independence))) == 1:  # else people count from other years too
             yield "freed_in", [match[1]]
-        if len(match[2].split()) <= 3 and "trust" not in match[2]:
-            yield "freed_from", [match[2], *OTHER_NAMES.get(match[2], ())]
+        yield "freed_from", [match[2], *OTHER_NAMES.get(match[2], ())]
 
 
 def _singular(words: str) -> str:
+    *before, last = words.split()
+    if last in SINGULAR:
+        return " ".join((*before, SINGULAR[last]))
     if words.endswith("ies"):
         return words.removesuffix("ies") + "y"
     return words.removesuffix("s")

@@ -158,7 +158,7 @@ RULES = (
 # Classes whose photos show another sense than the definition.
 OTHER_SENSE = frozenset(
     "n07930864 n07579787 n01560419 n04355933 n03045698 n04008634 n04152593 n03933933 n03944341 "
-    "n02892767 n04371430 n06359193 n03888257 n02840245 n03623198 n03188531".split()
+    "n02892767 n04371430 n06359193 n03888257 n02840245 n03623198 n03188531 n03773504".split()
 )
 TAXON = re.compile(r"\bof the (family|genus|order) ([A-Z]\w+)")
 
