@@ -9,7 +9,7 @@ import torch
 
 from skipqa.backbones import bert, llama
 from skipqa.costs.flops import count_flops, peak_activation_bytes
-from skipqa.nn import budget, drafter, projector, region_query, saliency, verifier
+from skipqa.nn import budget, drafter, keep_head, projector, region_query, saliency, verifier
 
 Case = tuple[int, Callable[[], object]]
 
@@ -19,6 +19,12 @@ def saliency_case(variant: str) -> Case:
     model = saliency.build_saliency(config)
     v, q = torch.empty(50, 96), torch.empty(96)
     return saliency.flops(config, 50), lambda: model(v, q)
+
+
+def keep_head_case() -> Case:
+    config = keep_head.KeepHeadConfig(96, hidden=32)
+    model, v = keep_head.KeepHead(config), torch.empty(50, 96)
+    return keep_head.flops(config, 50), lambda: model(v)
 
 
 def region_query_case(variant: str) -> Case:
@@ -74,6 +80,7 @@ def encoder_case() -> Case:
 CASES: dict[str, Callable[[], Case]] = {
     "QVS A": lambda: saliency_case("A"),
     "QVS B": lambda: saliency_case("B"),
+    "keep head": keep_head_case,
     "RCSR A": lambda: region_query_case("A"),
     "RCSR B": lambda: region_query_case("B"),
     "DBC A": lambda: budget_case(budget.DiscreteBudgetConfig(96, 64)),
