@@ -31,7 +31,7 @@ app.add_typer(evaluation.app, name="eval")
 app.command("score")(score.score)
 app.add_typer(data, name="data", help="List and fetch benchmarks; build Pocket-KB.")
 app.command("costs")(costs.costs)
-app.command("theory")(theory.theory)
+app.add_typer(theory.app, name="theory")
 app.add_typer(bench.bench, name="bench")
 app.add_typer(report.app, name="report")
 

@@ -1,16 +1,20 @@
-"""skipqa theory: what the paper's bound asks for, and how results compare."""
+"""skipqa theory: what the paper's bound asks for, and whether its assumptions hold here."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from skipqa.cli.console import err, out, print_json
+from skipqa.cli.console import counting, err, out, prepare_process, print_json, working
+
+app = typer.Typer(invoke_without_command=True)
 
 
+@app.callback()
 def theory(
+    context: typer.Context,
     V: Annotated[int, typer.Option("--V", help="Visual tokens.")] = 576,
     K: Annotated[int, typer.Option("--K", help="Passages.")] = 16,
     epsilon: Annotated[float, typer.Option("--eps", help="Information that may be lost.")] = 0.05,
@@ -38,6 +42,8 @@ def theory(
 
       skipqa theory --measured benchmarks/results/sweep.json --plot bound.svg
     """
+    if context.invoked_subcommand is not None:
+        return
     from dataclasses import asdict
 
     from skipqa.theory.bound import NOTES, constant, passages_needed, read_sweeps, tokens_needed
@@ -91,3 +97,97 @@ def theory(
         out.print(table)
     for note in NOTES:
         out.print(f"• {note}", style="dim")
+
+
+@app.command("fidelity")
+def fidelity(
+    questions: Annotated[
+        Path, typer.Option(help="JSON Lines: question_id, image, question, answers or answer.")
+    ],
+    images: Annotated[Path, typer.Option(help="The photos: a zip or a folder.")],
+    proxy: Annotated[
+        Literal["answer", "evidence"],
+        typer.Option(help="A token's worth: to the right answer, or to the best evidence."),
+    ] = "answer",
+    tokens: Annotated[
+        int | None, typer.Option(min=2, help="Tokens a question, drawn by the seed; all if unset.")
+    ] = 64,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Ask only so many, drawn by the seed.")
+    ] = 20,
+    seed: Annotated[int, typer.Option(min=0, help="Of every draw.")] = 0,
+    index: Annotated[
+        str | None,
+        typer.Option(help="An index: a folder or ENGINE:folder; the default corpus otherwise."),
+    ] = None,
+    components: Annotated[
+        Path | None, typer.Option(help="A folder of trained components; none by default.")
+    ] = None,
+    preset: Annotated[
+        str, typer.Option(help="pocket, submission-7b or ablation-13b: which models and budgets.")
+    ] = "pocket",
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="Published models of a larger preset; else the Hugging Face cache."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """How well saliency predicts what a visual token is worth: eta and Spearman's correlation.
+
+    Each token in turn becomes the mean token, and the pipeline runs again without it.
+
+    Examples:
+
+      skipqa theory fidelity --questions val.jsonl --images val.zip
+
+      skipqa theory fidelity --questions val.jsonl --images photos --proxy evidence --limit 100
+    """
+    from dataclasses import asdict
+
+    from skipqa.errors import UserError
+    from skipqa.evaluation import harness
+    from skipqa.evaluation.token_worth import measure_question
+    from skipqa.pipeline import load
+    from skipqa.theory.fidelity import saliency_fidelity
+
+    photos = harness.Photos(images)
+    rows, bad = harness.read_rows(questions, photos)
+    rows = harness.draw(rows, limit, seed)
+    prepare_process()
+    with working("reading the models") as report:
+        pipeline = load(preset, index=index, components=components, weights=weights, report=report)
+    pairs = []
+    with counting() as bar:
+        for done, row in enumerate(rows):
+            bar("asking without each token", done, len(rows))
+            right = max(row.answers, key=lambda text: row.answers[text])
+            try:
+                pairs.append(
+                    measure_question(
+                        pipeline,
+                        photos.open(row.image),
+                        row.question,
+                        right,
+                        proxy=proxy,
+                        tokens=tokens,
+                        seed=seed,
+                    )
+                )
+            except UserError as error:  # a damaged photo, a question over the limit
+                bad.append(f"line {row.line}: {row.image}: {error}")
+        bar("asking without each token", len(rows), len(rows))
+    for line in bad:
+        err.print(f"skipped: {line}", markup=False, highlight=False, soft_wrap=True)
+    found = saliency_fidelity(pairs)
+    if json:
+        print_json(
+            {"proxy": proxy, "tokens": tokens, "seed": seed, **asdict(found), "bad_rows": bad}
+        )
+        return
+    from rich.table import Table
+
+    table = Table("", "here", "the paper", title=f"{found.num_questions} questions, {proxy}")
+    table.add_row("eta, as scored", f"{found.eta:.3f}", "at most 0.018")
+    table.add_row("eta, calibrated", f"{found.eta_calibrated:.3f}", "")
+    table.add_row("Spearman", f"{found.spearman:.3f}", "at least 0.76")
+    out.print(table)

@@ -19,14 +19,18 @@ LogProb = Callable[[Tensor], Tensor]  # tokens [B, V, D] -> log p(right answer) 
 
 
 @torch.no_grad()
-def counterfactual_worth(log_prob: LogProb, tokens_VD: Tensor, batch: int = 64) -> Tensor:
-    """[V], in nats: log p with all tokens minus log p with token i replaced by the mean token."""
+def counterfactual_worth(
+    log_prob: LogProb, tokens_VD: Tensor, batch: int = 64, positions: Tensor | None = None
+) -> Tensor:
+    """In nats: log p with all tokens minus log p with token i replaced by the mean token, for
+    every i or those of `positions`."""
     mean_D = tokens_VD.mean(0)
     whole = log_prob(tokens_VD[None])
+    everywhere = torch.arange(len(tokens_VD)) if positions is None else positions
     worth = []
-    for positions in torch.arange(len(tokens_VD)).split(batch):
-        ablated_BVD = tokens_VD.expand(len(positions), -1, -1).clone()
-        ablated_BVD[torch.arange(len(positions)), positions] = mean_D
+    for some in everywhere.split(batch):
+        ablated_BVD = tokens_VD.expand(len(some), -1, -1).clone()
+        ablated_BVD[torch.arange(len(some)), some] = mean_D
         worth.append(whole - log_prob(ablated_BVD))
     return torch.cat(worth)
 

@@ -45,15 +45,11 @@ def test_needed_ignores_lucky_points_below_a_bad_one() -> None:
 
 
 def test_command_compares_and_draws(tmp_path: Path) -> None:
-    import typer
-
-    from skipqa.cli.theory import theory
+    from skipqa.cli.theory import app
 
     results = tmp_path / "sweep.json"
     points = [{"kept": k, "accuracy": a} for k, a in ((32, 0.5), (64, 0.6), (576, 0.61))]
     results.write_text(json.dumps({"sweeps": [{"available": 576, "points": points}]}))
-    app = typer.Typer()
-    app.command()(theory)
     plot = tmp_path / "bound.svg"
     ran = CliRunner().invoke(app, ["--measured", str(results), "--plot", str(plot), "--json"])
     assert ran.exit_code == 0, ran.output
