@@ -104,13 +104,14 @@ def random_scores(seed: int) -> Scorer:
 def attention_scores(tokens: VisualTokens, question: Question) -> tuple[Tensor, int]:
     """softmax_i(<v_i, mean(v)> / sqrt(D)), as a class token would attend (cf. EViT)."""
     features_VD = tokens.features
-    logits_V = features_VD @ features_VD.mean(0) / features_VD.shape[1] ** 0.5
-    return logits_V.softmax(0), 2 * features_VD.numel()
+    logits_V1 = features_VD @ features_VD.mean(0)[:, None] / features_VD.shape[1] ** 0.5
+    return logits_V1[:, 0].softmax(0), 2 * features_VD.numel()
 
 
 def similarity_scores(tokens: VisualTokens, question: Question) -> tuple[Tensor, int]:
     """The cosine of token and question in the text encoder's space, moved to [0, 1]."""
-    return (1 + tokens.meaning @ question.embedding) / 2, 2 * tokens.meaning.numel()
+    cosine_V1 = tokens.meaning @ question.embedding[:, None]
+    return (1 + cosine_V1[:, 0]) / 2, 2 * tokens.meaning.numel()
 
 
 def certainty_scores(tokens: VisualTokens, question: Question) -> tuple[Tensor, int]:

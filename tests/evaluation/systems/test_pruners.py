@@ -1,0 +1,210 @@
+"""Other pruners: as many tokens as allowed, chosen as they say, at the cost they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from skipqa.backbones.concepts import Concepts
+from skipqa.config import PruneConfig, RegionsConfig
+from skipqa.costs.flops import count_flops
+from skipqa.evaluation import systems
+from skipqa.evaluation.systems import PRUNERS, Variant, pruners
+from skipqa.evaluation.systems.changes import with_components
+from skipqa.nn.keep_head import KeepHead, KeepHeadConfig
+from skipqa.pipeline import Answer, Pipeline
+from skipqa.stages.regions import find_regions
+from skipqa.trace import StageRecord
+from skipqa.types import Budget, KeptTokens, Question, VisualTokens
+
+Ask = Callable[[Variant | str], Answer]
+Two = tuple[Question, Question]
+NO_CONCEPTS = Concepts((), torch.zeros(0, 12))
+IN_PLACE = [name for name in PRUNERS if name != "downsample"]  # of the prune stage
+
+
+def prune(
+    pipeline: Pipeline, name: str, tokens: VisualTokens, asked: Question, count: int
+) -> tuple[KeptTokens, StageRecord]:
+    stage = systems.build(Variant("skip", name), pipeline).stages.prune
+    record = StageRecord("prune")
+    kept = stage(tokens, asked, Budget(count, 1), NO_CONCEPTS, PruneConfig(), record, None)
+    assert record.result is kept
+    return kept, record
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_a_pruner_keeps_what_is_allowed_at_the_cost_it_says(
+    pipeline: Pipeline, tokens: VisualTokens, questions: Two, name: str
+) -> None:
+    for count in (1, 5, 17, 36, 50):
+        kept, record = prune(pipeline, name, tokens, questions[0], count)
+        assert len(kept.positions) == min(count, 36) == record.kept
+        assert kept.positions.tolist() == sorted(set(kept.positions.tolist()))
+        assert record.dropped == 36 - len(kept.positions)
+        assert (kept.saliency >= 0).all()
+        counted = count_flops(lambda n=count: prune(pipeline, name, tokens, questions[0], n))
+        assert record.flops == counted
+    assert kept.positions.tolist() == list(range(36))
+    torch.testing.assert_close(kept.tokens.features, tokens.features)
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_only_some_pruners_know_the_question(
+    pipeline: Pipeline, tokens: VisualTokens, questions: Two, name: str
+) -> None:
+    one, other = (prune(pipeline, name, tokens, asked, 9)[0].positions for asked in questions)
+    # Chance draws anew for each question, without knowing what it asks.
+    assert torch.equal(one, other) == (name not in ("similarity", "random"))
+
+
+def test_similarity_keeps_what_is_nearest_to_the_question(
+    pipeline: Pipeline, tokens: VisualTokens, questions: Two
+) -> None:
+    kept, _ = prune(pipeline, "similarity", tokens, questions[0], 4)
+    cosine = torch.cosine_similarity(tokens.meaning, questions[0].embedding[None])
+    assert set(kept.positions.tolist()) == set(cosine.topk(4).indices.tolist())
+
+
+def test_random_positions_depend_on_seed_and_question_not_on_order(
+    tokens: VisualTokens, questions: Two
+) -> None:
+    one, other = questions
+    score = pruners.random_scores(seed=0)
+    first, _ = score(tokens, one)
+    assert not torch.equal(first, score(tokens, other)[0])
+    assert torch.equal(first, score(tokens, one)[0])
+    assert not torch.equal(first, pruners.random_scores(seed=1)(tokens, one)[0])
+
+
+def test_an_untrained_predictor_keeps_what_the_classifier_is_sure_of(
+    pipeline: Pipeline, questions: Two
+) -> None:
+    evidence = torch.full((4, 5), 0.2)
+    evidence[2] = torch.tensor([0.96, 0.01, 0.01, 0.01, 0.01])
+    evidence[3] = torch.tensor([1.0, 0, 0, 0, 0])
+    tokens = VisualTokens(torch.zeros(4, 3), evidence, torch.zeros(4, 12), evidence[0], 2)
+    scores, _ = pruners.certainty_scores(tokens, questions[0])
+    assert scores.tolist() == pytest.approx([0, 0, 0.86, 1], abs=0.01)
+    assert prune(pipeline, "dynamicvit", tokens, questions[0], 2)[0].positions.tolist() == [2, 3]
+
+
+def test_a_trained_predictor_decides_where_there_is_one(
+    pipeline: Pipeline, tokens: VisualTokens, questions: Two
+) -> None:
+    torch.manual_seed(3)
+    head = KeepHead(KeepHeadConfig(width=10, hidden=16)).requires_grad_(False)
+    trained = with_components(pipeline, keep_head=head)
+    kept, record = prune(trained, "dynamicvit", tokens, questions[0], 9)
+    assert set(kept.positions.tolist()) == set(head(tokens.features).topk(9).indices.tolist())
+    assert record.flops == count_flops(lambda: head(tokens.features)) > 0
+    plain, _ = prune(pipeline, "dynamicvit", tokens, questions[0], 9)
+    assert not torch.equal(kept.positions, plain.positions)
+
+
+def test_the_keep_head_sees_the_picture_as_a_set() -> None:
+    torch.manual_seed(4)
+    head = KeepHead(KeepHeadConfig(width=6, hidden=8)).requires_grad_(False)
+    visual, order = torch.randn(3, 9, 6), torch.randperm(9)
+    torch.testing.assert_close(head(visual[:, order]), head(visual)[:, order])
+    changed = visual.clone()
+    changed[:, 0] *= -1
+    # What else is in the picture counts.
+    assert not torch.allclose(head(changed)[:, 1:], head(visual)[:, 1:])
+
+
+# Token merging
+
+
+def merged(features: Tensor, count: int) -> KeptTokens:
+    V = len(features)
+    evidence = torch.rand(V, 5, generator=torch.Generator().manual_seed(V)).softmax(-1)
+    tokens = VisualTokens(features, evidence, torch.eye(V), evidence[0], round(V**0.5))
+    asked = Question("?", torch.zeros(V), (), torch.zeros(1, V))
+    record = StageRecord("prune")
+    return pruners.merge(tokens, asked, Budget(count, 1), NO_CONCEPTS, PruneConfig(), record)
+
+
+@given(side=st.integers(1, 6), count=st.integers(1, 40), seed=st.integers(0, 99))
+def test_merging_leaves_every_token_in_one_and_means_of_them(
+    side: int, count: int, seed: int
+) -> None:
+    V = side * side
+    features = torch.randn(V, 7, generator=torch.Generator().manual_seed(seed))
+    kept = merged(features, count)
+    assert kept.merged_into is not None
+    assert len(kept.positions) == min(count, V)
+    assert sorted(set(kept.merged_into.tolist())) == kept.positions.tolist()
+    assert torch.equal(kept.merged_into[kept.positions], kept.positions)
+    assert kept.saliency.sum() == pytest.approx(1)
+    for position in kept.positions.tolist():
+        members = kept.merged_into == position
+        assert kept.saliency[position] == pytest.approx(members.sum() / V)
+        torch.testing.assert_close(kept.tokens.features[position], features[members].mean(0))
+        assert kept.tokens.evidence[position].sum() == pytest.approx(1, abs=1e-5)
+        assert kept.tokens.meaning[position].norm() == pytest.approx(1, abs=1e-5)
+
+
+def test_equal_tokens_are_merged_before_different_ones() -> None:
+    kinds = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3, 0, 0, 1, 1, 2, 2, 3, 3])
+    kept = merged(torch.eye(4)[kinds], 8)
+    assert kept.merged_into is not None
+    assert torch.equal(kinds[kept.merged_into], kinds)
+
+
+def test_a_region_covers_all_that_was_merged_into_it() -> None:
+    features = torch.randn(36, 7, generator=torch.Generator().manual_seed(0))
+    kept = merged(features, 9)
+    regions = find_regions(kept, RegionsConfig(), StageRecord("regions"))
+    assert sorted(member for region in regions for member in region.members) == list(range(36))
+    whole = find_regions(kept, RegionsConfig(max_regions=1), StageRecord("regions"))
+    assert whole[0].box == (0, 0, 1, 1)
+    # One region of everything shows what the picture shows on average.
+    share = dict(whole[0].concepts)
+    evidence = torch.rand(36, 5, generator=torch.Generator().manual_seed(36)).softmax(-1).mean(0)
+    assert [share[c] for c in range(5)] == pytest.approx(evidence.tolist(), abs=1e-5)
+
+
+# The systems
+
+
+def test_a_smaller_picture_costs_less_to_see(ask: Ask, pipeline: Pipeline) -> None:
+    small, skip = ask(Variant("skip", "downsample")).trace, ask("skip").trace
+    assert small["encode"].kept == small["prune"].kept == skip["prune"].kept == 64
+    assert small["prune"].dropped == 0
+    assert small["encode"].flops < 0.1 * skip["encode"].flops
+
+    def scales(share: float) -> tuple[int, ...]:
+        return systems.build(Variant("skip", "downsample", share), pipeline).config.encode.scales
+
+    assert scales(0.11) == (256,)
+    assert scales(0.25) == (256, 384)
+    assert scales(1.0) == pipeline.config.encode.scales
+    assert scales(0.001) == (32,)
+
+
+def test_the_smallest_picture_can_be_seen(ask: Ask) -> None:
+    trace = ask(Variant("skip", "downsample", 0.001)).trace
+    assert trace["prune"].kept == 1
+    assert len(trace["regions"].result) == 1
+
+
+def test_a_drafter_of_the_full_grid_is_left_out_of_a_smaller_one(pipeline: Pipeline) -> None:
+    head = KeepHead(KeepHeadConfig(width=6, hidden=8))
+    trained = with_components(pipeline, drafter=head, keep_head=head)
+    found = systems.build(Variant("skip", "downsample"), trained).components
+    assert found.drafter is None
+    assert found.keep_head is head
+
+
+def test_merged_tokens_go_all_the_way(ask: Ask) -> None:
+    trace, skip = ask(Variant("skip", "tome")).trace, ask("skip").trace
+    assert trace["prune"].kept == skip["prune"].kept
+    assert trace["prune"].flops > skip["prune"].flops
+    assert sum(len(region.members) for region in trace["regions"].result) == 576
+    assert trace["encode"].flops == skip["encode"].flops
