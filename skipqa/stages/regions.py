@@ -90,7 +90,7 @@ def distinct(boxes: Sequence[Box], overlap: float) -> list[Box]:
     """Near duplicates merged: a box stays unless an earlier one overlaps it by so much (IoU)."""
     kept: list[Box] = []
     for box in boxes:
-        if all(_iou(box, other) < overlap for other in kept):
+        if all(iou(box, other) < overlap for other in kept):
             kept.append(box)
     return kept
 
@@ -144,7 +144,7 @@ def _box(members: Tensor, grid: int) -> Box:
     )
 
 
-def _iou(one: Box, other: Box) -> float:
+def iou(one: Box, other: Box) -> float:
     """Intersection over union; 1 where both are the same point."""
     width = min(one[2], other[2]) - max(one[0], other[0])
     height = min(one[3], other[3]) - max(one[1], other[1])
