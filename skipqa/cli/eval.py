@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from skipqa.assets import sha256_of
 from skipqa.cli.console import Settings, counting, err, out, prepare_process, print_json, working
 
 SHOWN_BAD_ROWS = 10
@@ -98,7 +98,10 @@ def vqa(
         )
         shared = {
             "seed": seed,
-            "questions": {"file": questions.name, "sha256": _sha256(questions)},
+            "questions": {
+                "file": f"{questions.absolute().parent.name}/{questions.name}",  # okvqa/val.jsonl
+                "sha256": sha256_of(questions),
+            },
             "index": {"name": base.index.folder.name, "passages": len(base.index)},
             "components": _checksums(components),
         }
@@ -188,9 +191,4 @@ def _warn(bad: list[str]) -> None:
 def _checksums(components: Path | None) -> dict[str, str]:
     if components is None:
         return {}
-    return {path.stem: _sha256(path) for path in sorted(components.glob("*.safetensors"))}
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return {path.stem: sha256_of(path) for path in sorted(components.glob("*.safetensors"))}

@@ -29,6 +29,7 @@ from skipqa.errors import UserError
 from skipqa.evaluation.scoring.okvqa import normalise
 from skipqa.evaluation.statistics import mean_interval
 from skipqa.pipeline import Answer
+from skipqa.types import Retrieved
 
 Record = dict[str, Any]
 Progress = Callable[[int, int], None]  # (done, of how many)
@@ -270,8 +271,8 @@ def read_back(path: Path) -> dict[int | str, Record]:
 
 def make_record(row: Row, answer: Answer) -> Record:
     trace = answer.trace
-    found = trace["retrieve"].result.passages if "retrieve" in trace else ()
-    retrieved = [candidate.passage.id for candidate in found]
+    found = trace["retrieve"].result if "retrieve" in trace else Retrieved((), 0, 0)
+    retrieved = [candidate.passage.id for candidate in found.passages]
     evidence = [passage.id for passage in answer.evidence]
     known = {"category": row.category, "subset": row.subset or None, "popularity": row.popularity}
     return {
@@ -283,6 +284,8 @@ def make_record(row: Row, answer: Answer) -> Record:
         "tokens": trace["prune"].kept if "prune" in trace else 0,  # V'
         "passages": trace["budget"].result.passages if "budget" in trace else 0,  # K'
         "edges": trace["fuse"].kept if "fuse" in trace else 0,
+        "hits": found.num_hits,  # over all regions
+        "unique": found.num_unique,  # of these, different passages
         "retrieved": retrieved,  # before verification, best first
         "evidence": evidence,
         **(recall(row.gold, retrieved, evidence) if row.gold and answer.route == "full" else {}),

@@ -18,7 +18,7 @@ from string import Template
 from typing import Any
 
 from skipqa.errors import UserError
-from skipqa.evaluation.harness import Photos, Record, Row
+from skipqa.evaluation.harness import Photos, Record, Row, names_in
 from skipqa.evaluation.reports.runs import Run
 from skipqa.explain.page import parts, style
 from skipqa.image import open_image
@@ -139,7 +139,7 @@ def _card(row: Row, record: Record, answer: Answer, shown: Mapping[str, str]) ->
     )
     tags = {
         "category": record.get("category"),
-        "subset": record.get("subset"),
+        "subset": ", ".join(names_in(record, "subset")) or None,
         "route": record["route"],
         "score": f"{record['score']:g}",
         "V'": record["tokens"],

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skipqa.backbones.pocket import CELL
+from skipqa.config import EncodeConfig
 from skipqa.data.files import Fields, check_object, read_json, read_jsonl
 from skipqa.errors import UserError
 from skipqa.evaluation.harness import Record, summarise
@@ -69,8 +69,10 @@ class Run:
     @cached_property
     def available(self) -> int | None:
         """V, where the config tells: the cells of the finest view."""
-        scales = self.about.get("config", {}).get("encode", {}).get("scales")
-        return None if not scales else (scales[-1] // CELL) ** 2
+        encode = self.about.get("config", {}).get("encode", {})
+        if not (scales := encode.get("scales")):
+            return None
+        return (scales[-1] // encode.get("cell", EncodeConfig().cell)) ** 2
 
     @property
     def retention(self) -> float | None:

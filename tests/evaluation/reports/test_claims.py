@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from skipqa.errors import UserError
+from skipqa.evaluation.harness import Row, make_record
 from skipqa.evaluation.reports.claims import CLAIMS, claims_table, judge
 from skipqa.evaluation.reports.runs import read_runs
 from skipqa.evaluation.reports.verdict import Evidence, Verdict
 
 if TYPE_CHECKING:
     from conftest import MakeRun
+
+    from skipqa.pipeline import Answer
 
 MANY = range(2_000)
 Judge = Callable[..., tuple[str, str]]
@@ -242,6 +245,12 @@ def test_18_longtail(made: MakeRun, verdict: Judge, rescued: int | None, expecte
 def test_19_duplicates(made: MakeRun, verdict: Judge, unique: int, expected: str) -> None:
     folder = made("a", "skip", fields=lambda question: {"hits": 10, "unique": unique})
     assert verdict(19, [folder])[0] == expected
+
+
+def test_19_the_harness_records_hits(looked_up: Answer) -> None:
+    record = make_record(Row(1, 1, "a.png", "Why?", {"yes": 1.0}), looked_up)
+    assert record["hits"] == looked_up.trace["retrieve"].result.num_hits
+    assert len(record["retrieved"]) <= record["unique"] <= record["hits"]
 
 
 def test_20_corpus(made: MakeRun, verdict: Judge) -> None:

@@ -81,7 +81,7 @@ def test_nothing_to_show() -> None:
 
 
 def test_page(made: MakeRun, pipeline: Pipeline, photo: Path) -> None:
-    fields = {"category": MARKUP, "score": 0.0, "answer": MARKUP, "subset": "small"}
+    fields = {"category": MARKUP, "score": 0.0, "answer": MARKUP, "subset": ["small", "rare"]}
     run = read_run(made("a", questions=range(3), fields=lambda question: fields))
     rows = {
         n: Row(n, n, photo.name, QUESTION if n else MARKUP, {MARKUP: 1.0, "tea": 0.667})
@@ -97,7 +97,7 @@ def test_page(made: MakeRun, pipeline: Pipeline, photo: Path) -> None:
     assert "2 of 3 wrong answers to 3 questions of okvqa/val.jsonl" in shown.text
     assert "now says" in shown.text
     assert "espresso" in shown.text, "a passage"
-    for word in ("tea", "0.667", "subset small", "route full", "encode", "decode"):
+    for word in ("tea", "0.667", "subset small, rare", "route full", "encode", "decode"):
         assert word in shown.text
     assert shown.text.count(MARKUP) >= 5
 
