@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,13 +18,19 @@ from skipqa.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class EncodeConfig:
-    # The image is seen whole and at two finer scales; 768 / 32 = 24 cells a side.
+    # The image is seen whole and at two finer scales; 768 / 32 = 24 cells a side, a token each.
     scales: tuple[int, ...] = (256, 512, 768)
+    cell: int = 32  # pixels a side, the vision tower's stride
     # A cell's evidence is this much its own and otherwise that of the native-sized view
     # around it; benchmarks/saliency_boxes.py chose it.
     locality: float = 0.5
     max_question_words: int = 200
     max_question_characters: int = 2_000
+
+    @property
+    def num_tokens(self) -> int:
+        """V"""
+        return (self.scales[-1] // self.cell) ** 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +46,10 @@ class BudgetConfig:
     passages: int = 6  # K'
     rho_r: float = 1.0  # verification keeps at most this share of what was retrieved
     max_passages: int = 16  # the most that a learned controller may ask for
+
+    def most_tokens(self, num_tokens: int) -> int:
+        """V' of V."""
+        return min(self.tokens or math.ceil(self.rho_v * num_tokens), num_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +126,14 @@ PRESETS = {
     # beta = 0.10, tau_SKV = 0.82.
     "submission-7b": Config(
         preset="submission-7b",
-        encode=EncodeConfig(scales=(336,)),
+        encode=EncodeConfig(scales=(336,), cell=14),
         decode=DecodeConfig(prompt="instructions", max_passages=6, max_new_tokens=256),
     ),
     # Its appendix, table D.1; what the controller may choose is in `nn/budget.py`.
     "ablation-13b": Config(
         preset="ablation-13b",
         variant="B",
-        encode=EncodeConfig(scales=(336,)),
+        encode=EncodeConfig(scales=(336,), cell=14),
         budget=BudgetConfig(tokens=0, rho_v=0.40, passages=16, rho_r=0.60),
         regions=RegionsConfig(proposals="boxes"),
         retrieve=RetrieveConfig(per_region=3),  # k_r

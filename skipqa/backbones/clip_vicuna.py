@@ -98,9 +98,8 @@ class ClipVicuna(ABC):
 
     @property
     def widths(self) -> Widths:
-        vision = self.clip_config.vision
-        tokens = (self.config.scales[-1] // vision.patch) ** 2
-        return Widths(tokens, vision.width, minilm.WIDTH, self.decoder_config.width)
+        vision, decoder = self.clip_config.vision.width, self.decoder_config.width
+        return Widths(self.config.num_tokens, vision, minilm.WIDTH, decoder)
 
     @cached_property
     def projector(self) -> Projector | None:

@@ -28,7 +28,6 @@ from skipqa.backbones.segmenter import Segmenter
 from skipqa.config import EncodeConfig
 from skipqa.types import VisualTokens, Widths
 
-CELL = 32  # pixels a side at the network's last stride
 NATIVE_CELLS = 8  # the view that the network was trained on, 256 / 32
 
 
@@ -45,9 +44,8 @@ class Pocket:
 
     @property
     def widths(self) -> Widths:
-        tokens = (self.config.scales[-1] // CELL) ** 2
         vision, decoder = efficientnet_lite.LITE2.features, llama.SMOLLM2_135M.width
-        return Widths(tokens, vision, minilm.WIDTH, decoder)
+        return Widths(self.config.num_tokens, vision, minilm.WIDTH, decoder)
 
     @cached_property
     def vision(self) -> efficientnet_lite.EfficientNetLite:
@@ -81,7 +79,7 @@ class Pocket:
         `scales`, ascending, stand in for the config's.
         """
         scales = scales or self.config.scales
-        grid = scales[-1] // CELL
+        grid = scales[-1] // self.config.cell
         total, overview, flops = torch.zeros(()), torch.empty(0), 0
         for scale in scales:
             map_1Fhw = self.vision(_pixels(image, scale))

@@ -6,8 +6,6 @@ altogether (K' = 0, SKIP-NR). Without one every question gets the same (V', K').
 
 from __future__ import annotations
 
-import math
-
 from skipqa.config import BudgetConfig
 from skipqa.nn import budget as controller
 from skipqa.nn.budget import BudgetController
@@ -23,8 +21,7 @@ def budget(
     learned: BudgetController | None = None,
 ) -> Budget:
     if learned is None:
-        wanted = config.tokens or math.ceil(config.rho_v * len(tokens))
-        allowed = Budget(min(wanted, len(tokens)), config.passages, rho_r=config.rho_r)
+        allowed = Budget(config.most_tokens(len(tokens)), config.passages, rho_r=config.rho_r)
         why = "the same for every question"
     else:
         visual = tokens.meaning.mean(0)

@@ -17,7 +17,7 @@ from PIL import Image
 from skipqa.errors import UserError
 from skipqa.evaluation.systems.ablations import ABLATIONS
 from skipqa.evaluation.systems.baselines import BASELINES
-from skipqa.evaluation.systems.changes import num_tokens, with_budget
+from skipqa.evaluation.systems.changes import with_budget
 from skipqa.evaluation.systems.pruners import PRUNERS
 from skipqa.pipeline import Pipeline
 
@@ -66,10 +66,11 @@ def build(variant: Variant | str, base: Pipeline, seed: int = 0) -> Pipeline:
         variant = Variant(variant)
     system = SYSTEMS[variant.system](base, seed)
     if variant.retention is not None:
-        share = variant.retention * num_tokens(base.config)
+        share = variant.retention * base.config.encode.num_tokens
         system = with_budget(system, tokens=math.ceil(share - ROUNDING))
     elif variant.pruner is not None:
-        system = with_budget(system, tokens=base.config.budget.tokens)
+        whole = base.config.encode.num_tokens
+        system = with_budget(system, tokens=base.config.budget.most_tokens(whole))
     return system if variant.pruner is None else PRUNERS[variant.pruner](system, seed)
 
 

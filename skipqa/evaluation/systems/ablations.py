@@ -11,7 +11,6 @@ import copy
 import dataclasses
 
 from skipqa.evaluation.systems.changes import (
-    num_tokens,
     with_budget,
     with_components,
     with_config,
@@ -30,7 +29,7 @@ def skip(base: Pipeline, seed: int) -> Pipeline:
 
 def without_pruning(base: Pipeline, seed: int) -> Pipeline:
     """V' = V."""
-    return with_budget(base, tokens=num_tokens(base.config))
+    return with_budget(base, tokens=base.config.encode.num_tokens)
 
 
 def global_retrieval(base: Pipeline, seed: int) -> Pipeline:
@@ -41,7 +40,7 @@ def global_retrieval(base: Pipeline, seed: int) -> Pipeline:
 
 def dense_fusion(base: Pipeline, seed: int) -> Pipeline:
     """beta = 1: every token attends to every passage."""
-    system = with_config(base, fuse={"beta": 1.0})
+    system = with_config(base, fuse={"edges": "share", "beta": 1.0})
     if base.components.fusion is None:
         return system
     layer = copy.copy(base.components.fusion)  # the same weights under another rule
@@ -61,7 +60,7 @@ def without_draft(base: Pipeline, seed: int) -> Pipeline:
 
 def without_verification(base: Pipeline, seed: int) -> Pipeline:
     """Every passage that was retrieved is accepted; its score still orders it."""
-    return with_config(base, verify={"threshold": 0.0})
+    return with_config(base, budget={"rho_r": 1.0}, verify={"threshold": 0.0})
 
 
 def qvs_only(base: Pipeline, seed: int) -> Pipeline:
@@ -93,7 +92,8 @@ def rcsr_only(base: Pipeline, seed: int) -> Pipeline:
 
 def bsca_only(base: Pipeline, seed: int) -> Pipeline:
     """The dense system that fuses, and so reads, along edges alone."""
-    system = with_config(dense(base, seed), fuse={"beta": base.config.fuse.beta})
+    fuse = base.config.fuse
+    system = with_config(dense(base, seed), fuse={"edges": fuse.edges, "beta": fuse.beta})
     return with_components(system, fusion=base.components.fusion)
 
 

@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from skipqa.backbones.pocket import CELL
 from skipqa.components import Components
-from skipqa.config import Config, override
+from skipqa.config import override
 from skipqa.nn.budget import BudgetController
 from skipqa.pipeline import Pipeline
 from skipqa.types import Budget
@@ -37,8 +36,9 @@ class FixedShare(BudgetController):
     ) -> Budget:
         decided = self.controller.decide(visual, question, num_tokens, num_passages)
         tokens = decided.tokens if self.tokens is None else min(self.tokens, num_tokens)
-        passages = decided.passages if self.passages is None else self.passages
-        return dataclasses.replace(decided, tokens=tokens, passages=passages)
+        if self.passages is None:
+            return dataclasses.replace(decided, tokens=tokens)
+        return dataclasses.replace(decided, tokens=tokens, passages=self.passages, rho_r=1.0)
 
 
 def with_config(base: Pipeline, **changes: dict[str, Any]) -> Pipeline:
@@ -57,13 +57,10 @@ def with_stages(base: Pipeline, **functions: Callable[..., Any]) -> Pipeline:
 
 
 def with_budget(base: Pipeline, tokens: int | None = None, passages: int | None = None) -> Pipeline:
-    fixed = {"tokens": tokens, "passages": passages}
-    system = with_config(base, budget={key: n for key, n in fixed.items() if n is not None})
+    """A fixed K' is all of it: verification's own share is not on top."""
+    fixed: dict[str, Any] = {} if tokens is None else {"tokens": tokens}
+    fixed |= {} if passages is None else {"passages": passages, "rho_r": 1.0}
+    system = with_config(base, budget=fixed)
     if (controller := base.components.budget) is None:
         return system
     return with_components(system, budget=FixedShare(controller, tokens, passages))
-
-
-def num_tokens(config: Config) -> int:
-    """V: the cells of the finest view."""
-    return (config.encode.scales[-1] // CELL) ** 2

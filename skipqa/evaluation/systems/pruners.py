@@ -18,7 +18,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from skipqa.backbones.concepts import Concepts
-from skipqa.backbones.pocket import CELL
 from skipqa.config import PruneConfig
 from skipqa.evaluation.systems.changes import (
     with_budget,
@@ -75,9 +74,10 @@ def downsample(base: Pipeline, seed: int) -> Pipeline:
 
     A drafter learned the places of the full grid and cannot read a smaller one: it is left out.
     """
-    side = math.isqrt(base.config.budget.tokens)
-    scales = [scale for scale in base.config.encode.scales if scale < CELL * side]
-    system = with_config(base, encode={"scales": [*scales, CELL * side]})
+    encode = base.config.encode
+    side = math.isqrt(base.config.budget.most_tokens(encode.num_tokens))
+    scales = [scale for scale in encode.scales if scale < encode.cell * side]
+    system = with_config(base, encode={"scales": [*scales, encode.cell * side]})
     return with_budget(with_components(system, drafter=None), tokens=side * side)
 
 
