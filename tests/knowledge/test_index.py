@@ -108,6 +108,19 @@ def test_enough_effort_is_exact(
     assert fast.search(queries, k) == Index.open(f"exact:{folder}").search(queries, k)
 
 
+@settings(max_examples=15)
+@given(seed=st.integers(0, 2**32 - 1), count=st.integers(1, 400))
+def test_asking_for_everything_is_exact(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, count: int
+) -> None:
+    """k = N equals the oracle at the default effort."""
+    folder = tmp_path_factory.mktemp("everything")
+    build_vectors(folder, random_vectors(count, 12, seed, vocabulary=60))
+    queries = random_vectors(5, 6, seed + 1, vocabulary=60)
+    found = Index.open(folder).search(queries, count)
+    assert found == Index.open(f"exact:{folder}").search(queries, count)
+
+
 def test_the_oracle_is_the_inner_product(tmp_path: Path) -> None:
     vectors = random_vectors(200, 30, 1)
     index = build_vectors(tmp_path / "i", vectors)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,6 +13,9 @@ from hypothesis import strategies as st
 from synthetic import question
 
 from skipqa.config import RetrieveConfig
+from skipqa.knowledge import Index
+from skipqa.knowledge.index.build import build
+from skipqa.knowledge.sources.tables import JsonLines
 from skipqa.pipeline import Pipeline
 from skipqa.stages.retrieve import best_hits, region_query, retrieve, weighted_sum
 from skipqa.trace import StageRecord
@@ -124,3 +131,42 @@ def test_no_budget_no_search(pipeline: Pipeline, cup: Region) -> None:
     )
     assert found == Retrieved((), 0, 0)
     assert (record.kept, record.dropped) == (0, 0)
+
+
+def test_all_passages_wanted_are_those_of_the_oracle(
+    pipeline: Pipeline, cup: Region, tmp_path: Path
+) -> None:
+    """k' = N and K' = N: every passage that shares a term, by its best inner product."""
+    titles = ["espresso", "cup", "coffee", "beagle", "pressure", "steam", "hound", "water"]
+    rows = [
+        {"id": str(i), "title": f"{one} {i}", "text": f"{one} with {other} and {titles[i % 3]}"}
+        for i, (one, other) in enumerate(itertools.product(titles, titles))
+    ]
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    build(tmp_path / "index", [JsonLines(corpus)], pipeline.index.encoder)
+    index = Index.open(tmp_path / "index")
+    concepts, asked = pipeline.backbone.concepts, question("…", "pressure")
+    dog = Region((0.5, 0.5, 1, 1), (2,), ((concepts_named(pipeline, "beagle"), 0.8),), 0.5)
+    found = retrieve(
+        [cup, dog],
+        asked,
+        Budget(1, len(index)),
+        concepts,
+        index,
+        RetrieveConfig(per_region=len(index)),
+        StageRecord("retrieve"),
+    )
+    encode = index.encoder.encode_query
+    queries = [region_query(r, asked, concepts, encode, RetrieveConfig()) for r in (cup, dog)]
+    oracle = Index.open(f"exact:{index.folder}").search(queries, len(index))
+    best: dict[int, float] = {}
+    for hit in itertools.chain(*oracle):
+        best[hit.row] = max(hit.score, best.get(hit.row, 0.0))
+    expected = sorted(best.items(), key=lambda item: (-item[1], item[0]))
+    assert [(p.row, p.score) for p in found.passages] == expected
+    assert len(expected) > len(rows) / 2
+
+
+def concepts_named(pipeline: Pipeline, name: str) -> int:
+    return [concept.name for concept in pipeline.backbone.concepts.entries].index(name)

@@ -1,0 +1,142 @@
+"""Whatever the budgets, whoever decides: the trace accounts for each token, passage and edge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skipqa.components import Components
+from skipqa.config import override
+from skipqa.nn.budget import DifficultyBudgetConfig, DiscreteBudgetConfig, build_budget
+from skipqa.nn.fusion import BipartiteFusion, FusionConfig
+from skipqa.nn.region_query import RegionQueryConfig, build_region_query
+from skipqa.nn.saliency import SaliencyConfig, build_saliency
+from skipqa.nn.verifier import Verifier, VerifierConfig
+from skipqa.pipeline import Answer, Pipeline, Stages
+from skipqa.trace import StageRecord, Trace
+
+WIDTH, HEADS = 384, 12
+QUESTION = "How is this drink brewed?"
+
+
+def skip_decoding(*arguments: Any) -> str:
+    """What is left out happens before the decoder, which takes most of the time."""
+    record: StageRecord = arguments[-1]
+    record.kept = record.dropped = 0
+    record.why = "not asked"
+    return ""
+
+
+class SeenOnce:
+    """The pipeline's backbone with the photo already encoded."""
+
+    def __init__(self, pipeline: Pipeline, photo: Path) -> None:
+        from skipqa.image import open_image
+
+        self.backbone = pipeline.backbone
+        scales = pipeline.config.encode.scales
+        self.seen = self.backbone.encode_image(open_image(photo), scales)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.backbone, name)
+
+    def encode_image(self, *arguments: object) -> Any:
+        return self.seen
+
+
+@pytest.fixture(scope="module")
+def backbone(pipeline: Pipeline, photo: Path) -> Any:
+    return SeenOnce(pipeline, photo)
+
+
+def counts(trace: Trace, stage: str) -> tuple[int, int]:
+    record = trace[stage]
+    assert record.kept is not None, stage
+    assert record.dropped is not None, stage
+    assert record.why, stage
+    return record.kept, record.dropped
+
+
+def check(answer: Answer) -> None:
+    trace = answer.trace
+    allowed, pruned, regions, retrieved, verified, fused = (
+        trace[name].result for name in ("budget", "prune", "regions", "retrieve", "verify", "fuse")
+    )
+    num_tokens = trace["encode"].kept
+    # Every token was kept or dropped, and the kept ones are each in one region.
+    kept_positions = pruned.positions.tolist()
+    assert counts(trace, "prune") == (len(kept_positions), num_tokens - len(kept_positions))
+    assert len(kept_positions) == len(set(kept_positions)) == allowed.tokens
+    members = sorted(member for region in regions for member in region.members)
+    assert members == kept_positions
+    # Every hit was kept or dropped; every passage kept was then accepted or rejected.
+    assert counts(trace, "retrieve")[0] == len(retrieved.passages) <= allowed.passages
+    assert sum(counts(trace, "retrieve")) == retrieved.num_hits
+    judged = [*verified.passages, *(passage for passage, _ in verified.rejected)]
+    assert sorted(p.row for p in judged) == sorted(p.row for p in retrieved.passages)
+    assert counts(trace, "verify") == (len(verified.passages), len(verified.rejected))
+    assert len(verified.passages) <= allowed.most_passages(len(retrieved.passages))
+    # Every pair of a kept token and a kept passage was an edge or not.
+    assert fused.edges.shape == (len(kept_positions), len(verified.passages))
+    num_edges = int(fused.edges.sum())
+    assert counts(trace, "fuse") == (num_edges, fused.edges.numel() - num_edges)
+    assert [e.id for e in answer.evidence] == [p.passage.id for p in verified.passages]
+
+
+@given(
+    tokens=st.integers(1, 600),
+    passages=st.integers(0, 20),
+    threshold=st.floats(0, 1),
+    min_passages=st.integers(0, 4),
+    beta=st.floats(0, 1),
+)
+@settings(max_examples=12)
+def test_without_components(
+    backbone: Any,
+    pipeline: Pipeline,
+    photo: Path,
+    tokens: int,
+    passages: int,
+    threshold: float,
+    min_passages: int,
+    beta: float,
+) -> None:
+    changes = {
+        "budget": {"tokens": tokens, "passages": passages},
+        "verify": {"threshold": threshold, "min_passages": min_passages},
+        "fuse": {"beta": beta},
+    }
+    config = override(pipeline.config, changes)
+    system = Pipeline(backbone, pipeline.index, config, stages=Stages(decode=skip_decoding))
+    check(system.answer(photo, QUESTION, fast_path=False))
+
+
+@given(variant=st.sampled_from("AB"), seed=st.integers(0, 1000))
+@settings(max_examples=10)
+def test_with_components(
+    backbone: Any, pipeline: Pipeline, photo: Path, variant: Literal["A", "B"], seed: int
+) -> None:
+    torch.manual_seed(seed)
+    kind = DiscreteBudgetConfig if variant == "A" else DifficultyBudgetConfig
+    made = Components(
+        budget=build_budget(kind(WIDTH, WIDTH)),
+        saliency=build_saliency(SaliencyConfig(WIDTH, variant)),
+        region_query=build_region_query(RegionQueryConfig(WIDTH, WIDTH)),
+        verifier=Verifier(VerifierConfig(WIDTH, WIDTH)),
+        fusion=BipartiteFusion(FusionConfig(WIDTH, WIDTH, HEADS, variant)),
+    )
+    for module in (made.budget, made.verifier):
+        assert module is not None
+        for parameter in module.parameters():
+            torch.nn.init.normal_(parameter, std=0.3)
+    system = Pipeline(backbone, pipeline.index, pipeline.config, made, Stages(decode=skip_decoding))
+    answer = system.answer(photo, QUESTION, fast_path=False)
+    check(answer)
+    again = system.answer(photo, QUESTION, fast_path=False)
+    assert again.evidence == answer.evidence
+    assert torch.equal(again.trace["fuse"].result.tokens, answer.trace["fuse"].result.tokens)
