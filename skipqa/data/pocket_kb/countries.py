@@ -137,7 +137,7 @@ def _stated(fields: Mapping[str, Document]) -> Iterator[tuple[str, list[str]]]:
         text = _text(fields, "government:capital")
         if "capital)" not in text and "no official capital" not in text:  # one seat only
             names = [IN_LANGUAGE.sub("", name) for name in match.groups() if name]
-            names = [name for name in names if name[0].isupper()]
+            names = [name for name in names if name[0].isupper() and len(name.split()) <= 3]
             yield "capital", [*names, *(["Washington DC"] if names == ["Washington"] else [])]
     if match := CURRENCY.search(_text(fields, "economy:exchange-rates")):
         words = match[1].strip()

@@ -1,0 +1,166 @@
+"""Pocket-KB over a tiny drawn world: same bytes, splits apart, gold that holds the answer."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from skipqa.data.pocket_kb.build import Knowledge, build
+from skipqa.data.pocket_kb.text import says
+from skipqa.errors import UserError
+from skipqa.evaluation.harness import Photos, read_rows
+from skipqa.evaluation.scoring.okvqa import normalise
+from skipqa.knowledge.sources.tables import JsonLines
+
+SEED = 7
+
+
+@pytest.fixture
+def built(data: Path, knowledge: Knowledge, tmp_path: Path) -> Path:
+    build(data, tmp_path / "built", SEED, knowledge)
+    return tmp_path / "built"
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / f"{split}.jsonl" for split in ("train", "val"))
+    return [json.loads(line) for path in lines for line in path.read_text().splitlines()]
+
+
+def test_the_same_seed_gives_the_same_bytes(
+    data: Path, knowledge: Knowledge, built: Path, tmp_path: Path
+) -> None:
+    manifest = build(data, tmp_path / "again", SEED, knowledge)
+    for path in built.iterdir():
+        assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes(), path.name
+    other = build(data, tmp_path / "other", SEED + 1, knowledge)
+    assert manifest["checksum"] != other["checksum"]
+
+
+def test_no_photo_is_in_both_splits(built: Path) -> None:
+    used: dict[str, set[str]] = {"train": set(), "val": set()}
+    for row in rows(built):
+        sources = {row["photo"], row["background"]} - {None}
+        used[row["split"]] |= {name for name in sources if not name.startswith("flags/")}
+    assert used["train"]
+    assert used["val"]
+    assert not used["train"] & used["val"]
+    held_out = json.loads((built / "held_out.json").read_text())
+    assert {f"{kind}/{name}" for kind in held_out for name in held_out[kind]} == used["val"]
+
+
+def test_gold_passages_hold_the_answer(built: Path, knowledge: Knowledge) -> None:
+    documents = [*knowledge.wordnet, *knowledge.factbook]
+    documents += JsonLines(built / "passages.jsonl").read()  # type: ignore[arg-type]
+    texts = {document.id: document.lead + document.text for document in documents}
+    asked = [row for row in rows(built) if row["gold"]]
+    assert asked
+    for row in asked:
+        *before, last = row["hops"]
+        assert all(says(texts[id], row["answers"]) for id in last), row
+        assert all(says(texts[id], [row["bridge"]]) for hop in before for id in hop), row
+        assert row["gold"] == list(dict.fromkeys(id for hop in row["hops"] for id in hop))
+
+
+def test_gold_has_every_passage_that_states_it(built: Path) -> None:
+    own_and_gloss = ["passages:dog:vizsla:origin", "wordnet:n02100583"]
+    vizsla = [row for row in rows(built) if row["entity"] == "dog:vizsla"]
+    origins = [row["hops"][0] for row in vizsla if row["bridge"] or row["relation"] == "origin"]
+    assert origins
+    assert all(hop == own_and_gloss for hop in origins)
+    factbook_and_gloss = ["factbook:hu:government:capital", "wordnet:n08850450"]
+    capitals = [row["hops"][-1] for row in rows(built) if "budapest" in row["answers"]]
+    assert capitals
+    assert all(hop == factbook_and_gloss for hop in capitals)
+
+
+def test_answers_are_in_the_form_that_is_scored(built: Path) -> None:
+    for row in rows(built):
+        assert row["answers"]
+        assert all(normalise(answer) == answer for answer in row["answers"]), row
+
+
+def test_subsets(built: Path) -> None:
+    found = rows(built)
+    assert {name for row in found for name in row["subset"]} == {
+        *("small", "multihop", "longtail", "perceptual")
+    }
+    for row in found:
+        subset = row["subset"]
+        assert ("perceptual" in subset) == (not row["gold"])
+        assert ("multihop" in subset) == (len(row["hops"]) > 1)
+        if "small" in subset:
+            assert row["box"][2] * row["box"][3] < 0.1
+
+
+def test_nothing_is_pasted_beside_its_like(built: Path) -> None:
+    """In the drawn world three photos of four show a dog."""
+    for row in rows(built):
+        if row["category"] == "dog" and row["background"]:
+            assert int(Path(row["background"]).stem) % 4 == 0
+
+
+def test_flags_that_look_alike_are_left_out(built: Path) -> None:
+    countries = {row["entity"] for row in rows(built) if row["category"] == "country"}
+    assert countries == {"country:hu", "country:de"}
+
+
+def test_the_harness_reads_it(built: Path) -> None:
+    for split in ("train", "val"):
+        found, bad = read_rows(built / f"{split}.jsonl", Photos(built / "photos.zip"))
+        assert found
+        assert bad == []
+
+
+def test_pictures_are_stored_and_open(built: Path) -> None:
+    with zipfile.ZipFile(built / "photos.zip") as archive:
+        assert len(archive.namelist()) == len(set(archive.namelist()))
+        for info in archive.infolist():
+            assert info.compress_type == zipfile.ZIP_STORED
+            assert Image.open(BytesIO(archive.read(info))).format == "WEBP"
+
+
+def test_a_class_without_facts_is_not_asked_about(built: Path) -> None:
+    assert all(row["entity"] != "class:n04372370" for row in rows(built))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says_so"),
+    [
+        (lambda d: (d / "entities/photos.jsonl").unlink(), "photos.jsonl does not exist"),
+        (lambda d: (d / "entities/photos.jsonl").write_text("{"), "not JSON"),
+        (lambda d: (d / "entities/photos.jsonl").write_text('{"image": "a"}'), "'domain' is miss"),
+        (lambda d: (d / "entities/photos.zip").write_text("no zip"), "is no zip of photos"),
+        (lambda d: (d / "coco/photos.zip").unlink(), "photos.zip does not exist"),
+        (lambda d: (d / "coco/labels.jsonl").write_text('{"image": 3}'), "must be a string"),
+        (lambda d: (d / "entities/dog-breed-facts.jsonl").unlink(), "does not exist"),
+    ],
+)
+def test_bad_data_is_one_line(
+    data: Path, knowledge: Knowledge, tmp_path: Path, spoil: Any, says_so: str
+) -> None:
+    spoil(data)
+    with pytest.raises(UserError, match=says_so) as error:
+        build(data, tmp_path / "out", SEED, knowledge)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_existing_folder_is_refused(data: Path, knowledge: Knowledge, built: Path) -> None:
+    with pytest.raises(UserError, match="exists: delete it or choose another"):
+        build(data, built, SEED, knowledge)
+
+
+def test_a_stopped_build_leaves_nothing(data: Path, knowledge: Knowledge, tmp_path: Path) -> None:
+    def stop(what: str, done: int, total: int | None) -> None:
+        if done == 20:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build(data, tmp_path / "out", SEED, knowledge, stop)
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("out")] == []
