@@ -1,14 +1,21 @@
-"""The network shapes and the usual load of each preset, for counting alone: no weights, no I/O."""
+"""The network shapes and the usual load of each preset, for counting alone: no weights, no I/O.
+
+The larger two are the paper's designs, with components as wide as the decoder and passages read by
+SPLADE's BERT. The pipeline runs their networks with components as wide as its text encoder, which
+cost less.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from skipqa.backbones.bert import MINILM_L6, BertConfig
+from skipqa.backbones.efficientnet_lite import LITE2
 from skipqa.backbones.llama import SMOLLM2_135M, VICUNA_7B, VICUNA_13B
 from skipqa.backbones.vit import CLIP_L_224, EVA_CLIP_G_336
-from skipqa.config import PRESETS
+from skipqa.config import PRESETS, Config
 from skipqa.costs.systems import Architecture, Load
 from skipqa.costs.vision import efficientnet, transformer
 from skipqa.errors import UserError
@@ -19,6 +26,7 @@ from skipqa.nn.projector import ProjectorConfig
 from skipqa.nn.region_query import RegionQueryConfig
 from skipqa.nn.saliency import SaliencyConfig
 from skipqa.nn.verifier import VerifierConfig
+from skipqa.types import Budget
 
 SPLADE = BertConfig(width=768, layers=12, heads=12, ffn=3_072)
 # As many as the usual answer vocabulary of VQA; only their number costs anything.
@@ -33,7 +41,7 @@ def architecture(name: str) -> Architecture:
 
 def _submission_7b() -> Architecture:
     """The main text: EVA-CLIP-G/14 at 336 px, Vicuna-7B, a 700M drafter, SPLADE++."""
-    width, vision = VICUNA_7B.width, EVA_CLIP_G_336
+    config, width, vision = PRESETS["submission-7b"], VICUNA_7B.width, EVA_CLIP_G_336
     return Architecture(
         vision=partial(transformer, vision),
         text=SPLADE,
@@ -41,21 +49,15 @@ def _submission_7b() -> Architecture:
         projector=ProjectorConfig(vision.width, width),
         drafter=_drafter_700m(vision.tokens, width),
         budget=DiscreteBudgetConfig(width, width),
-        saliency=SaliencyConfig(width),
-        region_query=RegionQueryConfig(width, width),
-        verifier=VerifierConfig(SPLADE.width, width),
-        fusion=FusionConfig(width, SPLADE.width, VICUNA_7B.heads),
-        k_means=True,
-        load=Load(
-            V=576, V_kept=64, T=20, K=16, K_kept=6, K_read=6, L_c=100, R=8, L_a=8, draft_rate=0.375
-        ),
+        load=_load(config, vision.tokens, T=20),
+        **_components(config, width, SPLADE.width, VICUNA_7B.heads),
     )
 
 
 def _ablation_13b() -> Architecture:
-    """The appendix: CLIP ViT-L/14 at 224 px (its table's L = 256), LLaVA-1.6-13B's decoder, which
-    reads fused tokens only (algorithm 1)."""
-    width, vision = VICUNA_13B.width, CLIP_L_224
+    """The appendix: CLIP ViT-L/14 at 224 px (its table's L = 256; LLaVA's published tower has 336),
+    LLaVA-1.6-13B's decoder, which reads fused tokens only (algorithm 1)."""
+    config, width, vision = PRESETS["ablation-13b"], VICUNA_13B.width, CLIP_L_224
     return Architecture(
         vision=partial(transformer, vision),
         text=SPLADE,
@@ -63,23 +65,8 @@ def _ablation_13b() -> Architecture:
         projector=ProjectorConfig(vision.width, width),
         drafter=_drafter_700m(vision.tokens, width),
         budget=DifficultyBudgetConfig(width, width),
-        saliency=SaliencyConfig(width, "B"),
-        region_query=RegionQueryConfig(width, width, "B"),
-        verifier=VerifierConfig(SPLADE.width, width),
-        fusion=FusionConfig(width, SPLADE.width, VICUNA_13B.heads, "B"),
-        k_means=False,
-        load=Load(
-            V=256,
-            V_kept=103,
-            T=32,
-            K=16,
-            K_kept=10,
-            K_read=0,
-            L_c=100,
-            R=8,
-            L_a=8,
-            draft_rate=0.375,
-        ),
+        load=_load(config, vision.tokens, T=32),
+        **_components(config, width, SPLADE.width, VICUNA_13B.heads),
     )
 
 
@@ -87,32 +74,49 @@ def _pocket() -> Architecture:
     """The embedded default with the learned components at the text encoder's width; the decoder
     reads the kept passages as text and no visual tokens."""
     config, width = PRESETS["pocket"], MINILM_L6.width
-    tokens, passages = config.budget.tokens, config.budget.passages
+    V = config.encode.num_tokens
     return Architecture(
         vision=partial(efficientnet, config.encode.scales),
         text=MINILM_L6,
         decoder=SMOLLM2_135M,
         projector=None,
-        drafter=DrafterConfig(576, 1_280, width, ANSWERS),
+        drafter=DrafterConfig(V, LITE2.features, width, ANSWERS),
         budget=DiscreteBudgetConfig(width, width),
-        saliency=SaliencyConfig(width),
-        region_query=RegionQueryConfig(width, width),
-        verifier=VerifierConfig(width, width),
-        fusion=FusionConfig(width, width, MINILM_L6.heads),
-        k_means=True,
         visual_prompt=False,
-        load=Load(
-            V=576,
-            V_kept=tokens,
-            T=20,
-            K=16,
-            K_kept=passages,
-            K_read=config.decode.max_passages,
-            L_c=100,
-            R=8,
-            L_a=8,
-            draft_rate=0.375,
+        load=_load(config, V, T=20),
+        **_components(config, width, width, MINILM_L6.heads),
+    )
+
+
+def _components(config: Config, width: int, text_width: int, heads: int) -> dict[str, Any]:
+    """The heads of the preset's variant at one width."""
+    fuse, variant = config.fuse, config.variant
+    return {
+        "saliency": SaliencyConfig(width, variant),
+        "region_query": RegionQueryConfig(width, width, variant),
+        "verifier": VerifierConfig(text_width, width),
+        "fusion": FusionConfig(
+            width, text_width, heads, variant, beta=fuse.beta, degree=fuse.degree
         ),
+        "k_means": config.regions.proposals == "clusters",
+    }
+
+
+def _load(config: Config, V: int, T: int) -> Load:
+    """What the preset's own settings make of a question of T tokens."""
+    budget, decode = config.budget, config.decode
+    K = budget.max_passages
+    return Load(
+        V=V,
+        V_kept=budget.most_tokens(V),
+        T=T,
+        K=K,
+        K_kept=Budget(V, budget.passages, rho_r=budget.rho_r).most_passages(K),
+        K_read=decode.max_passages if decode.passages_beside_fused else 0,
+        L_c=100,
+        R=config.regions.max_regions,
+        L_a=8,
+        draft_rate=0.375,
     )
 
 
