@@ -315,6 +315,34 @@ def _index_kill(results: Results) -> str:
     return f"{said}{found['failures']} failures.\n" + source(results)
 
 
+def _pocket_kb(results: Results) -> str:
+    found = results["results"]
+    counts = found["counts"]
+
+    def rows(what: str) -> list[list[str]]:
+        splits = counts[what].items()
+        return [[n, f"{s.get('train', 0):,}", f"{s.get('val', 0):,}"] for n, s in splits]
+
+    def recall(category: str) -> str:
+        share = found["named_recall"].get(category)
+        return "" if share is None else f"{100 * share:.0f} %"
+
+    by_category = [[*row, recall(row[0])] for row in rows("category")]
+    total = counts["rows"]
+    by_category.append(["all", f"{total['train']:,}", f"{total['val']:,}", recall("all")])
+    note = (
+        f"\n{counts['pictures']:,} pictures in {found['photos_mb']} MB; "
+        f"{counts['passages_of_its_own']:,} passages of its own among "
+        f"{counts['passages_in_all']:,}; built in {found['build_seconds']:.0f} s, its index in "
+        f"{found['index_seconds']:.0f} s. Seed {found['seed']}, sha256 "
+        f"`{found['checksum'][:16]}…`. The last column: a gold passage of the first step is among "
+        "the first four of a search by words when the entity's name is put before the question.\n"
+    )
+    header = ["category", "train", "val", "found when named"]
+    subsets = table(["subset", "train", "val"], rows("subset"))
+    return f"{table(header, by_category)}\n\n{subsets}\n{note}{source(results)}"
+
+
 BLOCKS: dict[str, Callable[[Results], str]] = {
     "ask": _ask,
     "class-gloss": _class_gloss,
@@ -329,4 +357,5 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "index-peers": _index_peers,
     "index-growth": _index_growth,
     "index-kill": _index_kill,
+    "pocket-kb": _pocket_kb,
 }

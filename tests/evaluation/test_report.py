@@ -152,6 +152,25 @@ MADE: dict[str, tuple[dict[str, Any], str]] = {
         },
         "| 1,500 | 0.990 | 2.0 | 2.0 | 800 | 0.5 | 0.7 |",
     ),
+    "pocket-kb": (
+        {
+            "seed": 1,
+            "counts": {
+                "rows": {"train": 8_000, "val": 2_000},
+                "pictures": 10_000,
+                "passages_of_its_own": 1_300,
+                "passages_in_all": 158_000,
+                "category": {"dog": {"train": 8_000, "val": 2_000}},
+                "subset": {"small": {"train": 80}},
+            },
+            "photos_mb": 60.1,
+            "build_seconds": 50.2,
+            "index_seconds": 30.0,
+            "checksum": "0123456789abcdef0123",
+            "named_recall": {"dog": 0.876, "all": 0.9},
+        },
+        "| dog | 8,000 | 2,000 | 88 % |",
+    ),
     "index-kill": (
         {"kills": 3, "failures": 1, "operations": {"build": {"kills": 2}, "add": {"kills": 1}}},
         "3 times `kill -9` at random moments (2 in build, 1 in add): 1 failures.",

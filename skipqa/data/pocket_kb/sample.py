@@ -64,6 +64,7 @@ class Draft:
     number: int
     category: str
     entity: str
+    name: str  # of the entity, as people write it
     question: str
     answers: tuple[str, ...]
     fact: Fact | None  # None: the picture alone has the answer
@@ -125,6 +126,7 @@ class Draft:
             "subset": self.subset(),
             "split": self.split,
             "entity": self.entity,
+            "name": self.name,
             "popularity": self.popularity,
             "relation": self.relation,
             "hops": [list(hop) for hop in self.fact.hops] if self.fact else [],
@@ -212,6 +214,7 @@ def _of_photos(
                 "split": split,
                 "category": entity.category,
                 "entity": entity.key,
+                "name": entity.names[0],
                 "popularity": popularity[entity.key],
                 "photo": f"entities/{photo.image}",
                 "background": ground,
@@ -277,6 +280,7 @@ def _of_flags(
                     "split": split,
                     "category": "country",
                     "entity": entity.key,
+                    "name": entity.names[0],
                     "popularity": popularity[entity.key],
                     "photo": f"flags/{country.iso}.png",
                     "background": ground,
@@ -304,6 +308,7 @@ def _of_scenes(
                 "split": split,
                 "category": "scene",
                 "entity": f"coco:{thing}",
+                "name": thing,
                 "popularity": 0,
                 "photo": None,
                 "background": f"coco/{name}",

@@ -1,0 +1,94 @@
+"""Builds Pocket-KB and an index of its corpus, counts what is in them, and asks with the answer
+to "what is it" given: how often words alone then find a gold passage.
+
+The data folder holds `entities/` and `coco/` (docs/pocket_kb.md says what is in them).
+
+    python benchmarks/pocket_kb.py --data FOLDER --built FOLDER
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.progress import track
+from rich.table import Table
+
+from skipqa.cli.console import counting, err, out
+from skipqa.costs.environment import write_results
+from skipqa.data.pocket_kb.build import Knowledge, build
+from skipqa.evaluation.scoring.okvqa import normalise
+from skipqa.knowledge import Index, index
+from skipqa.knowledge.corpus import open_source
+from skipqa.knowledge.sparse_encoder import LexicalEncoder
+
+K = 4
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True, help="entities/ and coco/")
+    parser.add_argument("--built", type=Path, required=True, help="where to build; must not exist")
+    parser.add_argument("--seed", type=int, default=2026)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    options = parser.parse_args()
+
+    started = time.perf_counter()
+    with counting() as report:
+        manifest = build(options.data, options.built, options.seed, Knowledge.default(), report)
+    build_seconds = time.perf_counter() - started
+    started = time.perf_counter()
+    corpus = ["wordnet", "factbook", str(options.built / "passages.jsonl")]
+    sources = [open_source(name) for name in corpus]
+    with counting() as report:
+        index.build(options.built / "index", sources, LexicalEncoder.default(), report=report)
+    index_seconds = time.perf_counter() - started
+
+    rows = [
+        json.loads(line)
+        for split in ("train", "val")
+        for line in (options.built / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
+    assert all(normalise(answer) == answer for row in rows for answer in row["answers"])
+    opened = Index.open(str(options.built / "index"))
+    ids = {opened.passage(row).id for row in range(len(opened))}
+    assert all(set(row["gold"]) <= ids for row in rows)
+
+    named = named_recall([row for row in rows if row["split"] == "val" and row["gold"]], opened)
+    table = Table("category", "train", "val", f"gold in the first {K}, name given")
+    for category, split in manifest["counts"]["category"].items():
+        recall = named.get(category)
+        shown = "" if recall is None else f"{100 * recall:.1f} %"
+        table.add_row(category, str(split["train"]), str(split["val"]), shown)
+    out.print(table)
+    results = {
+        "seed": options.seed,
+        "counts": manifest["counts"],
+        "checksum": manifest["checksum"],
+        "photos_mb": round((options.built / "photos.zip").stat().st_size / 1e6, 1),
+        "build_seconds": round(build_seconds, 1),
+        "index_seconds": round(index_seconds, 1),
+        "named_recall": named,
+    }
+    err.print(f"written to {write_results(results, 'pocket_kb', options.out)}")
+
+
+def named_recall(rows: Sequence[dict[str, Any]], opened: Index) -> dict[str, float]:
+    """The share of questions, by category and over all, with a passage of the first hop among
+    the first K when the entity's name is put before the question."""
+    hits: dict[str, list[bool]] = {}
+    for row in track(rows, "asking with the name given", console=err):
+        query = opened.encoder.encode_query(f"{row['name']}: {row['question']}")
+        found = {opened.passage(hit.row).id for hit in opened.search([query], K)[0]}
+        hit = not found.isdisjoint(row["hops"][0])
+        for group in (row["category"], "all"):
+            hits.setdefault(group, []).append(hit)
+    return {group: sum(found) / len(found) for group, found in sorted(hits.items())}
+
+
+if __name__ == "__main__":
+    main()
