@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from PIL import Image
 
+from skipqa.config import Config
 from skipqa.errors import UserError
 from skipqa.evaluation.systems.ablations import ABLATIONS
 from skipqa.evaluation.systems.baselines import BASELINES
@@ -46,6 +47,13 @@ class Variant:
         retention = "" if self.retention is None else f"@{self.retention:g}"
         return f"{self.system}{pruner}{retention}"
 
+    def share(self, config: Config) -> float | None:
+        """The V' / V that it fixes, if it does: a pruner without a retention has the preset's."""
+        if self.retention is None and self.pruner is not None:
+            whole = config.encode.num_tokens
+            return config.budget.most_tokens(whole) / whole
+        return self.retention
+
 
 def variants(
     systems: Sequence[str], pruners: Sequence[str] = (), retentions: Sequence[float] = ()
@@ -61,16 +69,12 @@ def check_name(name: str) -> None:
 
 
 def build(variant: Variant | str, base: Pipeline, seed: int = 0) -> Pipeline:
-    """A pruner without a retention gets the preset's V', also where the system keeps all."""
     if isinstance(variant, str):
         variant = Variant(variant)
     system = SYSTEMS[variant.system](base, seed)
-    if variant.retention is not None:
-        share = variant.retention * base.config.encode.num_tokens
-        system = with_budget(system, tokens=math.ceil(share - ROUNDING))
-    elif variant.pruner is not None:
-        whole = base.config.encode.num_tokens
-        system = with_budget(system, tokens=base.config.budget.most_tokens(whole))
+    if (share := variant.share(base.config)) is not None:
+        tokens = math.ceil(share * base.config.encode.num_tokens - ROUNDING)
+        system = with_budget(system, tokens=tokens)
     return system if variant.pruner is None else PRUNERS[variant.pruner](system, seed)
 
 

@@ -209,3 +209,10 @@ def test_a_retention_fixes_the_tokens_of_any_system(pipeline: Pipeline) -> None:
     assert tokens("skip", None, 0.25) == tokens("dense", "tome", 0.25) == 144
     assert tokens("dense", "tome") == tokens("skip") == 64
     assert tokens("dense") == tokens("skip", "random", 1.0) == 576
+
+    def share(*parts: Any) -> float | None:
+        return Variant(*parts).share(pipeline.config)
+
+    assert share("skip") is None
+    assert share("skip", None, 0.25) == share("dense", "tome", 0.25) == 0.25
+    assert share("dense", "tome") == 64 / 576
