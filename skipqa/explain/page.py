@@ -35,7 +35,7 @@ def parts(
         "question": escape(question),
         "answer": escape(answer.text),
         "route": escape(_route(answer)),
-        "photo": _data_uri(overlay(image, trace, photo_width)),
+        "photo": data_uri(overlay(image, trace, photo_width)),
         "regions": _regions(answer, concepts),
         "passages": _passages(answer),
         "stages": _stages(answer),
@@ -59,7 +59,8 @@ def _route(answer: Answer) -> str:
     return f"looked up; {answer.trace['prune'].kept} of {answer.trace['encode'].kept} tokens kept"
 
 
-def _data_uri(image: Image.Image) -> str:
+def data_uri(image: Image.Image) -> str:
+    """The picture itself, to stand in a page that has no files beside it."""
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=88)
     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()

@@ -124,11 +124,11 @@ def _retention(evidence: Evidence) -> Finding:
         if not pruned or not whole:
             return None
         scores = pair(pruned[0], whole[0])
-        kept = scores.first.mean() / scores.second.mean() if scores.second.any() else np.nan
+        if not scores.second.any():
+            return Finding(Verdict.UNDECIDED, f"none of {len(scores):,} right without pruning")
+        kept, unpruned = scores.first.mean() / scores.second.mean(), 100 * scores.second.mean()
         comparison = scores.compare(share=0.99)
-        said = (
-            f"{100 * kept:.1f} % of {100 * scores.second.mean():.1f} on {len(scores):,} questions"
-        )
+        said = f"{100 * kept:.1f} % of {unpruned:.1f} on {len(scores):,} questions"
         return Finding(by_interval(comparison), said)
 
     return on_every_set(evidence, rule, _eval("skip", "skip-no-pruning"))

@@ -20,10 +20,11 @@ from skipqa.evaluation.statistics import RESAMPLES
 from skipqa.plot.canvas import Canvas
 
 MEANING = f"""\
-Accuracies are in percent, in brackets their 95 % bootstrap intervals over questions. Differences
-are taken question by question on what both runs answered; their intervals and two-sided p come
-from a paired bootstrap with {RESAMPLES:,} resamples. Ratios are of means over the same questions;
-FLOPs are counted. V' and K' are means over all questions, fast-path ones count as 0.
+Accuracies are in percent, in brackets their 95 % bootstrap intervals over questions (where all
+scores are equal: by what may have gone unseen, Clopper and Pearson). Differences are taken
+question by question on what both runs answered; their intervals and two-sided p come from a
+paired bootstrap with {RESAMPLES:,} resamples. Ratios are of means over the same questions; FLOPs
+are counted. V' and K' are means over all questions, fast-path ones count as 0.
 """
 VERDICTS = """\
 The paper's figures are its own and were measured on other models. A claim about accuracies holds
@@ -77,7 +78,7 @@ def _questions(
     asked = " to ".join(f"{n:,}" for n in sorted({min(counts), max(counts)}))
     ablations, swept = tables.ablation_table(found), tables.sweep_table(found)
     sections = {
-        f"## {found.title}\n\n{len(found.runs)} runs over {asked} questions": (
+        f"## {found.title}\n\n{len(found.runs)} runs over {asked} questions.": (
             tables.main_table(found)
         ),
         "### Accuracy and compute": show(f"frontier{suffix}", figures.frontier(found)),

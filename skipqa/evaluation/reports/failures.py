@@ -20,9 +20,11 @@ from typing import Any
 from skipqa.errors import UserError
 from skipqa.evaluation.harness import Photos, Record, Row, names_in
 from skipqa.evaluation.reports.runs import Run
-from skipqa.explain.page import parts, style
+from skipqa.explain.overlay import overlay
+from skipqa.explain.page import data_uri, parts, style
 from skipqa.image import open_image
 from skipqa.pipeline import Answer, Pipeline
+from skipqa.trace import Trace
 
 WRONG = 0.5  # a question with a lower score counts as answered wrongly
 PHOTO_WIDTH = 440
@@ -109,6 +111,7 @@ def render(
         image = open_image(photos.open(row.image))
         answer = system.answer(image, row.question)
         shown = parts(image, row.question, answer, system.backbone.concepts, PHOTO_WIDTH)
+        shown["plain"] = data_uri(overlay(image, Trace(), PHOTO_WIDTH))
         cards.append(_card(row, record, answer, shown))
     progress(len(chosen), len(chosen))
     wrong = sum(record["score"] < WRONG for record in run.records.values())
@@ -116,7 +119,8 @@ def render(
         f"{len(chosen)} of {wrong:,} wrong answers to {len(run.records):,} questions of "
         f"{run.about['questions'].get('file', '')}, drawn by category and route with seed {seed}; "
         f"wrong is a score below {WRONG:g}. Photos: kept patches bright in the colour of their "
-        f"region, dropped ones dark. Traces were made by asking again."
+        f"region, dropped ones dark; point at one to see it as it is. Traces were made by asking "
+        f"again."
     )
     return _template("failures.html").substitute(
         title=escape(f"Failures of {run.variant}"),

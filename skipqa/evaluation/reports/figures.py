@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from skipqa.evaluation.reports.runs import OWN_PRUNER, QuestionSet, Run, sweeps
+from skipqa.evaluation.reports.runs import OWN_PRUNER, QuestionSet, Run, sweeps, swept
 from skipqa.evaluation.reports.tables import main_runs
 from skipqa.plot.canvas import Canvas
 from skipqa.plot.chart import Mark, Series, plot, stacked_bars
@@ -82,7 +82,7 @@ def _lines(found: QuestionSet) -> dict[str, list[Run]]:
     """A point a system; SKIP is a line where it was run at several retentions."""
     lines = {found.name(run): [run] for run in main_runs(found)}
     own = sweeps(found).get(OWN_PRUNER, {})
-    if len(own) > 1 and "skip" in lines:
+    if any(map(swept, own.values())) and "skip" in lines:
         lines["skip"] = list(own.values())
     return lines
 
