@@ -109,7 +109,10 @@ def read_tokenizer(folder: Path) -> Tokenizer:
     else:
         from transformers import AutoTokenizer
 
-        converted = AutoTokenizer.from_pretrained(folder)
+        try:
+            converted = AutoTokenizer.from_pretrained(folder)
+        except (ImportError, ValueError):  # without sentencepiece it takes the file for another's
+            raise MissingExtra(f"the tokenizer of {folder.name}", "hub") from None
         tokenizer = Tokenizer.from_str(converted.backend_tokenizer.to_str())
     tokenizer.no_padding()
     tokenizer.no_truncation()

@@ -15,10 +15,11 @@ from skipqa.backbones.clip_vicuna import ClipVicuna
 from skipqa.backbones.evaclip_vicuna import EvaClipVicuna
 from skipqa.backbones.llava import Llava
 from skipqa.config import EncodeConfig
+from skipqa.errors import MissingExtra
 
 transformers = pytest.importorskip("transformers")
 close = torch.testing.assert_close
-SETTINGS = EncodeConfig(scales=(IMAGE,))
+SETTINGS = EncodeConfig(scales=(IMAGE,), cell=PATCH)
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +139,19 @@ def test_evidence_is_a_distribution_on_every_token(
         close(evidence.sum(1), torch.ones(len(evidence)))
     assert tokens.evidence.std(0).max() > 1e-6, "patches differ"
     assert flops > 0
+
+
+def test_an_older_tokenizer_needs_the_whole_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What transformers says where sentencepiece is not installed."""
+
+    def complain(folder: Path) -> None:
+        raise ValueError("`tiktoken` is required to read a `tiktoken` file.")
+
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", complain)
+    with pytest.raises(MissingExtra, match=r"skipqa\[hub\]"):
+        hub.read_tokenizer(tmp_path)
 
 
 def test_weights_in_several_pickled_files_are_read(
