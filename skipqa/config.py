@@ -11,21 +11,43 @@ import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from skipqa.errors import UserError
+
+
+class Between(NamedTuple):
+    """What a setting may be, both ends included; of a tuple, what each of its values may be."""
+
+    least: float
+    most: float
+
+
+Count = Annotated[int, Between(1, 1_000_000)]
+CountOrNone = Annotated[int, Between(0, 1_000_000)]
+Share = Annotated[float, Between(0.0, 1.0)]
+Weight = Annotated[float, Between(0.0, 1_000.0)]
 
 
 @dataclass(frozen=True, slots=True)
 class EncodeConfig:
     # The image is seen whole and at two finer scales; 768 / 32 = 24 cells a side, a token each.
-    scales: tuple[int, ...] = (256, 512, 768)
-    cell: int = 32  # pixels a side, the vision tower's stride
+    scales: Annotated[tuple[int, ...], Between(32, 4_096)] = (256, 512, 768)
+    cell: Count = 32  # pixels a side, the vision tower's stride
     # A cell's evidence is this much its own and otherwise that of the native-sized view
     # around it; benchmarks/saliency_boxes.py chose it.
-    locality: float = 0.5
-    max_question_words: int = 200
-    max_question_characters: int = 2_000
+    locality: Share = 0.5
+    max_question_words: Count = 200
+    max_question_characters: Count = 2_000
 
     @property
     def num_tokens(self) -> int:
@@ -35,17 +57,20 @@ class EncodeConfig:
 
 @dataclass(frozen=True, slots=True)
 class DraftConfig:
-    threshold: float = 0.82  # tau_SKV
-    counting_threshold: float = 0.91  # "how many…"
+    threshold: Share = 0.82  # tau_SKV
+    counting_threshold: Share = 0.91  # "how many…"
+    # Start the full way beside the drafter, as the paper may: its time is hidden, but a question
+    # that the drafter answers is paid twice. Off: two cores have none to spare.
+    parallel: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetConfig:
-    tokens: int = 64  # V'; 0: ceil(rho_v V)
-    rho_v: float = 0.11
-    passages: int = 6  # K'
-    rho_r: float = 1.0  # verification keeps at most this share of what was retrieved
-    max_passages: int = 16  # the most that a learned controller may ask for
+    tokens: CountOrNone = 64  # V'; 0: ceil(rho_v V)
+    rho_v: Share = 0.11
+    passages: CountOrNone = 6  # K'
+    rho_r: Share = 1.0  # verification keeps at most this share of what was retrieved
+    max_passages: CountOrNone = 16  # the most that a learned controller may ask for
 
     def most_tokens(self, num_tokens: int) -> int:
         """V' of V."""
@@ -54,37 +79,37 @@ class BudgetConfig:
 
 @dataclass(frozen=True, slots=True)
 class PruneConfig:
-    overview_weight: float = 0.5  # how much a token gains by agreeing with the whole picture
+    overview_weight: Weight = 0.5  # how much a token gains by agreeing with the whole picture
 
 
 @dataclass(frozen=True, slots=True)
 class RegionsConfig:
-    tokens_per_region: int = 4  # R = min(V' / 4, 8)
-    max_regions: int = 8
-    iterations: int = 8
-    position_weight: float = 0.5  # of the distance on the grid beside that in meaning
-    concepts: int = 5
+    tokens_per_region: Count = 4  # R = min(V' / 4, 8)
+    max_regions: Count = 8
+    iterations: Count = 8
+    position_weight: Weight = 0.5  # of the distance on the grid beside that in meaning
+    concepts: Annotated[int, Between(1, 100)] = 5
     # What a region is: a cluster of tokens (variant A) or a box that MobileSAM draws (B)
     proposals: Literal["clusters", "boxes"] = "clusters"
-    duplicate_overlap: float = 0.7  # boxes that share so much (IoU) are one
+    duplicate_overlap: Share = 0.7  # boxes that share so much (IoU) are one
 
 
 @dataclass(frozen=True, slots=True)
 class RetrieveConfig:
-    per_region: int = 4  # k'
-    definition_weight: float = 0.3  # of a concept's definition beside its names
-    question_weight: float = 0.3  # of the question's terms beside the region's concepts
+    per_region: Count = 4  # k'
+    definition_weight: Weight = 0.3  # of a concept's definition beside its names
+    question_weight: Weight = 0.3  # of the question's terms beside the region's concepts
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyConfig:
-    threshold: float = 0.5  # tau_nu
+    threshold: Share = 0.5  # tau_nu
     # A fixed calibration of the text encoder's cosine, and the weight of the log-ratio of the
     # retrieval score to the best one beside it
-    slope: float = 12.0
-    midpoint: float = 0.35
-    retrieval_weight: float = 2.0
-    min_passages: int = 1  # fewer than this and rejected passages are recalled
+    slope: Weight = 12.0
+    midpoint: Share = 0.35
+    retrieval_weight: Weight = 2.0
+    min_passages: CountOrNone = 1  # fewer than this and rejected passages are recalled
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +117,17 @@ class FuseConfig:
     # How many (token, passage) pairs stay edges: a share of all, or a mean number a token, from
     # which variant B's tau_e follows
     edges: Literal["share", "degree"] = "share"
-    beta: float = 0.10
-    degree: float = 4.0
+    beta: Share = 0.10
+    degree: Weight = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeConfig:
     # Worked examples and a quoted answer for a small decoder, prompt E.4 for a large one
     prompt: Literal["examples", "instructions"] = "examples"
-    max_passages: int = 2  # in the prompt as text
+    max_passages: CountOrNone = 2  # in the prompt as text
     passages_beside_fused: bool = True  # also where the decoder reads fused tokens
-    max_new_tokens: int = 32
+    max_new_tokens: Count = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +176,10 @@ PRESETS = {
 def preset(name: str, overrides: Mapping[str, Any] | None = None) -> Config:
     if name not in PRESETS:
         raise UserError(f"no preset {name!r}; there is {', '.join(PRESETS)}")
-    return override(PRESETS[name], overrides or {})
+    config = override(PRESETS[name], overrides or {})
+    if config.preset != name:
+        raise UserError(f"a preset is chosen by its name: {name} cannot be set to be another")
+    return config
 
 
 def read_settings(pairs: Sequence[str]) -> dict[str, Any]:
@@ -180,7 +208,7 @@ T = TypeVar("T")
 def override(config: T, changes: Mapping[str, Any], where: str = "") -> T:
     """A copy of a config dataclass with some values replaced, nested ones by nested mappings."""
     assert dataclasses.is_dataclass(config)
-    known = get_type_hints(type(config))
+    known = get_type_hints(type(config), include_extras=True)
     replaced = {}
     for key, value in changes.items():
         if key not in known:
@@ -196,7 +224,19 @@ def override(config: T, changes: Mapping[str, Any], where: str = "") -> T:
             value = float(value)
         if not dataclasses.is_dataclass(old) and type(value) is not type(old):
             raise UserError(f"{where}{key} takes a {type(old).__name__}, not {value!r}")
-        if get_origin(known[key]) is Literal and value not in (choices := get_args(known[key])):
-            raise UserError(f"{where}{key} takes {' or '.join(choices)}, not {value!r}")
+        _check(f"{where}{key}", value, known[key])
         replaced[key] = value
     return dataclasses.replace(config, **replaced)  # type: ignore[type-var]
+
+
+def _check(name: str, value: Any, hint: Any) -> None:
+    """Refuse what has the right type but cannot be: the field's own type says what can."""
+    if get_origin(hint) is Literal and value not in (choices := get_args(hint)):
+        raise UserError(f"{name} takes {' or '.join(choices)}, not {value!r}")
+    if get_origin(hint) is not Annotated:
+        return
+    kind, (least, most) = get_args(hint)
+    values = value if isinstance(value, tuple) else (value,)
+    of = get_args(kind)[0] if get_origin(kind) is tuple else kind
+    if not values or not all(type(v) is of and least <= v <= most for v in values):
+        raise UserError(f"{name} takes {least:,} to {most:,}, not {value!r}")

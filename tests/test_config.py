@@ -56,6 +56,14 @@ def test_overrides_from_toml_reach_nested_values_and_leave_the_rest() -> None:
             "regions.proposals takes clusters or boxes, not 'boxen'",
         ),
         ({"regions": {"proposals": 3}}, "regions.proposals takes a str, not 3"),
+        ({"regions": {"max_regions": 0}}, "regions.max_regions takes 1 to 1,000,000, not 0"),
+        ({"budget": {"passages": -1}}, "budget.passages takes 0 to"),
+        ({"fuse": {"beta": 1.5}}, r"fuse.beta takes 0.0 to 1.0, not 1.5"),
+        ({"verify": {"threshold": float("nan")}}, "verify.threshold takes 0.0 to 1.0, not nan"),
+        ({"preset": "giant"}, "a preset is chosen by its name"),
+        ({"encode": {"scales": []}}, "encode.scales takes 32 to 4,096"),
+        ({"encode": {"scales": [256, 8]}}, "encode.scales takes 32 to 4,096"),
+        ({"encode": {"scales": [256, "8"]}}, "encode.scales takes 32 to 4,096"),
     ],
 )
 def test_slips_are_errors_of_one_line(changes: dict[str, Any], complaint: str) -> None:
@@ -92,3 +100,8 @@ def test_what_is_no_setting_is_one_line(pairs: list[str]) -> None:
     with pytest.raises(UserError, match=r"a setting is stage\.name=value") as error:
         read_settings(pairs)
     assert pairs[-1] in str(error.value)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_keep_to_their_own_limits(name: str) -> None:
+    assert preset(name, dataclasses.asdict(PRESETS[name])) == PRESETS[name]
