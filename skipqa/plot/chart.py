@@ -31,10 +31,14 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Marks under one name; more than one are joined by a line."""
+    """Marks under one name; more than one are joined by a line.
+
+    `computed` ones are points of a curve rather than measurements and have no symbols.
+    """
 
     name: str
     marks: Sequence[Mark]
+    computed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +113,7 @@ def plot(
         points = [(x(mark.x), y(mark.y)) for mark in sorted(one.marks, key=lambda m: m.x)]
         if len(points) > 1:
             canvas.line(*points, colour=_colour(number), width=2)
-        for point in points:
+        for point in [] if one.computed else points:
             canvas.marker(_marker(number), point, _colour(number))
     _names(canvas, series, x.end + 20)
     return canvas
@@ -233,7 +237,10 @@ def _names(canvas: Canvas, series: Sequence[Series], left: float) -> None:
     order = sorted(range(len(series)), key=lambda i: -fmean(mark.y for mark in series[i].marks))
     for place, number in enumerate(order):
         y = TOP + 10 + 20 * place
-        canvas.marker(_marker(number), (left + 6, y - 4), _colour(number))
+        if series[number].computed:
+            canvas.line((left, y - 4), (left + 12, y - 4), colour=_colour(number), width=2)
+        else:
+            canvas.marker(_marker(number), (left + 6, y - 4), _colour(number))
         canvas.text(left + 18, y, series[number].name, LABEL)
 
 

@@ -48,7 +48,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "explain": BELOW_PIPELINE | {"pipeline"},
     "costs": {"types", "errors", "config", "nn", "ops", "backbones"},
     "plot": set(),
-    "theory": BASE,
+    "theory": BASE | {"plot"},
     "data": PLAIN | {"knowledge"},
     "training": BELOW_CLI | {"evaluation"},
     "evaluation": BELOW_CLI,
