@@ -209,7 +209,7 @@ def _fast_path(evidence: Evidence) -> Finding:
 
 def _verifier(evidence: Evidence) -> Finding:
     if (verifier := evidence.benchmark("verifier")) is None:
-        return missing("needs a trained verifier and results of `verifier` in benchmarks/results")
+        return missing("needs a trained verifier, its F1 kept as `verifier` in benchmarks/results")
     f1 = verifier["results"]["f1"]
     return Finding(holds_if(f1 >= 0.90), f"F1 {f1:.3f}")
 
@@ -231,7 +231,7 @@ def _adaptive_budget(evidence: Evidence) -> Finding:
 
 def _fidelity(evidence: Evidence) -> Finding:
     if (fidelity := evidence.benchmark("fidelity")) is None:
-        return missing("needs a trained saliency and results of `fidelity` in benchmarks/results")
+        return missing("needs `skipqa theory fidelity`, kept as `fidelity` in benchmarks/results")
     eta, spearman = fidelity["results"]["eta"], fidelity["results"]["spearman"]
     verdict = holds_if(eta <= 0.018 and spearman >= 0.76)
     return Finding(verdict, f"eta {eta:.3f}, Spearman {spearman:.2f}")
@@ -262,7 +262,7 @@ def _bound(evidence: Evidence) -> Finding:
 
 def _collapse(evidence: Evidence) -> Finding:
     if (collapse := evidence.benchmark("collapse")) is None:
-        return missing("needs both kinds of training and results of `collapse`")
+        return missing("needs both kinds of training, kept as `collapse` in benchmarks/results")
     staged, joint = collapse["results"]["staged"], collapse["results"]["joint"]
     said = ", ".join(
         f"{name}: {runs['collapsed']} of {runs['runs']} collapsed"

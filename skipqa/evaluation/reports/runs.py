@@ -55,7 +55,7 @@ class Run:
         """As `skipqa eval` names it: the system, a pruner, a retention."""
         pruner, retention = self.about.get("pruner"), self.about.get("retention")
         name = self.system if pruner is None else f"{self.system}+{pruner}"
-        return name if retention is None else f"{name}@{retention:g}"
+        return name if retention is None else f"{name}@{retention:.3g}"
 
     @property
     def seed(self) -> int:
