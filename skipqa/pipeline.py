@@ -10,7 +10,9 @@ and spent is in the `Trace`. The command line, the evaluation and every server c
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -35,7 +37,9 @@ from skipqa.stages.regions import find_regions
 from skipqa.stages.retrieve import retrieve
 from skipqa.stages.verify import verify
 from skipqa.trace import Trace
-from skipqa.types import Evidence, Fused, KeptTokens, Route, Verified
+from skipqa.types import Evidence, Fused, KeptTokens, Question, Route, Verified, VisualTokens
+
+AHEAD = ThreadPoolExecutor(thread_name_prefix="look-up")  # full ways that run beside a drafter
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,18 +114,31 @@ class Pipeline:
         fast_path: bool = True,
     ) -> Answer:
         """Answer `question` about `image`. Without the fast path every question is looked up."""
-        config, backbone, learned, trace = self.config, self.backbone, self.components, Trace()
-        stages = self.stages
+        config, backbone, trace, rest = self.config, self.backbone, Trace(), Trace()
 
         with trace.stage("encode") as record:
             picture = open_image(image)
             tokens, asked = encode(picture, question, backbone, config.encode, record)
-        concepts = backbone.concepts
+        concepts, learned = backbone.concepts, self.components
+
+        look_up = partial(self._look_up, picture, tokens, asked, rest)
+        ahead = AHEAD.submit(look_up) if config.draft.parallel and fast_path else None
 
         with trace.stage("draft") as record:
             drafted = draft(asked, tokens, concepts, config.draft, record, learned.drafter)
         if drafted is not None and fast_path:
+            rest.stop()
             return Answer(drafted.answer, "draft", (), trace)
+
+        text, evidence = look_up() if ahead is None else ahead.result()
+        return Answer(text, "full", evidence, Trace(trace.stages + rest.stages))
+
+    def _look_up(
+        self, picture: Image.Image, tokens: VisualTokens, asked: Question, trace: Trace
+    ) -> tuple[str, tuple[Evidence, ...]]:
+        """The full way: the answer from outside the image, and the passages it rests on."""
+        config, backbone, learned, stages = self.config, self.backbone, self.components, self.stages
+        concepts = backbone.concepts
 
         with trace.stage("budget") as record:
             allowed = budget(tokens, asked, config.budget, record, learned.budget)
@@ -177,7 +194,7 @@ class Pipeline:
             Evidence(p.passage.id, p.passage.title, p.passage.text, round(score, 4), p.region)
             for p, score in zip(verified.passages, verified.scores, strict=True)
         )
-        return Answer(text, "full", evidence, trace)
+        return text, evidence
 
 
 def load(

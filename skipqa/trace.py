@@ -24,12 +24,23 @@ class StageRecord:
     result: Any = None  # the frozen value the stage returned
 
 
+class Stopped(Exception):
+    """Raised instead of a stage that nobody waits for."""
+
+
 @dataclass(slots=True)
 class Trace:
     stages: list[StageRecord] = field(default_factory=list)
+    stopped: bool = False
+
+    def stop(self) -> None:
+        """Nobody waits for the rest: whoever is still running ends before its next stage."""
+        self.stopped = True
 
     @contextmanager
     def stage(self, name: str) -> Iterator[StageRecord]:
+        if self.stopped:
+            raise Stopped
         record = StageRecord(name)
         self.stages.append(record)
         start = time.perf_counter()

@@ -19,6 +19,7 @@ from skipqa.knowledge.index.build import build
 from skipqa.knowledge.sources.tables import JsonLines
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
 from skipqa.pipeline import Answer, Pipeline, load
+from skipqa.trace import Stopped, Trace
 
 QUESTION = "How is this drink brewed?"
 ESPRESSO = "wordnet:n07920052"
@@ -123,6 +124,27 @@ def test_trace_accounts_for_everything_dropped(looked_up: Answer) -> None:
 def test_same_question_same_answer(pipeline: Pipeline, looked_up: Answer, photo: Path) -> None:
     again = pipeline.answer(photo, QUESTION)
     assert same_but_for_time(again) == same_but_for_time(looked_up)
+
+
+@pytest.mark.parametrize("question", [QUESTION, "What is this?"])
+def test_looking_up_beside_the_drafter_changes_nothing(
+    pipeline: Pipeline, photo: Path, question: str
+) -> None:
+    """Answer and trace are those of one after the other, whichever way the draft decides."""
+    config = override(pipeline.config, {"draft": {"parallel": True}})
+    both = Pipeline(pipeline.backbone, pipeline.index, config)
+    one, other = (system.answer(photo, question) for system in (pipeline, both))
+    assert same_but_for_time(one) == same_but_for_time(other)
+    assert [s.why for s in one.trace.stages] == [s.why for s in other.trace.stages]
+
+
+def test_a_way_that_nobody_waits_for_ends_before_its_next_stage() -> None:
+    trace = Trace()
+    with trace.stage("budget"):
+        trace.stop()
+    with pytest.raises(Stopped), trace.stage("prune"):
+        pass
+    assert [record.name for record in trace.stages] == ["budget"]
 
 
 def test_fast_path_names_what_is_seen_and_stops(drafted: Answer) -> None:
