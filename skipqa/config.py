@@ -62,9 +62,6 @@ class DraftConfig:
     # Start the full way beside the drafter, as the paper may: its time is hidden, but a question
     # that the drafter answers is paid twice. Off: two cores have none to spare.
     parallel: bool = False
-    # Start the full way beside the drafter, as the paper may: its time is hidden, but a question
-    # that the drafter answers is paid twice. Off: two cores have none to spare.
-    parallel: bool = False
 
 
 @dataclass(frozen=True, slots=True)
