@@ -8,14 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from synthetic import question
+from synthetic import WIDTH, concepts, question, visual_tokens
 
 from skipqa.config import RetrieveConfig
 from skipqa.knowledge import Index
 from skipqa.knowledge.index.build import build
 from skipqa.knowledge.sources.tables import JsonLines
+from skipqa.nn.region_query import RegionQueryConfig, build_region_query
 from skipqa.pipeline import Pipeline
 from skipqa.stages.retrieve import best_hits, region_query, retrieve, weighted_sum
 from skipqa.trace import StageRecord
@@ -170,3 +172,39 @@ def test_all_passages_wanted_are_those_of_the_oracle(
 
 def concepts_named(pipeline: Pipeline, name: str) -> int:
     return [concept.name for concept in pipeline.backbone.concepts.entries].index(name)
+
+
+class DenseIndex:
+    """Finds nothing, and remembers what it was asked."""
+
+    def search_dense(self, queries: np.ndarray, k: int) -> list[list[Hit]]:
+        self.queries = queries
+        return [[] for _ in queries]
+
+    def __len__(self) -> int:
+        return 0
+
+
+def test_a_dense_query_sees_the_box_itself() -> None:
+    """Variant B: the same tokens under another box ask something else."""
+    torch.manual_seed(0)
+    tokens, index = visual_tokens(4, 3, 0), DenseIndex()
+    learned = build_region_query(RegionQueryConfig(WIDTH, WIDTH, "B", hidden=8, retrieval_width=5))
+    boxes = [(0.1, 0.2, 0.5, 0.9), (0.1, 0.2, 0.5, 0.9), (0.3, 0.3, 0.4, 0.4)]
+    retrieve(
+        [Region(box, (5, 6), (), 1.0) for box in boxes],
+        question(),
+        Budget(1, 4),
+        concepts(("cup", ())),
+        index,  # type: ignore[arg-type]
+        RetrieveConfig(),
+        StageRecord("retrieve"),
+        learned.eval(),
+        tokens,
+    )
+    centre = tokens.meaning[[5, 6]].mean(0).expand(3, -1)
+    with torch.inference_mode():
+        expected = learned(centre, question().embedding, torch.tensor(boxes))
+    np.testing.assert_allclose(index.queries, expected.numpy(), rtol=1e-5)
+    assert np.array_equal(index.queries[0], index.queries[1])
+    assert not np.allclose(index.queries[0], index.queries[2])
