@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -123,45 +123,53 @@ def vqa(
             harness.claim(entrant.folder, entrant.run)
         for pipeline in pipelines.values():
             systems.warm_up(pipeline)
-    names = ", ".join(variant.name for variant in variants)
+    who = variants[0].name if len(variants) == 1 else f"{len(variants)} systems"
     with counting() as bar:
         summaries = harness.evaluate(
             entrants,
             rows,
             photos,
             bad,
-            lambda done, total: bar(f"asking {names}", done, total),
+            lambda done, total: bar(f"asking {who}", done, total),
         )
     _warn(list(dict.fromkeys(line for summary in summaries for line in summary["bad_rows"])))
     if json:
         print_json(summaries if len(variants) > 1 else summaries[0])
     else:
-        show([variant.name for variant in variants], summaries)
+        show({variant.name: summary for variant, summary in zip(variants, summaries, strict=True)})
 
 
-def show(names: Sequence[str], summaries: Sequence[Mapping[str, Any]]) -> None:
-    """A column a system."""
-    from rich.table import Table
+def show(summaries: Mapping[str, Mapping[str, Any]]) -> None:
+    """One system with its categories and subsets, or several below each other."""
+    from rich.table import Column, Table
 
-    columns = [_shown(summary) for summary in summaries]
-    table = Table("", *names)
-    for label in dict.fromkeys(label for column in columns for label in column):
-        table.add_row(label, *(column.get(label, "") for column in columns))
+    if len(summaries) == 1:
+        ((system, summary),) = summaries.items()
+        table = Table("", system)
+        for label, value in (_figures(summary) | _parts(summary)).items():
+            table.add_row(label, value)
+    else:
+        figures = {system: _figures(summary) for system, summary in summaries.items()}
+        columns = list(dict.fromkeys(name for row in figures.values() for name in row))
+        table = Table(Column("", min_width=max(map(len, figures))), *columns)
+        for system, row in figures.items():
+            table.add_row(system, *(row.get(name, "") for name in columns))
     out.print(table)
 
 
-def _shown(summary: Mapping[str, Any]) -> dict[str, str]:
+def _figures(summary: Mapping[str, Any]) -> dict[str, str]:
     def percent(interval: Mapping[str, Any]) -> str:
         low, high = 100 * interval["low"], 100 * interval["high"]
         return f"{100 * interval['mean']:.1f} ({low:.1f} to {high:.1f})"
 
-    rows = {
-        "questions": f"{summary['num_questions']:,}",
-        "accuracy %": percent(summary["accuracy"]),
-    }
-    for name, label in (("recall@4", "recall@4 %"), ("recall_kept", "recall of the kept %")):
-        if (found := summary[name]) is not None:
-            rows[label] = f"{percent(found)} of {found['count']:,}"
+    rows = {"questions": f"{summary['num_questions']:,}"}
+    for label, name in (
+        ("accuracy %", "accuracy"),
+        ("recall@4 %", "recall@4"),
+        ("recall of kept %", "recall_kept"),
+    ):
+        if (interval := summary[name]) is not None:
+            rows[label] = percent(interval)
     latency = summary["latency_ms"]
     rows |= {
         "fast path %": f"{100 * summary['fast_path_rate']:.1f}",
@@ -173,11 +181,17 @@ def _shown(summary: Mapping[str, Any]) -> dict[str, str]:
     }
     if (peak := summary["peak_memory_bytes"]) is not None:
         rows["peak memory GB"] = f"{peak / 1e9:.2f}"
-    for of, by in (("accuracy", "category"), ("accuracy", "subset"), ("recall", "subset")):
-        for name, interval in summary[f"{of}_by_{by}"].items():
-            mean, count = 100 * interval["mean"], interval["count"]
-            rows[f"{of} %, {by} {name}"] = f"{mean:.1f} of {count:,}"
     return rows
+
+
+def _parts(summary: Mapping[str, Any]) -> dict[str, str]:
+    """Accuracy and recall by category and subset."""
+    kinds = (("accuracy", "category"), ("accuracy", "subset"), ("recall", "subset"))
+    return {
+        f"{of} %, {by} {name}": f"{100 * interval['mean']:.1f} of {interval['count']:,}"
+        for of, by in kinds
+        for name, interval in summary[f"{of}_by_{by}"].items()
+    }
 
 
 def _warn(bad: list[str]) -> None:
