@@ -93,7 +93,7 @@ def runs(
     for claim in written["claims"]:
         table.add_row(str(claim["number"]), claim["measured"], claim["verdict"])
     out.print(table)
-    err.print(f"written: {written['report']} and {len(written['figures'])} figures")
+    err.print(f"written: {written['report']} and {len(written['figures']) // 2} figures")
 
 
 @app.command("failures")

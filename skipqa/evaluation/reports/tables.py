@@ -5,11 +5,11 @@ Every number is computed here from the runs' records. A table without data is an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from skipqa.evaluation.harness import Record, names_in
+from skipqa.evaluation.harness import Record, interval_of, names_in
 from skipqa.evaluation.report import percent, table
 from skipqa.evaluation.reports.runs import (
     QuestionSet,
@@ -21,7 +21,7 @@ from skipqa.evaluation.reports.runs import (
     sweeps,
     swept,
 )
-from skipqa.evaluation.statistics import RESAMPLES, Comparison, across_seeds, bins, by_group
+from skipqa.evaluation.statistics import RESAMPLES, Comparison, across_seeds, bins
 
 ABSENT = "–"
 SMALLEST_P = 2 / (RESAMPLES + 1)
@@ -201,42 +201,33 @@ def _accuracies_by(
 ) -> str:
     """A row a group, a column a run: accuracy, and recall where the records know it."""
     runs = main_runs(found)
-    groups = {
-        group for run in runs for record in run.records.values() for group in groups_of(record)
-    }
-    if not groups:
-        return ""
-    cells = [_grouped(run, groups_of, recall) for run in runs]
+    placed = [_placed(run, groups_of) for run in runs]
+    columns = [_accuracies(groups, recall) for groups in placed]
     rows = []
-    for group in sorted(groups, key=_natural):
-        count = max(
-            sum(group in groups_of(record) for record in run.records.values()) for run in runs
-        )
+    for group in sorted({group for groups in placed for group in groups}, key=_natural):
+        count = max(len(groups.get(group, ())) for groups in placed)
         shown = group.replace("|", "\\|")
-        rows.append([shown, *(cell.get(group, ABSENT) for cell in cells), f"{count:,}"])
-    return table([name, *(found.name(run) for run in runs), "questions"], rows)
+        rows.append([shown, *(column.get(group, ABSENT) for column in columns), f"{count:,}"])
+    header = [name, *(found.name(run) for run in runs), "questions"]
+    return table(header, rows) if rows else ""
 
 
-def _grouped(run: Run, groups_of: Callable[[Record], list[str]], recall: bool) -> dict[str, str]:
-    placed = [(record, group) for record in run.records.values() for group in groups_of(record)]
-    if not placed:
-        return {}
-    records, groups = zip(*placed, strict=True)
-    intervals = by_group([record["score"] for record in records], groups, bounds=(0, 1))
-    cells = {
-        str(group): f"{100 * interval.mean:.1f} ({100 * interval.low:.0f} to "
-        f"{100 * interval.high:.0f})"
-        for group, interval in intervals.items()
-    }
-    if recall:
-        for group in cells:
-            hits = [
-                record[RECALL]
-                for record, name in zip(records, groups, strict=True)
-                if name == group and record.get(RECALL) is not None
-            ]
-            if hits:
-                cells[group] += f"; {RECALL} {100 * np.mean(hits):.1f}"
+def _placed(run: Run, groups_of: Callable[[Record], list[str]]) -> dict[str, list[Record]]:
+    placed: dict[str, list[Record]] = {}
+    for record in run.records.values():
+        for group in groups_of(record):
+            placed.setdefault(group, []).append(record)
+    return placed
+
+
+def _accuracies(groups: Mapping[str, Sequence[Record]], recall: bool) -> dict[str, str]:
+    cells = {}
+    for group, records in groups.items():
+        accuracy = interval_of(records, "score")
+        assert accuracy is not None, "every record has a score"
+        cells[group] = percent(accuracy)
+        if recall and (recalled := interval_of(records, RECALL)) is not None:
+            cells[group] += f"; {RECALL} {100 * recalled['mean']:.1f}"
     return cells
 
 
