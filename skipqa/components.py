@@ -100,9 +100,11 @@ def check_widths(components: Components, widths: Widths, *, preset: str) -> None
     for name, fits in _FITS.items():
         if (module := getattr(components, name)) is None:
             continue
+        if isinstance(module, Projector) and module.config.reads == "fused":
+            fits = fits | {"vision_width": "text"}
+        if isinstance(module, DenseRegionQuery):  # an index stores the text encoder's embeddings
+            fits = fits | {"retrieval_width": "text"}
         for field, width in fits.items():
-            if name == "projector" and field == "vision_width" and module.config.reads == "fused":
-                width = "text"  # it reads tokens as fusion leaves them
             has, wanted = getattr(module.config, field), getattr(widths, width)
             if has != wanted:
                 raise UserError(

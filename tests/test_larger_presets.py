@@ -17,9 +17,12 @@ from skipqa import components
 from skipqa.backbones.clip_vicuna import ClipVicuna
 from skipqa.backbones.evaclip_vicuna import EvaClipVicuna
 from skipqa.backbones.llava import Llava
-from skipqa.components import Components
+from skipqa.components import Components, check_widths
 from skipqa.config import PRESETS
 from skipqa.errors import MissingExtra, UserError
+from skipqa.knowledge.index.build import build
+from skipqa.knowledge.sources.tables import JsonLines
+from skipqa.knowledge.sparse_encoder import LexicalEncoder
 from skipqa.nn.budget import DifficultyBudgetConfig, build_budget
 from skipqa.nn.drafter import Drafter, DrafterConfig
 from skipqa.nn.fusion import BipartiteFusion, FusionConfig
@@ -158,6 +161,41 @@ def test_the_prompt_follows_the_difficulty(
     answer = system.answer(photo, QUESTION, fast_path=False)
     assert f"<difficulty>{level}</difficulty>" in answer.trace["decode"].result
     assert (answer.evidence == ()) == (level == "EASY")
+
+
+def test_dense_queries_of_variant_b(
+    pipelines: dict[str, Pipeline], weights: dict[str, Path], photo: Path, tmp_path: Path
+) -> None:
+    """Regions ask by embedding, three passages each, in an index that stores embeddings."""
+    base = pipelines["ablation-13b"]
+    rows = [{"id": f"{i}", "title": "", "text": f"passage {i} about coffee"} for i in range(30)]
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    build(
+        tmp_path / "index",
+        [JsonLines(corpus)],
+        LexicalEncoder.default(),
+        embed=lambda texts: base.backbone.encode_texts(texts).embeddings.numpy(),
+    )
+    d = base.backbone.widths.text
+    torch.manual_seed(2026)
+    phi = build_region_query(RegionQueryConfig(d, d, "B", retrieval_width=d))
+    components.save(Components(region_query=phi), tmp_path / "phi", preset="ablation-13b")
+    system = load(
+        "ablation-13b",
+        index=tmp_path / "index",
+        weights=weights["ablation-13b"],
+        components=tmp_path / "phi",
+        overrides=TINY,
+    )
+    answer = system.answer(photo, QUESTION, fast_path=False)
+    regions = answer.trace["regions"].result
+    assert answer.trace["retrieve"].result.num_hits == 3 * len(regions)
+    assert answer.trace["retrieve"].flops > 0
+    assert answer.evidence
+    wrong = build_region_query(RegionQueryConfig(d, d, "B", retrieval_width=768))
+    with pytest.raises(UserError, match=r"region_query.* retrieval_width 768"):
+        check_widths(Components(region_query=wrong), base.backbone.widths, preset="ablation-13b")
 
 
 def test_components_of_another_size_are_refused(
