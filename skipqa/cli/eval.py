@@ -141,6 +141,7 @@ def vqa(
 
 def show(summaries: Mapping[str, Mapping[str, Any]]) -> None:
     """One system with its categories and subsets, or several below each other."""
+    from rich import box
     from rich.table import Column, Table
 
     if len(summaries) == 1:
@@ -150,8 +151,10 @@ def show(summaries: Mapping[str, Mapping[str, Any]]) -> None:
             table.add_row(label, value)
     else:
         figures = {system: _figures(summary) for system, summary in summaries.items()}
-        columns = list(dict.fromkeys(name for row in figures.values() for name in row))
-        table = Table(Column("", min_width=max(map(len, figures))), *columns)
+        named = dict.fromkeys(name for row in figures.values() for name in row)
+        columns = [name for name in named if name not in ("asked", "edges")]  # a narrow screen
+        first = Column("", min_width=max(map(len, figures)))
+        table = Table(first, *columns, box=box.SIMPLE, padding=0, collapse_padding=True)
         for system, row in figures.items():
             table.add_row(system, *(row.get(name, "") for name in columns))
     out.print(table)
@@ -162,7 +165,7 @@ def _figures(summary: Mapping[str, Any]) -> dict[str, str]:
         low, high = 100 * interval["low"], 100 * interval["high"]
         return f"{100 * interval['mean']:.1f} ({low:.1f} to {high:.1f})"
 
-    rows = {"questions": f"{summary['num_questions']:,}"}
+    rows = {"asked": f"{summary['num_questions']:,}"}
     for label, name in (
         ("accuracy %", "accuracy"),
         ("recall@4 %", "recall@4"),
@@ -170,17 +173,17 @@ def _figures(summary: Mapping[str, Any]) -> dict[str, str]:
     ):
         if (interval := summary[name]) is not None:
             rows[label] = percent(interval)
-    latency = summary["latency_ms"]
     rows |= {
         "fast path %": f"{100 * summary['fast_path_rate']:.1f}",
-        "V', K', edges": ", ".join(
-            f"{summary[f'{name}_mean']:.1f}" for name in ("tokens", "passages", "edges")
-        ),
-        "GFLOPs": f"{summary['flops_mean'] / 1e9:.2f}",
-        "latency p50, p95 ms": f"{latency['p50']:.0f}, {latency['p95']:.0f}",
+        "V'": f"{summary['tokens_mean']:.1f}",
+        "K'": f"{summary['passages_mean']:.1f}",
+        "edges": f"{summary['edges_mean']:,.0f}",
+        "GFLOPs": f"{summary['flops_mean'] / 1e9:.1f}",
+        "p50 ms": f"{summary['latency_ms']['p50']:.0f}",
+        "p95 ms": f"{summary['latency_ms']['p95']:.0f}",
     }
     if (peak := summary["peak_memory_bytes"]) is not None:
-        rows["peak memory GB"] = f"{peak / 1e9:.2f}"
+        rows["peak GB"] = f"{peak / 1e9:.2f}"
     return rows
 
 
