@@ -33,6 +33,7 @@ from skipqa.ops.bipartite_attention import (
     select_edges,
 )
 from skipqa.ops.bipartite_attention import triton as kernels
+from skipqa.plot.chart import Mark, Series, plot
 
 HEADS, HEAD_WIDTH, LENGTH, PASSAGES = 32, 128, 100, 16
 WIDTH = HEADS * HEAD_WIDTH
@@ -334,50 +335,19 @@ def layers(ceilings: Ceilings, repeats: int) -> list[dict[str, Any]]:
 
 def crossover_plot(rows: list[dict[str, Any]]) -> str:
     """Speed over density as SVG: one line a batch and token count, dense at 1."""
-    width, height, left, bottom = 640, 360, 56, 44
-    low, high = math.log2(min(DENSITIES)), 0.0
-    top = max(2.0, max(row["times_faster"] for row in rows) * 1.1)
-
-    def place(density: float, value: float) -> tuple[float, float]:
-        x = left + (math.log2(density) - low) / (high - low) * (width - left - 150)
-        return x, height - bottom - value / top * (height - bottom - 16)
-
-    colours = iter(("#1b9e77", "#66c2a5", "#d95f02", "#fc8d62", "#7570b3", "#8da0cb"))
-    body = []
-    for value in [tick / 2 for tick in range(int(2 * top) + 1)]:
-        x, y = place(min(DENSITIES), value)
-        dash = ' stroke-dasharray="5 3" stroke="#000"' if value == 1 else ' stroke="#ddd"'
-        body.append(f'<line x1="{x}" x2="{width - 150}" y1="{y:.1f}" y2="{y:.1f}"{dash}/>')
-        body.append(f'<text x="{x - 8}" y="{y + 4:.1f}" text-anchor="end">{value:g}×</text>')
-    for density in DENSITIES:
-        x, y = place(density, 0)
-        body.append(f'<text x="{x:.1f}" y="{y + 18}" text-anchor="middle">{density:g}</text>')
-    for tokens in (576, 64):
-        for batch in (1, 8, 32):
-            line = [r for r in rows if r["tokens"] == tokens and r["batch"] == batch]
-            points = [place(r["density"], r["times_faster"]) for r in line]
-            colour = next(colours)
-            drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-            dash = "" if tokens == 576 else ' stroke-dasharray="2 3"'
-            body.append(
-                f'<polyline points="{drawn}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>'
-            )
-            index = (0 if tokens == 576 else 3) + (1, 8, 32).index(batch)
-            y = 30 + 20 * index
-            body.append(
-                f'<text x="{width - 140}" y="{y}" fill="{colour}">'
-                f"V′ = {tokens}, batch {batch}</text>"
-            )
-    body.append(
-        f'<text x="{(width - 94) / 2}" y="{height - 6}" text-anchor="middle">'
-        "surviving edges β</text>"
-    )
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-        f'font-family="sans-serif" font-size="12"><rect width="100%" height="100%" fill="#fff"/>'
-        + "".join(body)
-        + "</svg>\n"
-    )
+    lines: dict[str, list[Mark]] = {}
+    for row in sorted(rows, key=lambda row: (-row["tokens"], row["batch"])):
+        name = f"V' = {row['tokens']}, batch {row['batch']}"
+        lines.setdefault(name, []).append(Mark(row["density"], row["times_faster"]))
+    return plot(
+        [Series(name, marks) for name, marks in lines.items()],
+        "Where sparsity stops paying",
+        "bipartite attention against the fastest dense one in the same run",
+        "surviving edges β",
+        "times faster",
+        log_x=True,
+        level=("dense", 1.0),
+    ).svg()
 
 
 def table(results: dict[str, Any]) -> str:

@@ -94,17 +94,17 @@ def plot(
     `level` is a named horizontal line.
     """
     assert all(one.marks for one in series)
-    longest = max(text_width(one.name, LABEL) for one in series)
-    canvas = Canvas(round(WIDTH + longest), max(HEIGHT, TOP + 20 * len(series) + BOTTOM))
+    names = [one.name for one in series] + ([] if level is None else [level[0]])
+    longest = max(text_width(name, LABEL) for name in names)
+    canvas = Canvas(round(WIDTH + longest), max(HEIGHT, TOP + 20 * len(names) + BOTTOM))
     _headings(canvas, title, note)
     marks = [mark for one in series for mark in one.marks]
     x = _x_axis([mark.x for mark in marks], log_x)
     y = _y_axis(marks, level, canvas.height - BOTTOM)
     _grid(canvas, x, y, x_name, y_name)
     if level is not None:
-        name, value = level
-        canvas.line((x.start, y(value)), (x.end, y(value)), colour=GREY, dashed=True)
-        canvas.text(x.start + 6, y(value) - 5, name, 11, GREY)
+        at = y(level[1])
+        canvas.line((x.start, at), (x.end, at), colour=GREY, dashed=True)
     if frontier:
         canvas.line(*_frontier(marks, x, y), colour=FAINT, width=6)
     for number, one in enumerate(series):
@@ -115,7 +115,7 @@ def plot(
             canvas.line(*points, colour=_colour(number), width=2)
         for point in [] if one.computed else points:
             canvas.marker(_marker(number), point, _colour(number))
-    _names(canvas, series, x.end + 20)
+    _names(canvas, series, level, x.end + 20)
     return canvas
 
 
@@ -232,8 +232,10 @@ def _frontier(marks: Sequence[Mark], x: Axis, y: Axis) -> list[Point]:
     return points
 
 
-def _names(canvas: Canvas, series: Sequence[Series], left: float) -> None:
-    """Down the right side, the highest marks first."""
+def _names(
+    canvas: Canvas, series: Sequence[Series], level: tuple[str, float] | None, left: float
+) -> None:
+    """Down the right side, the highest marks first, the level last."""
     order = sorted(range(len(series)), key=lambda i: -fmean(mark.y for mark in series[i].marks))
     for place, number in enumerate(order):
         y = TOP + 10 + 20 * place
@@ -242,6 +244,10 @@ def _names(canvas: Canvas, series: Sequence[Series], left: float) -> None:
         else:
             canvas.marker(_marker(number), (left + 6, y - 4), _colour(number))
         canvas.text(left + 18, y, series[number].name, LABEL)
+    if level is not None:
+        y = TOP + 10 + 20 * len(order)
+        canvas.line((left, y - 4), (left + 14, y - 4), colour=GREY, dashed=True)
+        canvas.text(left + 18, y, level[0], LABEL, GREY)
 
 
 def _colour(number: int) -> str:
