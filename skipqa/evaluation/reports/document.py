@@ -53,6 +53,8 @@ def write(
 
     judged = judge(Evidence(sets, results))
     parts = ["# Results\n", MEANING]
+    if len(sets) > 1:
+        parts.append(f"There are {len(sets)} files of questions; runs are compared within one.\n")
     for number, found in enumerate(sets, 1):
         parts += _questions(found, show, f"-{number}" if len(sets) > 1 else "")
     counts = Counter(str(finding.verdict) for _, finding in judged)
