@@ -299,6 +299,34 @@ def test_a_download_that_stopped_half_way_is_missing(
     assert "timm/" not in str(error.value), "what is there is not asked for again"
 
 
+def test_other_or_damaged_weights_are_one_line(weights: dict[str, Path], tmp_path: Path) -> None:
+    vicuna, eva = EvaClipVicuna.repositories
+    (tmp_path / vicuna.folder).symlink_to(weights["submission-7b"] / vicuna.folder)
+    (tmp_path / eva.folder).mkdir()
+    file = tmp_path / eva.folder / "open_clip_model.safetensors"
+    save_file({"something.else": torch.zeros(1)}, file)
+    with pytest.raises(UserError, match=r"is not timm/eva.*: it has no visual\.trunk"):
+        load("submission-7b", weights=tmp_path)
+    file.write_bytes(b"no safetensors")
+    with pytest.raises(UserError, match=r"is damaged .* download it again"):
+        load("submission-7b", weights=tmp_path)
+
+
+def test_weights_are_found_in_the_cache(
+    weights: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SKIPQA_WEIGHTS", raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    for repository in Llava.repositories:
+        home = tmp_path / f"models--{repository.id.replace('/', '--')}"
+        (home / "refs").mkdir(parents=True)
+        (home / "refs" / "main").write_text("0" * 40)
+        (home / "snapshots").mkdir()
+        place = weights["ablation-13b"] / repository.folder
+        (home / "snapshots" / ("0" * 40)).symlink_to(place)
+    assert load("ablation-13b").backbone.widths.decoder == LLAMA["hidden_size"]
+
+
 def test_weights_are_found_by_the_environment(
     weights: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,12 +108,14 @@ class ClipVicuna(ABC):
     @cached_property
     def clip(self) -> clip.Clip:
         self.report(f"reading {self.repositories[1].id}")
-        return self.read_clip()
+        with hub.reading(self.repositories[1], self.folders[1]):
+            return self.read_clip()
 
     @cached_property
     def decoder(self) -> llama.Llama:
         self.report(f"reading {self.repositories[0].id}")
-        decoder = self.read_decoder()
+        with hub.reading(self.repositories[0], self.folders[0]):
+            decoder = self.read_decoder()
         if self._adapter is not None:
             lora.merge(decoder, self._adapter, self.repositories[0].id)
         return decoder

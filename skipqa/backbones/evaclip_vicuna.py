@@ -27,7 +27,8 @@ class EvaClipVicuna(ClipVicuna):
 
     @cached_property
     def clip_config(self) -> clip.ClipConfig:
-        return clip.open_clip_config(self._clip_tensors.shapes)
+        with hub.reading(self.repositories[1], self.folders[1]):
+            return clip.open_clip_config(self._clip_tensors.shapes)
 
     @cached_property
     def _clip_tensors(self) -> hub.Tensors:

@@ -13,6 +13,7 @@ import copy
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,10 +39,17 @@ Network = TypeVar("Network", bound=nn.Module)
 class Repository:
     id: str
     gigabytes: float
+    leave: str = ""  # files that are of no use here, by pattern
 
     @property
     def folder(self) -> str:
         return self.id.split("/")[-1]
+
+    def download_command(self, weights: Path | None) -> str:
+        command = f"hf download {self.id}"
+        if self.leave:
+            command += f" --exclude '{self.leave}'"
+        return command if weights is None else f"{command} --local-dir {weights / self.folder}"
 
 
 def locate(preset: str, wanted: Sequence[Repository], weights: Path | None) -> list[Path]:
@@ -57,10 +65,7 @@ def locate(preset: str, wanted: Sequence[Repository], weights: Path | None) -> l
     if missing:
         parts = ", ".join(f"{one.id} ({one.gigabytes:g} GB)" for one in missing)
         where = "in the Hugging Face cache" if weights is None else f"under {weights}"
-        target = "" if weights is None else f" --local-dir {weights}/%s"
-        commands = "; ".join(
-            f"hf download {one.id}" + (target % one.folder if target else "") for one in missing
-        )
+        commands = "; ".join(one.download_command(weights) for one in missing)
         raise UserError(
             f"preset {preset} needs weights that are not {where}: {parts}. Run: {commands}"
             + (" (or name a folder that holds them: --weights DIR)" if weights is None else "")
@@ -177,6 +182,15 @@ def _open(path: Path) -> Iterator[tuple[str, tuple[int, ...], Callable[[], Tenso
     except (OSError, SafetensorError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"{path} is damaged ({reason}): download it again") from None
+
+
+@contextmanager
+def reading(repository: Repository, folder: Path) -> Iterator[None]:
+    """Names of weights that are looked up in here and are not there are the folder's fault."""
+    try:
+        yield
+    except KeyError as error:
+        raise UserError(f"{folder} is not {repository.id}: it has no {error.args[0]}") from None
 
 
 def fill(build: Callable[[], Network], state: Mapping[str, Tensor]) -> Network:

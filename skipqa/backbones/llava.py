@@ -25,7 +25,7 @@ class Llava(ClipVicuna):
     preset = "ablation-13b"
     repositories = (
         hub.Repository("llava-hf/llava-v1.6-vicuna-13b-hf", 26.7),
-        hub.Repository("openai/clip-vit-large-patch14-336", 1.7),
+        hub.Repository("openai/clip-vit-large-patch14-336", 1.7, leave="*.h5"),
     )
 
     @property
