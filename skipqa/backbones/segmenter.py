@@ -6,6 +6,7 @@ MobileSAM wants its pixels and how a mask becomes a box, and nothing of tokens o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
@@ -50,12 +51,13 @@ class Segmenter:
         pixels, width, height = fit(image, self.network.config.encoder.image)
         square = torch.tensor(points) * torch.tensor([width, height])
         masks = self.network(self.network.encode(pixels), square)
-        numbers = torch.arange(len(points))
-        chosen = masks.logits[numbers, masks.quality.argmax(1)] > 0
-        column, row = (square * chosen.shape[-1]).long().T
-        chosen[numbers, row, column] = True  # even where the network sees nothing
-        rows, columns = (max(1, round(part * chosen.shape[-1])) for part in (height, width))
-        found = [mask_box(mask[:rows, :columns]) for mask in chosen]
+        numbers, side = torch.arange(len(points)), masks.logits.shape[-1]
+        columns, rows = math.ceil(width * side), math.ceil(height * side)
+        column, row = (square * side).long().T
+        chosen = masks.logits[numbers, masks.quality.argmax(1), :rows, :columns] > 0
+        # A point belongs to its mask even where the network sees nothing.
+        chosen[numbers, row.clamp(max=rows - 1), column.clamp(max=columns - 1)] = True
+        found = [mask_box(mask) for mask in chosen]
         return Proposals(found, mobile_sam.flops(self.network.config, len(points)))
 
 
