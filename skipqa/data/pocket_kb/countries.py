@@ -117,6 +117,8 @@ def _facts(
         answers = accepted(texts)
         ids = [fields[field].id for field in FIELDS[relation] if field in fields]
         gold = corpus.stating(ids, answers)
+        if relation == "language":  # not the passage with a sentence in that language
+            gold = tuple(id for id in gold if "official" in corpus.texts[id])
         if relation == "capital":  # "Paris: the capital and largest city of France"
             ids = [d.id for text in texts for d in glosses.get(text.lower(), ())]
             of_country = corpus.stating(ids, accepted([name]))

@@ -28,6 +28,7 @@ ROOTS = {  # the WordNet synsets below which an entity's own synset lies
     "grocery": ("n00021265", "n07555863", "n13134947", "n07809096"),
 }
 PLACED = ("origin", "native", "raised", "brand")  # facts that may name a country
+WITH_ARTICLE = ("United", "Netherlands", "Democratic", "Alps", "Mediterranean", "Himalayas")
 BRUSHING = {
     "Daily Brushing": "daily",
     "Weekly Brushing": "weekly",
@@ -142,7 +143,8 @@ def _describe(
     for relation, value in given.items():
         values = value.split("|")
         if relation in PLACED:
-            passage = write(relation, noun=row["noun"], place=", ".join(values))
+            places = [f"the {v}" if v.startswith(WITH_ARTICLE) else v for v in values]
+            passage = write(relation, noun=row["noun"], place=", ".join(places))
             state(relation, values, passage, in_gloss=values)
         elif relation == "family":
             shown = " or ".join(v if v.endswith("family") else f"family {v}" for v in values)

@@ -187,7 +187,9 @@ def facts(gloss: str, noun: str, kinds: tuple[str, ...]) -> Iterator[tuple[str, 
             continue
         if match := rule.pattern.search(text):
             span = LEADING.sub("", next(group for group in match.groups() if group))
-            if span and not VAGUE & set(span.split()) and len(span.split()) <= 3:
+            # Of "smoothing or shaping wood" the first half would be no answer.
+            halved = rule.relation == "used_for" and text[match.end() :].startswith(" or ")
+            if span and not halved and not VAGUE & set(span.split()) and len(span.split()) <= 3:
                 found.add(rule.relation)
                 acted = rule.relation == "used_for" and match[0].startswith("used to ")
                 yield rule.relation, (span, *_gerund(span)) if acted else (span,)
