@@ -12,14 +12,18 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from tiny_models import LLAMA, VISION, write_ablation, write_submission
+from typer.testing import CliRunner
 
 from skipqa import components
 from skipqa.backbones.clip_vicuna import ClipVicuna
 from skipqa.backbones.evaclip_vicuna import EvaClipVicuna
 from skipqa.backbones.llava import Llava
+from skipqa.cli.main import app
 from skipqa.components import Components, check_widths
 from skipqa.config import PRESETS
 from skipqa.errors import MissingExtra, UserError
+from skipqa.evaluation import systems
+from skipqa.evaluation.systems import Variant
 from skipqa.knowledge.index.build import build
 from skipqa.knowledge.sources.tables import JsonLines
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
@@ -198,6 +202,20 @@ def test_dense_queries_of_variant_b(
         check_widths(Components(region_query=wrong), base.backbone.widths, preset="ablation-13b")
 
 
+def test_the_dense_system_leaves_nothing_out(pipelines: dict[str, Pipeline], photo: Path) -> None:
+    """The preset's own shares, of tokens, edges and verified passages, are all overruled."""
+    base = pipelines["ablation-13b"]
+    preset = dataclasses.replace(base.config, budget=PRESETS["ablation-13b"].budget)
+    base = Pipeline(base.backbone, base.index, preset)
+    assert base.answer(photo, QUESTION, fast_path=False).trace["prune"].kept == 7  # ceil(0.4 16)
+    trace = systems.build("dense", base).answer(photo, QUESTION).trace
+    for stage in ("prune", "verify", "fuse", "decode"):
+        assert trace[stage].kept
+        assert trace[stage].dropped == 0
+    fewer = systems.build(Variant("skip", "downsample", 0.6), base).answer(photo, QUESTION).trace
+    assert fewer["encode"].kept == fewer["prune"].kept == 9  # 3 x 3
+
+
 def test_components_of_another_size_are_refused(
     pipelines: dict[str, Pipeline], weights: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -344,6 +362,14 @@ def test_without_the_extra_its_name_is_given(monkeypatch: pytest.MonkeyPatch) ->
 def test_pocket_takes_no_weights(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="leave out --weights"):
         load("pocket", weights=tmp_path)
+
+
+def test_command(weights: dict[str, Path], photo: Path) -> None:
+    words = ["ask", str(photo), QUESTION, "--json", "--no-draft", "--preset", "submission-7b"]
+    words += ["--weights", str(weights["submission-7b"]), "--set", "decode.max_new_tokens=4"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.exception
+    assert json.loads(done.stdout)["tokens"] == {"total": 576, "kept": 64}
 
 
 def test_presets_have_the_papers_numbers() -> None:
