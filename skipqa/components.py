@@ -73,6 +73,7 @@ _FITS: dict[str, dict[str, str]] = {
     "region_query": {"visual_width": "text", "question_width": "text"},
     "verifier": {"width": "text", "visual_width": "text"},
     "fusion": {"width": "text", "passage_width": "text"},
+    "keep_head": {"width": "vision"},
     "projector": {"vision_width": "vision", "width": "decoder"},
 }
 

@@ -19,6 +19,7 @@ from skipqa.evaluation.systems.pruners import random_pruning
 from skipqa.pipeline import Pipeline
 
 DENSE_PASSAGES = 16
+ONE_REGION = {"max_regions": 1, "proposals": "clusters"}  # nothing to segment
 FIXED_TOKENS, FIXED_PASSAGES = 64, 8  # of the paper's row without DBC
 
 
@@ -35,7 +36,7 @@ def without_pruning(base: Pipeline, seed: int) -> Pipeline:
 def global_retrieval(base: Pipeline, seed: int) -> Pipeline:
     """All kept tokens are one region with one query, which may find as many as K' allows."""
     most = max(base.config.budget.passages, base.config.budget.max_passages)
-    return with_config(base, regions={"max_regions": 1}, retrieve={"per_region": most})
+    return with_config(base, regions=ONE_REGION, retrieve={"per_region": most})
 
 
 def dense_fusion(base: Pipeline, seed: int) -> Pipeline:
@@ -68,7 +69,7 @@ def qvs_only(base: Pipeline, seed: int) -> Pipeline:
     system = without_draft(dense_fusion(base, seed), seed)
     return with_config(
         with_budget(system, passages=DENSE_PASSAGES),
-        regions={"max_regions": 1},
+        regions=ONE_REGION,
         retrieve={"per_region": DENSE_PASSAGES},
         verify={"threshold": 0.0},
         decode={"max_passages": DENSE_PASSAGES},
@@ -85,7 +86,7 @@ def rcsr_only(base: Pipeline, seed: int) -> Pipeline:
     regions, retrieve = base.config.regions, base.config.retrieve
     return with_config(
         dense(base, seed),
-        regions={"max_regions": regions.max_regions},
+        regions={"max_regions": regions.max_regions, "proposals": regions.proposals},
         retrieve={"per_region": retrieve.per_region},
     )
 

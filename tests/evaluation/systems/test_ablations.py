@@ -13,7 +13,7 @@ import torch
 from skipqa.errors import UserError
 from skipqa.evaluation import systems
 from skipqa.evaluation.systems import Variant, variants
-from skipqa.evaluation.systems.changes import with_components
+from skipqa.evaluation.systems.changes import with_components, with_config
 from skipqa.nn.budget import DiscreteBudgetConfig, build_budget
 from skipqa.nn.fusion import BipartiteFusion, FusionConfig
 from skipqa.pipeline import SKIP, Answer, Pipeline
@@ -81,6 +81,18 @@ def test_a_system_changes_what_it_says_and_nothing_else(pipeline: Pipeline, name
     assert system.backbone is pipeline.backbone
     assert system.index is pipeline.index
     assert system.components == pipeline.components
+
+
+def test_one_region_needs_no_boxes(pipeline: Pipeline) -> None:
+    boxes = with_config(pipeline, regions={"proposals": "boxes"})
+    proposals = {
+        name: systems.build(name, boxes).config.regions.proposals for name in systems.SYSTEMS
+    }
+    without = {name for name, kind in proposals.items() if kind == "clusters"}
+    assert without == {
+        "skip-global-retrieval",
+        *("qvs-only", "bsca-only", "dense", "fid", "late", "memory"),
+    }
 
 
 def kept(answer: Answer, stage: str) -> tuple[int, int]:
