@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -137,6 +138,35 @@ def vqa(
         print_json(summaries if len(variants) > 1 else summaries[0])
     else:
         show({variant.name: summary for variant, summary in zip(variants, summaries, strict=True)})
+
+
+@app.command("systems")
+def list_systems(
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """What --system and --pruner may name.
+
+    Examples:
+
+      skipqa eval systems
+    """
+    from rich.table import Table
+
+    from skipqa.evaluation import systems
+
+    kinds: dict[str, Mapping[str, Any]] = {"--system": systems.SYSTEMS, "--pruner": systems.PRUNERS}
+    found = {
+        option: {name: inspect.getdoc(make) or "" for name, make in named.items()}
+        for option, named in kinds.items()
+    }
+    if json:
+        print_json(found)
+        return
+    for option, named in found.items():
+        table = Table(option, "", show_lines=True)
+        for name, what in named.items():
+            table.add_row(name, " ".join(what.split()))
+        out.print(table)
 
 
 def show(summaries: Mapping[str, Mapping[str, Any]]) -> None:

@@ -29,18 +29,18 @@ def skip(base: Pipeline, seed: int) -> Pipeline:
 
 
 def without_pruning(base: Pipeline, seed: int) -> Pipeline:
-    """V' = V."""
+    """Without QVS: V' = V."""
     return with_budget(base, tokens=base.config.encode.num_tokens)
 
 
 def global_retrieval(base: Pipeline, seed: int) -> Pipeline:
-    """All kept tokens are one region with one query, which may find as many as K' allows."""
+    """Without RCSR: one query for all kept tokens, which may find as many as K' allows."""
     most = max(base.config.budget.passages, base.config.budget.max_passages)
     return with_config(base, regions=ONE_REGION, retrieve={"per_region": most})
 
 
 def dense_fusion(base: Pipeline, seed: int) -> Pipeline:
-    """beta = 1: every token attends to every passage."""
+    """Without BSCA: beta = 1, every token attends to every passage."""
     system = with_config(base, fuse={"edges": "share", "beta": 1.0})
     if base.components.fusion is None:
         return system
@@ -50,17 +50,17 @@ def dense_fusion(base: Pipeline, seed: int) -> Pipeline:
 
 
 def fixed_budget(base: Pipeline, seed: int) -> Pipeline:
-    """No controller: the paper's fixed V' and K' for every question."""
+    """Without DBC: the paper's fixed V' = 64 and K' = 8 for every question."""
     return with_budget(with_components(base, budget=None), FIXED_TOKENS, FIXED_PASSAGES)
 
 
 def without_draft(base: Pipeline, seed: int) -> Pipeline:
-    """No fast path: no confidence exceeds 1."""
+    """Without SKV's fast path: no confidence exceeds 1."""
     return with_config(base, draft={"threshold": 1.0, "counting_threshold": 1.0})
 
 
 def without_verification(base: Pipeline, seed: int) -> Pipeline:
-    """Every passage that was retrieved is accepted; its score still orders it."""
+    """Without SKV's verdict: every passage found is accepted; its score still orders it."""
     return with_config(base, budget={"rho_r": 1.0}, verify={"threshold": 0.0})
 
 
@@ -77,7 +77,7 @@ def qvs_only(base: Pipeline, seed: int) -> Pipeline:
 
 
 def dense(base: Pipeline, seed: int) -> Pipeline:
-    """All tokens, one query for the whole image, all that it finds accepted, fused and read."""
+    """RA-CM3 style: all tokens, one query, all that it finds accepted, fused and read."""
     return without_pruning(qvs_only(base, seed), seed)
 
 

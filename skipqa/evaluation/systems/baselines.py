@@ -51,12 +51,12 @@ def without_retrieval(base: Pipeline, seed: int) -> Pipeline:
 
 
 def fusion_in_decoder(base: Pipeline, seed: int) -> Pipeline:
-    """As many passages as `dense`, none judged or fused before the decoder."""
+    """KAT style: each passage of `dense` read with the question apart, joined in decoding."""
     return with_stages(dense(base, seed), verify=accept, fuse=pass_by, decode=read_apart)
 
 
 def late_interaction(base: Pipeline, seed: int) -> Pipeline:
-    """One query finds a pool, token-level likeness the passages to read, one after the other."""
+    """RA-VQA style: of a pool that one query finds, the likest token by token are read."""
     system = with_config(
         with_budget(dense(base, seed), passages=LATE_POOL),
         retrieve={"per_region": LATE_POOL},
@@ -66,7 +66,7 @@ def late_interaction(base: Pipeline, seed: int) -> Pipeline:
 
 
 def attentive_memory(base: Pipeline, seed: int) -> Pipeline:
-    """As many passages as `dense` in memory; the decoder reads those attended to most."""
+    """ReVeaL style: the passages of `dense` in memory, those attended to most are read."""
     system = with_config(
         dense(base, seed), decode={"max_passages": base.config.decode.max_passages}
     )

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from skipqa.cli.eval import app
 from skipqa.errors import UserError
 from skipqa.evaluation import systems
 from skipqa.evaluation.systems import Variant, variants
@@ -211,6 +214,17 @@ def test_variants_are_combined_named_and_checked(pipeline: Pipeline) -> None:
     for share in (0.0, -1.0, 1.5, float("nan")):
         with pytest.raises(UserError, match="a retention lies above 0"):
             Variant("skip", "tome", share)
+
+
+def test_the_command_that_lists_them_says_what_each_is() -> None:
+    done = CliRunner().invoke(app, ["systems", "--json"], catch_exceptions=False)
+    found = json.loads(done.stdout)
+    assert list(found["--system"]) == list(systems.SYSTEMS)
+    assert list(found["--pruner"]) == list(systems.PRUNERS)
+    assert all(what for named in found.values() for what in named.values())
+    shown = CliRunner().invoke(app, ["systems"], catch_exceptions=False).stdout
+    assert "skip-global-retrieval" in shown
+    assert "downsample" in shown
 
 
 def test_a_retention_fixes_the_tokens_of_any_system(pipeline: Pipeline) -> None:
