@@ -187,8 +187,9 @@ def evaluate(
     """Ask what has no answer yet, then write and return a summary for each system.
 
     A question is put to every system before the next one, and they take turns in going first: a
-    machine that is slow for a while is slow for all. A folder with another run's answers is
-    refused.
+    machine that is slow for a while is slow for all. They share the process, though: what one
+    leaves with the allocator is in the next one's peak memory, so that is best measured alone. A
+    folder with another run's answers is refused.
     """
     sheets = [_Sheet(entrant, list(bad)) for entrant in entrants]
     for done, row in enumerate(rows):
