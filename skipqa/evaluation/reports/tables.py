@@ -68,13 +68,12 @@ def main_table(found: QuestionSet) -> str:
 
 def _main_row(found: QuestionSet, run: Run) -> list[str]:
     summary, latency = run.summary, run.summary["latency_ms"]
-    recalls = list(run.column(RECALL).values())
     peak = summary["peak_memory_bytes"]
     row = [
         found.name(run),
         percent(summary["accuracy"]),
         *("reference", ABSENT),
-        ABSENT if not recalls else f"{100 * np.mean(recalls):.1f} of {len(recalls)}",
+        _recall(run),
         f"{summary['flops_mean'] / 1e9:.1f}",
         "1",
         f"{latency['p50']:,.0f} / {latency['p95']:,.0f}",
@@ -98,6 +97,12 @@ def _main_row(found: QuestionSet, run: Run) -> list[str]:
     return row
 
 
+def _recall(run: Run) -> str:
+    """The share of questions with gold passages, and how many these are."""
+    recalls = list(run.column(RECALL).values())
+    return f"{100 * np.mean(recalls):.1f} of {len(recalls):,}" if recalls else ABSENT
+
+
 def ablation_table(found: QuestionSet) -> str:
     """What each part of SKIP is worth; the paper's columns are the paper's own figures."""
     runs = ablations(found)
@@ -114,6 +119,7 @@ def ablation_table(found: QuestionSet) -> str:
                 percent(run.summary["accuracy"]),
                 ABSENT if comparison is None else points(comparison),
                 ABSENT if comparison is None else p_value(comparison),
+                _recall(run),
                 f"{run.summary['flops_mean'] / 1e9:.1f}",
                 f"{run.summary['latency_ms']['p50']:,.0f}",
                 f"{accuracy:.1f}",
@@ -122,7 +128,7 @@ def ablation_table(found: QuestionSet) -> str:
             ]
         )
     header = [
-        *("configuration", "accuracy, %", "minus SKIP, points", "p", "GFLOPs", "p50, ms"),
+        *("configuration", "accuracy, %", "minus SKIP, points", "p", RECALL, "GFLOPs", "p50, ms"),
         *("paper: accuracy, %", "paper: minus SKIP", "paper: TFLOPs"),
     ]
     return table(header, rows)
@@ -178,7 +184,10 @@ def popularity_table(found: QuestionSet) -> str:
     ]
     if not all(isinstance(value, (int, float)) for value in values):
         return _accuracies_by(found, "popularity", lambda record: names_in(record, "popularity"))
-    edges = sorted({float(edge) for edge in np.quantile(values or [0], [0.25, 0.5, 0.75])})
+    edges = np.quantile(values or [0], [0.25, 0.5, 0.75])
+    if all(float(value).is_integer() for value in values):
+        edges = np.ceil(edges)  # the same quarters, by numbers that occur
+    edges = sorted(set(edges.tolist()))
 
     def quarter(record: Record) -> list[str]:
         value = record.get("popularity")
@@ -188,19 +197,25 @@ def popularity_table(found: QuestionSet) -> str:
 
 
 def subset_table(found: QuestionSet) -> str:
-    """A question may be in several subsets and counts in each."""
-    return _accuracies_by(found, "subset", lambda record: names_in(record, "subset"), recall=True)
+    """Ablations too, whose retrieval differs. A question in several subsets counts in each."""
+    runs = [*main_runs(found), *(run for run in ablations(found) if run.system != "skip")]
+
+    def subsets(record: Record) -> list[str]:
+        return names_in(record, "subset")
+
+    return _accuracies_by(found, "subset", subsets, runs, recall=True)
 
 
 def _accuracies_by(
     found: QuestionSet,
     name: str,
     groups_of: Callable[[Record], list[str]],
+    runs: Sequence[Run] | None = None,
     *,
     recall: bool = False,
 ) -> str:
     """A row a group, a column a run: accuracy, and recall where the records know it."""
-    runs = main_runs(found)
+    runs = runs or main_runs(found)
     placed = [_placed(run, groups_of) for run in runs]
     columns = [_accuracies(groups, recall) for groups in placed]
     rows = []

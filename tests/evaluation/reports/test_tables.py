@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from skipqa.evaluation.reports import figures, tables
@@ -96,11 +97,27 @@ def test_groups(made: MakeRun) -> None:
     assert list(categories)[:3] == ["0", "1", "2"]
     assert list(categories)[-1] == "11"
     popularity = rows(tables.popularity_table(found))
-    assert list(popularity) == ["<97.5", "97.5-195", "195-292.5", ">=292.5"]
+    assert list(popularity) == ["<98", "98-195", "195-293", ">=293"]
     assert [cells[1:] for cells in popularity.values()] == [["–", "10"]] * 4
     subsets = rows(tables.subset_table(found))
     assert list(subsets) == ["a\\|b", "small"]
     assert subsets["small"][0].endswith("; recall@4 50.0")
+
+
+def test_subsets_show_the_retrieval_of_ablations(made: MakeRun) -> None:
+    def fields(hit: float) -> Callable[[int], dict[str, Any]]:
+        return lambda question: {"subset": ["small"], "recall@4": hit}
+
+    (found,) = read_runs(
+        [
+            made("a", "skip", fields=fields(1.0)),
+            made("b", "skip-global-retrieval", fields=fields(0.5)),
+        ]
+    )
+    small = rows(tables.subset_table(found))["small"]
+    assert [cell.partition("; ")[2] for cell in small[:2]] == ["recall@4 100.0", "recall@4 50.0"]
+    ablation = rows(tables.ablation_table(found))
+    assert [cells[3] for cells in ablation.values()] == ["100.0 of 40", "50.0 of 40"]
 
 
 def test_groups_by_name(made: MakeRun) -> None:
