@@ -36,6 +36,9 @@ FACTS = [
 ]
 
 
+ODD = "Æbleskiver (noun): a “pancake” ball — 球 🥞 — from Denmark; naïve cafés"
+
+
 @pytest.fixture(scope="module")
 def backbone(pipeline: Pipeline) -> Pocket:
     assert isinstance(pipeline.backbone, Pocket)
@@ -59,10 +62,11 @@ def passages(texts: Sequence[str], scores: Sequence[float]) -> tuple[RetrievedPa
 # Fusion in the decoder
 
 
-def test_one_passage_apart_is_plain_decoding(backbone: Pocket, asked: Question) -> None:
-    prompt = write_prompt(asked, FACTS[:1], ["espresso"])
-    plain = backbone.complete(prompt, 12, FACTS[:1], ["how"])
-    apart = complete_jointly(backbone, [prompt], 12, FACTS[:1], ["how"])
+@pytest.mark.parametrize("fact", [FACTS[0], ODD])
+def test_one_passage_apart_is_plain_decoding(backbone: Pocket, asked: Question, fact: str) -> None:
+    prompt = write_prompt(asked, [fact], ["espresso"])
+    plain = backbone.complete(prompt, 12, [fact], ["how"])
+    apart = complete_jointly(backbone, [prompt], 12, [fact], ["how"])
     assert apart.text == plain.text
     assert apart.prompt_tokens == plain.prompt_tokens
     # The examples never see the passage, and neither sees the ending: a little is saved.
@@ -97,10 +101,10 @@ def test_a_stretch_ends_where_the_answer_begins() -> None:
         stretches = [model.read(part, examples) for part in (one, other)]
         past = join(config, examples, stretches)
         assert past.length == 3 + 4 + 6
-        # In a past of 20 tokens the same stretch would have ended at the 20th.
-        longer = model.read(torch.zeros(1, 13 - 7, 32))
-        moved = model.read(one, model.read(shared, longer))
-    # First-layer keys depend on the token and its place alone.
+        # Alone, but read so late that it ends at the same place.
+        before = model.read(torch.zeros(1, past.length - 7, 32))
+        moved = model.read(one, model.read(shared, before))
+    # A key of the first layer depends on its token and place alone.
     torch.testing.assert_close(past.keys[0, :, :, 3:7], moved.keys[0, :, :, 9:], rtol=0, atol=1e-5)
     torch.testing.assert_close(past.values[:, :, :, 3:7], stretches[0].values[:, :, :, 3:])
     only = join(config, examples, stretches[:1])
@@ -226,7 +230,8 @@ def test_baselines_find_what_dense_finds_and_read_it_their_way(
     memory = ask("memory").trace
     assert memory["verify"].dropped == 0
     assert memory["decode"].kept == 2
-    most = sorted(memory["fuse"].result.mass, reverse=True)[:2]
-    read = [memory["fuse"].result.mass[j] for j in range(16)]
-    assert sorted(read, reverse=True)[:2] == most
+    mass = memory["fuse"].result.mass
+    for j in sorted(range(16), key=lambda j: -mass[j])[:2]:
+        text = memory["retrieve"].result.passages[j].passage.text
+        assert " ".join(text.split()) in memory["decode"].result
     assert 0 < memory["fuse"].flops < dense["fuse"].flops
