@@ -204,7 +204,7 @@ def _figures(summary: Mapping[str, Any]) -> dict[str, str]:
         if (interval := summary[name]) is not None:
             rows[label] = percent(interval)
     rows |= {
-        "fast path %": f"{100 * summary['fast_path_rate']:.1f}",
+        "fast %": f"{100 * summary['fast_path_rate']:.1f}",
         "V'": f"{summary['tokens_mean']:.1f}",
         "K'": f"{summary['passages_mean']:.1f}",
         "edges": f"{summary['edges_mean']:,.0f}",
