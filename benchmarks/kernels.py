@@ -29,6 +29,7 @@ from skipqa.nn.fusion import BipartiteFusion, FusionConfig
 from skipqa.ops.bipartite_attention import (
     bipartite_attention,
     compatibility,
+    cuda,
     reference,
     select_edges,
 )
@@ -119,7 +120,7 @@ def check() -> list[dict[str, Any]]:
             return [out, *torch.autograd.grad(out, leaves, grad.to(dtype))]
 
         exact = run("reference", torch.float64)
-        ours, theirs = run("triton", DTYPE), run("reference", DTYPE)
+        ours, theirs = run("auto", DTYPE), run("reference", DTYPE)
         for name, a, b, e in zip(("out", "dq", "dk", "dv"), ours, theirs, exact, strict=True):
             row = {
                 "batch": batch, "tokens": tokens, "density": density, "tensor": name,
@@ -181,24 +182,13 @@ def attention(ceilings: Ceilings, repeats: int) -> list[dict[str, Any]]:
                         lambda q=q, k=k, v=v: F.scaled_dot_product_attention(q, k, v),
                         repeats=repeats,
                     )
-                launch = kernels.choose_forward(batch, tokens, PASSAGES, HEADS)
-                plan = kernels.plan_for(x.edges, x.lengths, launch)
-                ours = time_gpu(
-                    lambda x=x, plan=plan, launch=launch: kernels.attend(
-                        x.q, x.k, x.v, None, x.edges, x.lengths, plan, HEAD_WIDTH**-0.5, launch
-                    ),
-                    repeats=repeats,
-                )
-                planning = time_gpu(
-                    lambda x=x, launch=launch: kernels.plan_for(x.edges, x.lengths, launch),
-                    repeats=repeats,
-                )
+                kernel, launch, ours, planning = time_ours(x, repeats)
                 floor = ceilings.floor_us(x.flops(), x.bytes_moved())
                 rows.append({
                     "batch": batch, "tokens": tokens, "passages": PASSAGES, "density": density,
                     "dense_backend": dense_name, "dense": dataclasses.asdict(dense),
                     "ours": dataclasses.asdict(ours), "schedule": dataclasses.asdict(planning),
-                    "launch": dataclasses.asdict(launch), "flops": x.flops(),
+                    "kernel": kernel, "launch": dataclasses.asdict(launch), "flops": x.flops(),
                     "bytes": x.bytes_moved(), "floor_us": floor,
                     "roofline": floor / ours.median_us,
                     "times_faster": dense.median_us / ours.median_us,
@@ -206,6 +196,27 @@ def attention(ceilings: Ceilings, repeats: int) -> list[dict[str, Any]]:
                     / (ours.median_us + planning.median_us),
                 })  # fmt: skip
     return rows
+
+
+def time_ours(x: Inputs, repeats: int) -> tuple[str, kernels.Launch | cuda.Launch, Timing, Timing]:
+    """The kernel that `auto` takes, how it was launched, its time and that of its schedule."""
+    batch, tokens = x.q.shape[:2]
+    scale = HEAD_WIDTH**-0.5
+    if cuda.pays(x.q, x.k, x.v, PASSAGES):
+        hand = cuda.Launch.choose(batch, HEADS, PASSAGES)
+        ours = time_gpu(
+            lambda: cuda.attend(x.q, x.k, x.v, None, x.edges, x.lengths, scale, hand),
+            repeats=repeats,
+        )
+        return "cuda", hand, ours, Timing(0.0, 0.0, 0.0, repeats)  # it plans by itself
+    launch = kernels.choose_forward(batch, tokens, PASSAGES, HEADS)
+    plan = kernels.plan_for(x.edges, x.lengths, launch)
+    ours = time_gpu(
+        lambda: kernels.attend(x.q, x.k, x.v, None, x.edges, x.lengths, plan, scale, launch),
+        repeats=repeats,
+    )
+    planning = time_gpu(lambda: kernels.plan_for(x.edges, x.lengths, launch), repeats=repeats)
+    return "triton", launch, ours, planning
 
 
 def backward(repeats: int) -> list[dict[str, Any]]:
@@ -255,7 +266,8 @@ def backward(repeats: int) -> list[dict[str, Any]]:
 
 
 def draw_layer(batch: int, passages: int) -> tuple[BipartiteFusion, Tensor, Tensor, Tensor, Tensor]:
-    layer = BipartiteFusion(FusionConfig(WIDTH, WIDTH, HEADS, beta=0.1))
+    with torch.device("cuda"):
+        layer = BipartiteFusion(FusionConfig(WIDTH, WIDTH, HEADS, beta=0.1))
     torch.nn.init.normal_(layer.out.weight, std=0.02)
 
     def normal(*shape: int) -> Tensor:

@@ -6,6 +6,8 @@ the whole grid runs compiled in every precision.
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,7 +15,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("triton")  # tests/conftest.py turns its interpreter on
 
-from skipqa.ops.bipartite_attention import bipartite_attention, reference, select_edges
+from skipqa.errors import UserError
+from skipqa.ops.bipartite_attention import bipartite_attention, cuda, reference, select_edges
 from skipqa.ops.bipartite_attention import triton as kernels
 from skipqa.ops.bipartite_attention.fused import Weights, fusion_layer
 from skipqa.ops.bipartite_attention.triton import Launch
@@ -57,27 +60,29 @@ def error(found, exact):
     return float((found.double() - exact).norm() / exact.norm().clamp(min=1e-12))
 
 
-def assert_no_worse_than_torch(tensors, edges, lengths, launch, biased=True):
-    """At most twice the error of torch in the same precision; both against float64."""
+def assert_no_worse_than_torch(tensors, edges, lengths, *launches, biased=True):
+    """At most twice the error of torch in the same precision; both against float64.
+
+    A launch of the Triton kernels is also that of their backward pass; one for Hopper has none.
+    """
     dtype = tensors[0].dtype
-    backward_launch = Launch(launch.parts, min(32, launch.block_m), launch.block_n, 4, 1)
-
-    def ours(*args):
-        return kernels.bipartite_attention(
-            *args, forward_launch=launch, backward_launch=backward_launch
-        )
-
     oracle = reference.bipartite_attention
     exact = forward_and_gradients(oracle, tensors, edges, lengths, torch.float64, biased)
     theirs = forward_and_gradients(oracle, tensors, edges, lengths, dtype, biased)
-    found = forward_and_gradients(ours, tensors, edges, lengths, dtype, biased)
     # Where the exact value nearly vanishes, as every dbias with one edge, rounding remains; dbias
     # is a difference of two sums, each rounded.
     eps, unit = torch.finfo(dtype).eps, float(edges.sum().sqrt())
-    for name, a, b, e in zip(NAMES, found, theirs, exact, strict=False):
-        assert a.isfinite().all(), name
-        rounding = (8 if name == "dbias" else 4) * eps * max(unit, float(e.norm()))
-        assert float((a - e).norm()) <= max(2 * float((b - e).norm()), rounding), name
+    for launch in launches:
+        backward = None
+        if isinstance(launch, Launch):
+            backward = Launch(launch.parts, min(32, launch.block_m), launch.block_n, 4, 1)
+        ours = partial(kernels.bipartite_attention, forward_launch=launch, backward_launch=backward)
+        found = forward_and_gradients(ours, tensors, edges, lengths, dtype, biased)
+        for name, a, b, e in zip(NAMES, found, theirs, exact, strict=False):
+            assert a.isfinite().all(), (launch, name)
+            rounding = (8 if name == "dbias" else 4) * eps * max(unit, float(e.norm()))
+            allowed = max(2 * float((b - e).norm()), rounding)
+            assert float((a - e).norm()) <= allowed, (launch, name)
 
 
 LENGTHS = [[5, 0, 33, 16], [7, 18, 3, 1]]  # an absent passage, one longer than a tile
@@ -127,6 +132,23 @@ def test_strided_inputs():
     )
     expected = bipartite_attention(q, k, v, edges, lengths, backend="reference")
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.skipif(GPU, reason="says what happens without a GPU")
+def test_hopper_kernel_is_not_for_a_cpu():
+    (q, k, v, _), edges, lengths = draw(4, 1, 9, [[4, 5]], 2, 64, 0.6)
+    assert not cuda.fits(q, k, v, num_passages=2)
+    with pytest.raises(UserError, match="CUDA device"):
+        bipartite_attention(q, k, v, edges, lengths, backend="cuda")
+
+
+@given(st.integers(1, 200), st.integers(1, 64), st.integers(1, 32))
+def test_parts_cover_the_passages_and_fill_the_gpu(num_items, num_heads, num_passages):
+    parts = cuda.Launch.choose(num_items, num_heads, num_passages).parts
+    assert 1 <= parts <= num_passages
+    assert parts == 1 or parts * num_items * num_heads <= cuda.PROGRAMS
+    of_a_part = -(-num_passages // parts)
+    assert of_a_part * (parts - 1) < num_passages  # none is empty
 
 
 @given(
@@ -203,12 +225,32 @@ def test_grid(dtype, num_items, num_tokens, density):
         5, num_items, num_tokens, [one] * num_items, 3, 64, density, dtype
     )
     block_n = 32 if dtype == torch.float32 else 64
+    launches = [Launch(parts, 16, block_n, 4, 2) for parts in (1, 5)]
     if num_tokens <= 64:
-        launch = Launch(1, 64, block_n, 4, 2, resident=True)
-        assert_no_worse_than_torch(tensors, edges, lengths, launch)
-    for parts in (1, 5):
-        assert_no_worse_than_torch(tensors, edges, lengths, Launch(parts, 16, block_n, 4, 2))
-    assert_no_worse_than_torch(tensors, edges, lengths, Launch(5, 32, block_n, 4, 1), biased=False)
+        launches.append(Launch(1, 64, block_n, 4, 2, resident=True))
+    by_hand = []
+    if cuda.fits(*tensors[:3], num_passages=len(one)):
+        by_hand = [cuda.Launch(parts) for parts in (1, 3, 5)]
+    assert_no_worse_than_torch(tensors, edges, lengths, *launches, *by_hand)
+    launch = Launch(5, 32, block_n, 4, 1)
+    assert_no_worse_than_torch(tensors, edges, lengths, launch, *by_hand, biased=False)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("num_passages", [1, 16, 31])
+def test_hopper_kernel_at_its_own_size(dtype, num_passages):
+    """Heads of 128; more passages than half a word; some longer than one buffer; tokens strided."""
+    if torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("the kernel is written for Hopper GPUs")
+    sizes = [100, 104, 105, 208, 7, 0, 1, 300]
+    lengths = [(sizes * 4)[:num_passages]] * 2
+    tensors, edges, lengths = draw(9, 2, 300, lengths, 4, 128, 0.3, dtype)
+    tensors[0] = tensors[0].transpose(1, 2).contiguous().transpose(1, 2)
+    assert cuda.fits(*tensors[:3], num_passages)
+    launches = [cuda.Launch(parts) for parts in {1, min(3, num_passages), num_passages}]
+    assert_no_worse_than_torch(tensors, edges, lengths, *launches)
+    assert_no_worse_than_torch(tensors, edges, lengths, *launches, biased=False)
 
 
 @pytest.mark.gpu

@@ -1,8 +1,9 @@
 """One door to bipartite attention: checks the shapes, then hands over to a backend.
 
-`triton` computes on a CUDA device, `gather` skips the same work on a CPU, `reference` masks a
-dense product and is there to compare with. `auto` picks by the device of the queries. The
-backend is an argument, never a global.
+`triton` computes on a CUDA device, `cuda` too but with a forward kernel written for Hopper, where
+that takes the inputs; `gather` skips the same work on a CPU, `reference` masks a dense product and
+is there to compare with. `auto` picks by the device and the shapes. The backend is an argument,
+never a global.
 
 Shape letters: B items, V visual tokens, K passages an item, H heads, D head width,
 N tokens of all passages of all items together. Passages are packed without padding: passage j
@@ -15,7 +16,7 @@ import importlib.util
 import math
 import os
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Literal
 
 import torch
@@ -24,7 +25,7 @@ from torch import Tensor
 from skipqa.errors import MissingExtra, UserError
 from skipqa.ops.bipartite_attention import gather, reference
 
-Backend = Literal["auto", "triton", "gather", "reference"]
+Backend = Literal["auto", "cuda", "triton", "gather", "reference"]
 Compatibility = Literal["sigmoid", "cosine"]
 
 KERNEL_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -72,7 +73,7 @@ def select_edges(
     lengths_BK = None
     if lengths is not None:
         lengths_BK = _lengths(lengths, num_items, num_passages, scores.device)
-    if above is at_least is None and _resolve(backend, scores) == "triton":
+    if above is at_least is None and _resolve(backend, scores) in ("triton", "cuda"):
         from skipqa.ops.bipartite_attention import schedule
 
         if num_tokens * num_passages <= schedule.MAX_PAIRS:
@@ -122,10 +123,20 @@ def bipartite_attention(
     match _resolve(backend, q):
         case "reference":
             attend = reference.bipartite_attention
-        case "triton":
+        case "triton" | "cuda" as chosen:
+            from skipqa.ops.bipartite_attention import cuda
             from skipqa.ops.bipartite_attention import triton as kernels
 
             attend = kernels.bipartite_attention
+            if chosen == "cuda" and not cuda.fits(q_BVHD, k, v, edges_BVK.shape[2]):
+                raise UserError(
+                    f"backend='cuda' does not take queries {q.dtype}{tuple(q.shape)} on this device"
+                )
+            if chosen == "cuda" or (
+                backend == "auto" and cuda.pays(q_BVHD, k, v, edges_BVK.shape[2])
+            ):
+                launch = cuda.Launch.choose(len(q_BVHD), q.shape[-2], edges_BVK.shape[2])
+                attend = partial(attend, forward_launch=launch)
     out = attend(q_BVHD, k, v, edges_BVK, lengths_BK, bias_BVK, scale)
     return out if batched else out[0]
 
@@ -158,11 +169,11 @@ def _resolve(backend: Backend, x: Tensor) -> Backend:
     if backend == "auto":
         on_kernels = x.is_cuda and x.dtype in KERNEL_DTYPES and triton_is_installed()
         return "triton" if on_kernels else "gather"
-    if backend == "triton":
+    if backend in ("triton", "cuda"):
         if not triton_is_installed():
-            raise MissingExtra("backend='triton'", "gpu")
-        if not x.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
-            raise UserError("backend='triton' needs tensors on a CUDA device")
+            raise MissingExtra(f"backend='{backend}'", "gpu")
+        if not x.is_cuda and (backend == "cuda" or os.environ.get("TRITON_INTERPRET") != "1"):
+            raise UserError(f"backend='{backend}' needs tensors on a CUDA device")
     return backend
 
 

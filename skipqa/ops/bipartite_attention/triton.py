@@ -1,7 +1,7 @@
 """The path for a GPU: launches the Triton kernels and ties them to autograd.
 
 Knows launch shapes and buffers; the mathematics is in `forward.py` and `backward.py`, the order
-of work in `schedule.py`. Why these shapes: NOTES.md.
+of work in `schedule.py`. Why these shapes: NOTES.md. A forward pass may be that of `cuda.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 import triton
 from torch import Tensor
 
-from skipqa.ops.bipartite_attention import backward, forward, schedule
+from skipqa.ops.bipartite_attention import backward, cuda, forward, schedule
 from skipqa.ops.bipartite_attention.schedule import Schedule
 
 LOG2E = 1.0 / math.log(2.0)
@@ -60,7 +60,7 @@ def bipartite_attention(
     bias_BVK: Tensor | None,
     scale: float,
     *,
-    forward_launch: Launch | None = None,
+    forward_launch: Launch | cuda.Launch | None = None,
     backward_launch: Launch | None = None,
 ) -> Tensor:
     num_items, num_tokens, num_heads, _ = q_BVHD.shape
@@ -96,11 +96,14 @@ class _Attention(torch.autograd.Function):
         edges: Tensor,
         lengths: Tensor,
         scale: float,
-        launch: Launch,
+        launch: Launch | cuda.Launch,
         backward_launch: Launch,
     ) -> Tensor:
-        plan = plan_for(edges, lengths, launch)
-        out, lse = attend(q, k, v, bias, edges, lengths, plan, scale, launch)
+        if isinstance(launch, cuda.Launch):
+            out, lse = cuda.attend(q, k, v, bias, edges, lengths, scale, launch)
+        else:
+            plan = plan_for(edges, lengths, launch)
+            out, lse = attend(q, k, v, bias, edges, lengths, plan, scale, launch)
         ctx.save_for_backward(q, k, v, bias, edges, lengths, out, lse)
         ctx.scale, ctx.launch = scale, backward_launch
         return out
