@@ -238,3 +238,31 @@ def test_counted_flops_are_those_of_the_order_that_runs(beta):
     counted = count_flops(lambda: fusion(*inputs))
     edges = fusion(*inputs).edges
     assert math.isclose(flops(fusion.config, edges, lengths), counted, rel_tol=0.02)
+
+
+@pytest.mark.parametrize("order", ["auto", "project", "absorb"])
+def test_the_gpu_path_gives_what_the_cpu_path_does(order):
+    """Where there is no GPU, Triton's interpreter runs the kernels."""
+    if order != "project":
+        pytest.importorskip("triton")
+    torch.manual_seed(0)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    fusion = BipartiteFusion(FusionConfig(24, 16, 8, head_width=16, beta=0.3))
+    torch.nn.init.normal_(fusion.out.weight, std=0.2)
+    fusion.requires_grad_(False)
+    tokens, passages, embeddings, lengths = inputs(dtype=torch.float32)
+    expected = fusion(tokens, passages, embeddings, lengths)
+    fusion.to(device)
+    given = [x.to(device) for x in (tokens, passages, expected.edges, lengths)]
+    found = fusion._fuse_batch(*given, order, longest=9).cpu()
+    torch.testing.assert_close(found, expected.tokens, rtol=1e-4, atol=1e-5)
+    idle = ~expected.edges.any(-1)
+    assert torch.equal(found[idle], tokens[idle])
+
+
+@pytest.mark.parametrize(("heads", "order"), [(8, "absorb"), (12, "project")])
+def test_the_gpu_absorbs_only_in_whole_tiles_of_heads(heads, order):
+    pytest.importorskip("triton")
+    fusion = BipartiteFusion(FusionConfig(96, 96, heads, beta=0.01))
+    edges = torch.zeros(1, 64, 16, dtype=torch.bool)
+    assert fusion._gpu_order(edges, torch.zeros(1_600, 96)) == order
