@@ -119,9 +119,10 @@ class Layer(nn.Module):
 
     def whole(self, x_BTD: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
         """As `forward` from the first token on, without a cache."""
-        return self._mix(x_BTD, *self._project(x_BTD, rope), None)
+        q_BHTE, k_BGTE, v_BGTE = self._project(x_BTD, rope)
+        return self._mix(x_BTD, q_BHTE, k_BGTE, v_BGTE, None)
 
-    def _project(self, x_BTD: Tensor, rope: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+    def _project(self, x_BTD: Tensor, rope: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         c = self.config
         B, T, _ = x_BTD.shape
         qkv = self.qkv(self.attention_norm(x_BTD))
@@ -179,6 +180,7 @@ class Llama(nn.Module):
         """Hidden states [B, T, D] of whole texts, nothing kept: the form that is trained."""
         rope = rotation(self.config, torch.arange(x_BTD.shape[1], device=x_BTD.device), x_BTD.dtype)
         for layer in self.layers:
+            assert isinstance(layer, Layer)
             x_BTD = layer.whole(x_BTD, rope)
         return self.norm(x_BTD)
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 
 from skipqa.errors import UserError
+from skipqa.nn import compact
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -33,18 +35,36 @@ class Header:
     config: dict[str, Any]
 
 
-def save(module: nn.Module, path: Path, *, preset: str) -> None:
+def save(module: nn.Module, path: Path, *, preset: str, eight_bit: bool = False) -> None:
+    state = module.state_dict()
+    tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
+    save_tensors(
+        compact.pack(tensors) if eight_bit else tensors,
+        path,
+        component=type(module).__name__,
+        preset=preset,
+        config=_config(module),
+    )
+
+
+def save_tensors(
+    tensors: Mapping[str, Tensor],
+    path: Path,
+    *,
+    component: str,
+    preset: str,
+    config: Mapping[str, Any] | None = None,
+) -> None:
     """Writes beside the target and renames, so that a reader never sees half a file."""
     metadata = {
         "format": FORMAT,
-        "component": type(module).__name__,
+        "component": component,
         "preset": preset,
-        "config": json.dumps(_config(module)),
+        "config": json.dumps(config or {}),
     }
-    tensors = {name: value.detach().contiguous() for name, value in module.state_dict().items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    save_file(tensors, partial, metadata=metadata)
+    save_file(dict(tensors), partial, metadata=metadata)
     partial.replace(path)
 
 
@@ -67,7 +87,8 @@ def load(module: nn.Module, path: Path, *, preset: str) -> None:
         )
         raise UserError(f"{path} has another config than asked for: {', '.join(changed)}")
     with safe_open(path, framework="pt") as file:
-        module.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    module.load_state_dict(compact.unpack(tensors))
 
 
 def read_header(path: Path) -> Header:

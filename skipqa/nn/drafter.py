@@ -1,9 +1,10 @@
 """SKV, first half: answer from the image alone, and know when that suffices.
 
-Enters: visual tokens [B, V, D_v] and question tokens [B, T, D_q]. Leaves: logits over a fixed
-answer vocabulary; with its temperature fitted on held-out data, a confidence that can be
-compared with a threshold. Its config carries the answers' words, so that a checkpoint does; it
-does not know what the full path does.
+Enters: visual tokens [B, V, D_v], question tokens [B, T, D_q] and, where the picture was also put
+into words, those words' embeddings [B, W, D_q] with the share of evidence for each. Leaves:
+logits over a fixed answer vocabulary; with its temperature fitted on held-out data, a confidence
+that can be compared with a threshold. Its config carries the answers' words, so that a
+checkpoint does; it does not know what the full path does.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ class DrafterConfig:
     layers: int = 4
     heads: int = 4
     ffn: int = 1024
+    words: bool = False  # reads what the picture shows in words, too
+    named_answers: bool = False  # answers are also scored by what they mean, in question space
+    dropout: float = 0.0
 
 
 class Layer(nn.Module):
@@ -40,22 +44,25 @@ class Layer(nn.Module):
         self.ffn_norm = nn.LayerNorm(config.width)
         self.up = nn.Linear(config.width, config.ffn)
         self.down = nn.Linear(config.ffn, config.width)
+        self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x_BND: Tensor, mask_B11N: Tensor | None) -> Tensor:
         B, N, D = x_BND.shape
         qkv = self.qkv(self.attention_norm(x_BND)).view(B, N, 3, self.heads, D // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask_B11N)
-        x_BND = x_BND + self.out(mixed.transpose(1, 2).reshape(B, N, D))
-        return x_BND + self.down(F.gelu(self.up(self.ffn_norm(x_BND))))
+        x_BND = x_BND + self.dropout(self.out(mixed.transpose(1, 2).reshape(B, N, D)))
+        return x_BND + self.dropout(self.down(F.gelu(self.up(self.ffn_norm(x_BND)))))
 
 
 class Drafter(nn.Module):
     temperature: Tensor
+    answer_names: Tensor
 
     def __init__(self, config: DrafterConfig) -> None:
         super().__init__()
         self.config = config
+        self.visual_norm = nn.LayerNorm(config.visual_width)
         self.of_visual = nn.Linear(config.visual_width, config.width)
         self.of_question = nn.Linear(config.question_width, config.width)
         self.places = nn.Parameter(torch.randn(config.visual_tokens, config.width) * 0.02)
@@ -63,20 +70,48 @@ class Drafter(nn.Module):
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width)
         self.to_answers = nn.Linear(config.width, len(config.answers))
+        self.dropout = nn.Dropout(config.dropout)
+        if config.words:
+            self.of_word = nn.Linear(config.question_width, config.width)
+            self.of_share = nn.Linear(2, config.width)
+        if config.named_answers:
+            self.to_meaning = nn.Linear(config.width, config.question_width)
+            self.meaning_scale = nn.Parameter(torch.tensor(10.0))
+            names = torch.zeros(len(config.answers), config.question_width)
+            self.register_buffer("answer_names", names)  # unit length
         self.register_buffer("temperature", torch.ones(()))
 
     def forward(
-        self, visual_BVD: Tensor, question_BTD: Tensor, mask_BT: Tensor | None = None
+        self,
+        visual_BVD: Tensor,
+        question_BTD: Tensor,
+        mask_BT: Tensor | None = None,
+        words: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
-        """Uncalibrated logits [B, answers]; `mask_BT` is true at real question tokens."""
-        B, V, _ = visual_BVD.shape
-        summary = self.summary.expand(B, 1, -1)
-        visual = self.of_visual(visual_BVD) + self.places
-        x = torch.cat((summary, visual, self.of_question(question_BTD)), dim=1)
-        mask = None if mask_BT is None else F.pad(mask_BT, (1 + V, 0), value=True)[:, None, None]
+        """Uncalibrated logits [B, answers]; `mask_BT` is true at real question tokens, `words`
+        are embeddings [B, W, D_q] and shares [B, W]."""
+        visual = self.of_visual(self.visual_norm(visual_BVD)) + self.places
+        before = [self.summary.expand(len(visual), 1, -1), visual]
+        if self.config.words:
+            assert words is not None
+            before.append(self._of_words(*words))
+        x = self.dropout(torch.cat((*before, self.of_question(question_BTD)), dim=1))
+        mask = None
+        if mask_BT is not None:
+            mask = F.pad(mask_BT, (x.shape[1] - mask_BT.shape[1], 0), value=True)[:, None, None]
         for layer in self.layers:
             x = layer(x, mask)
-        return self.to_answers(self.norm(x[:, 0]))
+        summary = self.norm(x[:, 0])
+        logits: Tensor = self.to_answers(self.dropout(summary))
+        if self.config.named_answers:
+            meaning = F.normalize(self.to_meaning(summary), dim=-1)
+            logits = logits + self.meaning_scale * (meaning @ self.answer_names.T)
+        return logits
+
+    def _of_words(self, embeddings_BWD: Tensor, shares_BW: Tensor) -> Tensor:
+        """A share matters by its size among the large and by its order among the small."""
+        shares = torch.stack((shares_BW, (shares_BW + 1e-4).log() / 5), dim=-1)
+        return self.of_word(embeddings_BWD) + self.of_share(shares.to(embeddings_BWD))
 
     def draft(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """(index of the answer, calibrated confidence), one a question."""
@@ -155,11 +190,17 @@ def calibrate_threshold(
     )
 
 
-def flops(config: DrafterConfig, question_tokens: int) -> int:
+def flops(config: DrafterConfig, question_tokens: int, words: int = 0) -> int:
     """FLOPs of one draft, a multiply and an add counted as two."""
+    of_words = words * (config.question_width + 2) if config.words else 0
     inputs = (
-        config.visual_tokens * config.visual_width + question_tokens * config.question_width
+        config.visual_tokens * config.visual_width
+        + question_tokens * config.question_width
+        + of_words
     ) * config.width
-    tokens = 1 + config.visual_tokens + question_tokens
+    tokens = 1 + config.visual_tokens + question_tokens + (words if config.words else 0)
     per_token = config.width * (4 * config.width + 2 * config.ffn + 2 * tokens)
-    return 2 * (inputs + config.layers * tokens * per_token + config.width * len(config.answers))
+    outputs = config.width * len(config.answers)
+    if config.named_answers:
+        outputs += config.question_width * (config.width + len(config.answers))
+    return 2 * (inputs + config.layers * tokens * per_token + outputs)

@@ -51,6 +51,13 @@ def answer_prompt(level: Level, seen: str, passages: Sequence[str], question: st
     )
 
 
+def reading_prompt(facts: Sequence[str], shown: Sequence[str], question: str) -> str:
+    """What a small decoder reads: facts, the best last, then what is seen, then the question."""
+    lines = [f"Fact: {fact}" for fact in facts]
+    lines += [f"Picture: {', '.join(shown)}", f"Question: {question}", "Answer:"]
+    return "\n".join(lines)
+
+
 def parse_answer(reply: str) -> str:
     """What stands in the last pair of tags; without tags the last line, where replies conclude."""
     if tagged := _TAGGED.findall(reply):

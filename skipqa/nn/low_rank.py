@@ -1,0 +1,58 @@
+"""A fine-tuned network as a small difference from the published one.
+
+Enters: two sets of weights of the same shapes. Leaves: for every matrix the best difference of a
+given rank, W' = W + U^T D, everything else whole. The published weights are fetched by everyone
+anyway; what was learned is a fraction of their size. It knows no network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+UP, DOWN = ".up", ".down"
+
+
+def difference(
+    base: Mapping[str, Tensor], tuned: Mapping[str, Tensor], rank: int
+) -> dict[str, Tensor]:
+    """What `apply` needs to turn `base` into (nearly) `tuned`; unchanged tensors are left out.
+
+    By Eckart and Young the truncated singular value decomposition is the nearest of that rank.
+    A matrix too small to gain from factors, and every vector, is kept as a plain difference.
+    """
+    found: dict[str, Tensor] = {}
+    for name, weight in tuned.items():
+        delta = weight.float() - base[name].float()
+        if not delta.any():
+            continue
+        if delta.ndim == 2 and rank * sum(delta.shape) < delta.numel():
+            u, s, v = torch.linalg.svd(delta, full_matrices=False)
+            root = s[:rank, None].sqrt()  # a row is one direction in both: they quantise alike
+            found[name + UP], found[name + DOWN] = root * u[:, :rank].T, root * v[:rank]
+        else:
+            found[name] = delta
+    return {name: value.contiguous() for name, value in found.items()}
+
+
+def truncated(difference: Mapping[str, Tensor], rank: int) -> dict[str, Tensor]:
+    """The same difference at a lower rank: directions are ordered by how much they change."""
+    return {
+        name: value[:rank].contiguous() if name.endswith((UP, DOWN)) else value
+        for name, value in difference.items()
+    }
+
+
+def apply(base: Mapping[str, Tensor], difference: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """`base` with the difference added, in base's types."""
+    tuned = dict(base)
+    for name, value in difference.items():
+        if name.endswith(UP):
+            continue
+        if name.endswith(DOWN):
+            name = name.removesuffix(DOWN)
+            value = difference[name + UP].float().T @ value.float()
+        tuned[name] = (base[name].float() + value.float()).to(base[name].dtype)
+    return tuned

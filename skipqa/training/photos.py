@@ -1,0 +1,106 @@
+"""Photos decoded once, and what the frozen vision tower sees in each.
+
+Enters: zips of photos. Leaves: features [views, photos, N, F] of the whole picture at the tower's
+native size and its class evidence. A picture is seen plainly, mirrored and cropped: the tower is
+not trained, so that its views can be kept instead of computed again for every question.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from skipqa.backbones.efficientnet_lite import EfficientNetLite
+
+PIXELS = 256  # the native size: 8 x 8 cells
+BATCH = 256
+CHUNK = 400  # photos a worker decodes at once
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    features: Tensor  # [views, P, N, F]; the first view is the picture as it is
+    overview: Tensor  # [P, classes], the tower's own evidence
+
+
+def decode(photos: Mapping[tuple[Path, str], int]) -> Tensor:
+    """[P, 3, S, S] bytes, on all cores."""
+    by_archive: dict[Path, list[tuple[int, str]]] = {}
+    for (archive, name), row in photos.items():
+        by_archive.setdefault(archive, []).append((row, name))
+    jobs = [
+        (archive, wanted[start : start + CHUNK])
+        for archive, wanted in by_archive.items()
+        for start in range(0, len(wanted), CHUNK)
+    ]
+    pixels = torch.empty(len(photos), 3, PIXELS, PIXELS, dtype=torch.uint8)
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        for (_, wanted), found in zip(jobs, pool.map(_decode_some, jobs), strict=True):
+            rows = torch.tensor([row for row, _ in wanted])
+            pixels[rows] = torch.from_numpy(found).permute(0, 3, 1, 2)
+    return pixels
+
+
+def _decode_some(job: tuple[Path, list[tuple[int, str]]]) -> NDArray[np.uint8]:
+    archive, wanted = job
+    found = np.empty((len(wanted), PIXELS, PIXELS, 3), np.uint8)
+    with zipfile.ZipFile(archive) as file:
+        for place, (_, name) in enumerate(wanted):
+            with Image.open(io.BytesIO(file.read(name))) as image:
+                small = image.convert("RGB").resize((PIXELS, PIXELS), Image.Resampling.BICUBIC)
+                found[place] = np.asarray(small)
+    return found
+
+
+@torch.inference_mode()
+def see(tower: EfficientNetLite, pixels: Tensor, device: torch.device, *, views: int = 3) -> Seen:
+    """All photos through the tower, in half precision where the device computes in it."""
+    total, cells = len(pixels), (PIXELS // 32) ** 2
+    features = torch.empty(
+        views, total, cells, tower.config.features, dtype=torch.bfloat16, device=device
+    )
+    overview = torch.empty(total, tower.config.classes, device=device)
+    generator = torch.Generator().manual_seed(0)
+    for start in range(0, total, BATCH):
+        plain = pixels[start : start + BATCH].to(device).float() / 127.5 - 1
+        for view in range(views):
+            seen = (plain, plain.flip(3), None)[min(view, 2)]
+            seen = _cropped(plain, generator) if seen is None else seen
+            with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+                found = tower(seen.contiguous(memory_format=torch.channels_last))
+            features[view, start : start + BATCH] = found.flatten(2).transpose(1, 2)
+            if view == 0:
+                logits = tower.classifier(found.float().mean((2, 3)))
+                overview[start : start + BATCH] = logits.softmax(-1)
+    return Seen(features, overview)
+
+
+def _cropped(pixels: Tensor, generator: torch.Generator, least: float = 0.6) -> Tensor:
+    """Each picture cropped to between `least` and all of its area, mirrored or not."""
+    count, device = len(pixels), pixels.device
+
+    def draw() -> Tensor:
+        return torch.rand(count, generator=generator).to(device)
+
+    area = least + (1 - least) * draw()
+    width = (area.sqrt() * (0.85 + 0.3 * draw())).clamp(max=1)
+    height = (area / width).clamp(max=1)
+    window = torch.zeros(count, 2, 3, device=device)
+    window[:, 0, 0] = width * torch.where(draw() < 0.5, -1.0, 1.0)
+    window[:, 1, 1] = height
+    window[:, 0, 2] = (1 - width) * (2 * draw() - 1)
+    window[:, 1, 2] = (1 - height) * (2 * draw() - 1)
+    grid = F.affine_grid(window, list(pixels.shape), align_corners=False)
+    return F.grid_sample(pixels, grid, align_corners=False, padding_mode="reflection")

@@ -1,0 +1,160 @@
+"""The reader: the language model learns to answer in few words from words and facts.
+
+Enters: prompts of `skipqa.stages.prompts.reading_prompt`, answers with their scores. Leaves: the
+decoder with all layers trained. An answer is drawn anew each time in proportion to the square of
+its score, so that the model learns how people spread, and leans to where they agree.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from skipqa.backbones.llama import Llama
+from skipqa.evaluation.scoring.okvqa import normalise
+from skipqa.training.loop import Phase, Run, bucketed, fit
+from skipqa.training.mixture import Example
+
+MAX_ANSWER_TOKENS = 8
+UNWANTED = -100
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderTraining:
+    rounds: float = 1.5
+    focus_rounds: float = 3
+    batch: int = 128
+    rate: float = 2e-4
+    focus_rate: float = 5e-5
+    knowledge_times: int = 2
+
+
+class Prompts:
+    """Prompts and answers as token ids."""
+
+    def __init__(self, texts: Sequence[str], tokenizer: Tokenizer, end: int) -> None:
+        self.ids = [one.ids for one in tokenizer.encode_batch(list(texts))]
+        self.tokenizer, self.end = tokenizer, end
+        self._answers: dict[str, list[int]] = {}
+
+    def answer(self, text: str) -> list[int]:
+        """After the prompt's colon, hence with a space before it; then the end."""
+        if text not in self._answers:
+            self._answers[text] = [*self.tokenizer.encode(" " + text).ids, self.end]
+        return self._answers[text]
+
+    def batch(
+        self, rows: Sequence[int], answers: Sequence[str], device: torch.device
+    ) -> tuple[Tensor, Tensor]:
+        """Ids [B, L] padded at the end, and the ids to predict, unwanted elsewhere."""
+        prompts = [self.ids[row] for row in rows]
+        pairs = list(zip(prompts, map(self.answer, answers), strict=True))
+        length = max(len(prompt) + len(answer) for prompt, answer in pairs)
+        ids = torch.zeros(len(pairs), length, dtype=torch.long)
+        wanted = torch.full((len(pairs), length), UNWANTED)
+        for place, (prompt, answer) in enumerate(pairs):
+            end = len(prompt) + len(answer)
+            ids[place, :end] = torch.tensor(prompt + answer)
+            wanted[place, len(prompt) : end] = torch.tensor(answer)
+        return ids.to(device, non_blocking=True), wanted.to(device, non_blocking=True)
+
+
+def losses(decoder: Llama, ids: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """The loss of each wanted token, and which they are, [B, L - 1]."""
+    kind = ids.device.type
+    with torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda"):
+        hidden = decoder.states(decoder.embedding(ids))[:, :-1]
+        chosen = wanted[:, 1:] != UNWANTED
+        logits = decoder.logits(hidden[chosen])
+    return F.cross_entropy(logits.float(), wanted[:, 1:][chosen], reduction="none"), chosen
+
+
+def train(
+    decoder: Llama,
+    prompts: Prompts,
+    examples: Sequence[Example],
+    groups: dict[str, Tensor],
+    run: Run,
+    training: ReaderTraining,
+) -> Llama:
+    """`groups`: "knowledge" and "other", rows of prompts and examples alike."""
+    device = decoder.embedding.weight.device
+    lengths = torch.tensor([len(ids) for ids in prompts.ids])
+    decoder.requires_grad_(True)
+    decoder.embedding.requires_grad_(False)  # shared by everything ever learned; and large
+
+    def phase(name: str, mixed: list[Tensor], rounds: float, rate: float, start: Llama) -> Llama:
+        batch_at = bucketed(mixed, lengths, training.batch, run.seed)
+
+        def loss(step: int) -> Tensor:
+            rows = batch_at(step).tolist()
+            draw = random.Random(run.seed * 1_000_003 + step)
+            answers = [_draw(examples[row], draw) for row in rows]
+            return losses(start, *prompts.batch(rows, answers, device))[0].mean()
+
+        steps = max(2, int(rounds * sum(map(len, mixed)) / training.batch))
+        return fit(name, start, loss, Phase(steps, rate), run)
+
+    mixed = [groups["knowledge"]] * training.knowledge_times + [groups["other"]]
+    decoder = phase("reader", mixed, training.rounds, training.rate, decoder)
+    if training.focus_rounds:
+        rounds, rate = training.focus_rounds, training.focus_rate
+        decoder = phase("reader-focus", [groups["knowledge"]], rounds, rate, decoder)
+    return decoder
+
+
+def _draw(example: Example, draw: random.Random) -> str:
+    texts = list(example.answers)
+    return draw.choices(texts, [example.answers[text] ** 2 for text in texts])[0]
+
+
+@torch.inference_mode()
+def generate(decoder: Llama, prompts: Prompts, rows: Sequence[int], size: int = 256) -> list[str]:
+    """Greedy answers, normalised. Every step reads its prompts anew: they are short and few."""
+    device = decoder.embedding.weight.device
+    kind = device.type
+    found: dict[int, list[int]] = {row: [] for row in rows}
+    order = sorted(rows, key=lambda row: len(prompts.ids[row]))
+    for start in range(0, len(order), size):
+        open_rows = order[start : start + size]
+        for _ in range(MAX_ANSWER_TOKENS):
+            if not open_rows:
+                break
+            texts = [prompts.ids[row] + found[row] for row in open_rows]
+            ids = torch.zeros(len(texts), max(map(len, texts)), dtype=torch.long)
+            for place, text in enumerate(texts):
+                ids[place, : len(text)] = torch.tensor(text)
+            with torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda"):
+                hidden = decoder.states(decoder.embedding(ids.to(device)))
+                last = torch.tensor([len(text) - 1 for text in texts], device=device)
+                best = decoder.logits(hidden[torch.arange(len(texts)), last]).argmax(-1).tolist()
+            still = []
+            for row, token in zip(open_rows, best, strict=True):
+                if token != prompts.end:
+                    found[row].append(token)
+                    still.append(row)
+            open_rows = still
+    return [normalise(prompts.tokenizer.decode(found[row]).strip()) for row in rows]
+
+
+@torch.inference_mode()
+def log_probabilities(
+    decoder: Llama, prompts: Prompts, pairs: Sequence[tuple[int, str]], size: int = 1_024
+) -> Tensor:
+    """Of each (row, answer), the answer's end included."""
+    device = decoder.embedding.weight.device
+    found = torch.zeros(len(pairs))
+    order = sorted(range(len(pairs)), key=lambda i: len(prompts.ids[pairs[i][0]]))
+    for start in range(0, len(order), size):
+        chosen = order[start : start + size]
+        rows, answers = zip(*(pairs[i] for i in chosen), strict=True)
+        each, where = losses(decoder, *prompts.batch(rows, answers, device))
+        table = torch.zeros(where.shape, device=device).masked_scatter_(where, each)
+        found[torch.tensor(chosen)] = -table.sum(1).cpu()
+    return found
