@@ -1,4 +1,4 @@
-"""The forward pass for a Hopper GPU: launches `gathered.cu`, one kernel from edges to results.
+"""The forward pass for a Hopper GPU: launches `gathered.cu`, from edges to results in one go.
 
 Knows which inputs that kernel takes, how to cut the work and how much shared memory it needs; its
 mathematics and order of work are in the source, the compiler in `nvrtc.py`. What does not fit goes
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from skipqa.ops.bipartite_attention import nvrtc
 
-SOURCE = Path(__file__).with_name("gathered.cu")
+HERE = Path(__file__).parent
 LOG2E = 1.0 / math.log(2.0)
 
 WARPS, STAGES, UNITS = 5, 3, 6  # consumers of a program; buffers of keys and values; of queries
@@ -75,6 +75,7 @@ def attend(
     """The attention rows and their log-sum-exp (base 2), [B, V, H, D] and [B, V, H]."""
     num_items, num_tokens, num_heads, width = q.shape
     num_passages, parts = edges.shape[2], launch.parts
+    assert math.ceil(num_passages / parts) * (parts - 1) < num_passages, "a part without a passage"
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     state, state_lse = out, lse
@@ -150,7 +151,10 @@ def _kernels(
     device: torch.device, macros: tuple[tuple[str, int | str], ...]
 ) -> dict[str, nvrtc.Kernel]:
     shape = (("WARPS", WARPS), ("STAGES", STAGES), ("UNITS", UNITS))
-    kernels = nvrtc.compile_kernels(SOURCE, shape + macros, ("attend", "merge"), device)
+    kernels = {
+        name: nvrtc.compile_kernel(HERE / source, shape + macros, name, device)
+        for name, source in (("attend", "gathered.cu"), ("merge", "merge.cu"))
+    }
     kernels["attend"].allow_shared_memory(MOST_SHARED_MEMORY)
     return kernels
 

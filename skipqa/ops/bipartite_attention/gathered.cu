@@ -5,21 +5,14 @@
 // gathered queries into shared memory, a passage ahead, and WARPS warps consume them, 16 tokens a
 // tile, every WARPS-th tile each. A token that meets its second passage finds its running result
 // (normalised, with its log-sum-exp in base 2) where it left it, in `out`, or in `state` if it has
-// edges in other parts too, which `merge` then combines. Warps take turns by passage, so the same
-// input gives the same bits. Why it is cut this way: NOTES.md.
+// edges in other parts too, which `merge.cu` then combines. Warps take turns by passage, so the
+// same input gives the same bits. Why it is cut this way: NOTES.md.
 //
 // Macros: D head width (64 or 128), H heads, Q_TOKEN, K_TOKEN, V_TOKEN strides in elements, LENGTH
 // the type of a passage length, MASK one that holds a bit a passage, WARPS, STAGES and UNITS (at
 // least WARPS), HALF for float16, BIAS for a bias on edges.
 
-#ifdef HALF
-#define TYPE "f16"
-#else
-#define TYPE "bf16"
-#endif
-typedef unsigned int u32;
-typedef unsigned long long u64;
-typedef unsigned short u16;
+#include "hopper.cuh"
 
 constexpr int CHUNK = 104;  // keys held at once: 13 tiles of 8
 constexpr int TILES_N = CHUNK / 8;
@@ -29,131 +22,18 @@ constexpr int MERGES = 8;         // more chunks than fit the stages
 constexpr int TILE = 16 * PITCH;  // queries of 16 tokens
 constexpr int THREADS = 32 * (WARPS + 1);
 
-__device__ __forceinline__ u32 shared_address(const void* p) {
-  return (u32)__cvta_generic_to_shared(p);
-}
-__device__ __forceinline__ void barrier_init(u32 at, u32 count) {
-  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(at), "r"(count));
-}
-__device__ __forceinline__ void barrier_arrive(u32 at) {
-  asm volatile("{ .reg .b64 t; mbarrier.arrive.shared.b64 t, [%0]; }" ::"r"(at) : "memory");
-}
-__device__ __forceinline__ void barrier_wait(u32 at, u32 parity) {
-  asm volatile(
-      "{ .reg .pred p;\n"
-      "again: mbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n"
-      "@!p bra again; }" ::"r"(at),
-      "r"(parity)
-      : "memory");
-}
-__device__ __forceinline__ int read_int(u32 at) {
-  int x;
-  asm volatile("ld.shared.s32 %0, [%1];" : "=r"(x) : "r"(at));
-  return x;
-}
-__device__ __forceinline__ int read_u16(u32 at) {
-  u16 x;
-  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(x) : "r"(at));
-  return x;
-}
-__device__ __forceinline__ uint4 load_matrices(u32 at) {
-  uint4 x;
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "r"(at));
-  return x;
-}
-__device__ __forceinline__ uint4 load_transposed(u32 at) {
-  uint4 x;
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "r"(at));
-  return x;
-}
-__device__ __forceinline__ void mma16(float* c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE
-               ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-               : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-__device__ __forceinline__ void mma8(float* c, u32 a0, u32 a1, u32 b0) {
-  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32." TYPE "." TYPE
-               ".f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-               : "r"(a0), "r"(a1), "r"(b0));
-}
-__device__ __forceinline__ u32 pack(float lo, float hi) {
-  u32 x;
-  asm("cvt.rn." TYPE "x2.f32 %0, %1, %2;" : "=r"(x) : "f"(hi), "f"(lo));
-  return x;
-}
-__device__ __forceinline__ float2 unpack(u32 x) {
-  float2 y;
-#ifdef HALF
-  asm("{ .reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h; }"
-      : "=f"(y.x), "=f"(y.y)
-      : "r"(x));
-#else
-  y.x = __uint_as_float(x << 16);
-  y.y = __uint_as_float(x & 0xffff0000u);
-#endif
-  return y;
-}
-__device__ __forceinline__ float exp2_(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-__device__ __forceinline__ float log2_(float x) {
-  float y;
-  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-// The same value, computed with where it is used: what is kept over the loop costs a register.
-__device__ __forceinline__ int here(int x) {
-  asm volatile("" : "+r"(x));
-  return x;
-}
-
-// Predicated without a branch.
-__device__ __forceinline__ uint4 load_global(const void* at) {
-  uint4 x;
-  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "l"(at)
-               : "memory");
-  return x;
-}
-__device__ __forceinline__ float load_float_if(bool wanted, const void* at) {
-  float x = -__int_as_float(0x7f800000);
-  asm volatile("{ .reg .pred p; setp.ne.s32 p, %2, 0; @p ld.global.f32 %0, [%1]; }"
-               : "+f"(x)
-               : "l"(at), "r"((int)wanted)
-               : "memory");
-  return x;
-}
-__device__ __forceinline__ void store4_if(bool wanted, void* at, u32 a, u32 b, u32 c, u32 d) {
-  asm volatile(
-      "{ .reg .pred p; setp.ne.s32 p, %5, 0; @p st.global.v4.u32 [%4], {%0,%1,%2,%3}; }" ::"r"(a),
-      "r"(b), "r"(c), "r"(d), "l"(at), "r"((int)wanted)
-      : "memory");
-}
-__device__ __forceinline__ void store2_if(bool wanted, void* at, u32 a, u32 b) {
-  asm volatile(
-      "{ .reg .pred p; setp.ne.s32 p, %3, 0; @p st.global.v2.u32 [%2], {%0,%1}; }" ::"r"(a), "r"(b),
-      "l"(at), "r"((int)wanted)
-      : "memory");
-}
-
+// After the stages and the units; behind it the bits of each passage and the mask of each token.
 struct Shared {
   u64 full[STAGES], empty[STAGES], merged[MERGES], q_full[UNITS], q_empty[UNITS];
   int start[32], length[32], count[32];
   u16 tokens[UNITS][16];
 };
-constexpr u16 NOBODY = 0xffff;
+constexpr u16 NOBODY = 0xffff;  // a row of a tile without a token
+#ifdef BIAS
 constexpr float LOG2E = 1.4426950408889634f;
+#endif
 
+// A row of the edge matrix, bytes of 0 or 1, as bits: a product moves four of them together.
 __device__ __forceinline__ u32 passages_of(const unsigned char* row, int num_passages) {
   u32 mask = 0;
   if (num_passages % 16 == 0) {
@@ -169,6 +49,7 @@ __device__ __forceinline__ u32 passages_of(const unsigned char* row, int num_pas
   return mask;
 }
 
+// Rows I to END, at distances that are part of the instruction.
 template <int I, int END, int TO, int FROM>
 __device__ __forceinline__ void copy_block(u32 target, const u16* source) {
   asm volatile("cp.async.cg.shared.global [%0 + %2], [%1 + %3], 16;" ::"r"(target), "l"(source),
@@ -176,6 +57,8 @@ __device__ __forceinline__ void copy_block(u32 target, const u16* source) {
                : "memory");
   if constexpr (I + 1 < END) copy_block<I + 1, END, TO, FROM>(target, source);
 }
+// Rows of one head into a stage, by one warp; FILL: zeros behind them, since values without a key
+// count nothing only if they are finite. The barrier learns when they are there.
 template <int TOKEN_STRIDE, bool FILL>
 __device__ __forceinline__ void load_rows(u32 target, const u16* source, int rows, u32 barrier,
                                           int lane) {
@@ -228,6 +111,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
       barrier_init(shared_address(&shared.q_empty[lane]), 1);
     }
   }
+  // The edge matrix of the item, turned into lists: once by token, once by passage.
   int my_length = 0;
   if (lane < num_passages) my_length = (int)lengths[(long long)item * num_passages + lane];
   const u32 present = __ballot_sync(~0u, my_length > 0);
@@ -274,6 +158,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
 
   if (warp == WARPS) {  // the producer
     int slot = 0, round = 0, seq = 0;
+    // Queries of tiles `tile` to `until` of a passage, with their tokens' numbers.
     auto gather = [&](int tile, int until, int count, u32 word, u32 upto) {
       for (; tile < until; ++tile, ++seq) {
         const int rank = 16 * tile + lane % 16;
@@ -357,7 +242,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
               ((long long)item * num_tokens + first + __ffs(without) - 1) * H + head;
           without &= without - 1;
           if (lane < D / 8) *(uint4*)(out + row * D + lane * 8) = make_uint4(0, 0, 0, 0);
-          if (lane == 0) lse[row] = -__int_as_float(0x7f800000);
+          if (lane == 0) lse[row] = -INFINITE;
         }
       }
     asm volatile("cp.async.wait_all;" ::: "memory");
@@ -367,7 +252,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
   const int g = lane / 4, t = lane % 4;
   const u32 part_mask =
       (end_passage >= 32 ? ~0u : (1u << end_passage) - 1) & ~((1u << first_passage) - 1);
-  const float infinity = __int_as_float(0x7f800000);
 
   // The warp's tiles are every WARPS-th of all. `chunk` counts the chunks of passages with an edge,
   // `end` the tiles up to its last.
@@ -392,6 +276,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
   // Keys and values of chunk i are loads 2 i and 2 i + 1, each in the next stage.
   auto slot_of = [](u32 load) { return load % STAGES; };
   auto phase_of = [](u32 load) { return load / STAGES & 1; };
+  // Barriers count all warps, also one that has no tile in a chunk.
   auto pass = [&](int until) {
     for (; behind < until; ++behind) {
       for (int load = 2 * behind; load < 2 * behind + 2; ++load) {
@@ -408,6 +293,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     const int rows = min(CHUNK, length - n0);
     const int k_slot = slot_of(2 * behind);
 
+    // Scores: rows g and g + 8, columns 2 t and 2 t + 1 of every tile of 8 keys.
     float s[TILES_N][4];
 #pragma unroll
     for (int j = 0; j < TILES_N; ++j) s[j][0] = s[j][1] = s[j][2] = s[j][3] = 0.f;
@@ -443,7 +329,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     // What the rows' tokens have found in earlier chunks.
     if (behind > 0)
       barrier_wait(merged + 8 * ((u32)(behind - 1) % MERGES), (u32)(behind - 1) / MERGES & 1);
-    int row[2];              // of the result; negative: it goes to `state`
+    int row[2] = {};         // of the result; negative: it goes to `state`
     bool keep[2], ready[2];  // a result that will be read again, or is complete
     auto result = [&](int half) {
       return row[half] < 0 ? state + (long long)~row[half] * (H * D) + head * D
@@ -488,15 +374,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
 
     look_up(0);
 
+    // Weights, relative to the row's largest score.
     if (rows > CHUNK - 8) {
       constexpr int j = TILES_N - 1;
-      if (8 * j + 2 * t >= rows) s[j][0] = s[j][2] = -infinity;
-      if (8 * j + 2 * t + 1 >= rows) s[j][1] = s[j][3] = -infinity;
+      if (8 * j + 2 * t >= rows) s[j][0] = s[j][2] = -INFINITE;
+      if (8 * j + 2 * t + 1 >= rows) s[j][1] = s[j][3] = -INFINITE;
     } else {
 #pragma unroll
       for (int j = 0; j < TILES_N; ++j) {
-        if (8 * j + 2 * t >= rows) s[j][0] = s[j][2] = -infinity;
-        if (8 * j + 2 * t + 1 >= rows) s[j][1] = s[j][3] = -infinity;
+        if (8 * j + 2 * t >= rows) s[j][0] = s[j][2] = -INFINITE;
+        if (8 * j + 2 * t + 1 >= rows) s[j][1] = s[j][3] = -INFINITE;
       }
     }
     float peak[2], total[2], peaks[2][4], totals[2][4] = {};  // several at a time: no long chains
@@ -520,8 +407,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     for (int j = 0; j < TILES_N; ++j)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float a = exp2_(fmaf(s[j][2 * half], scale_log2, -peak[half]));
-        const float b = exp2_(fmaf(s[j][2 * half + 1], scale_log2, -peak[half]));
+        const float a = fast_exp2(fmaf(s[j][2 * half], scale_log2, -peak[half]));
+        const float b = fast_exp2(fmaf(s[j][2 * half + 1], scale_log2, -peak[half]));
         totals[half][j % 4] += a + b;
         p[j][half] = pack(a, b);
       }
@@ -532,7 +419,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
       total[half] += __shfl_xor_sync(~0u, total[half], 2);
     }
 
-    float mine[2], now[2], then[2];
+    float mine[2], now[2], then[2];  // log-sum-exp; factors of this chunk and of those before
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #ifdef BIAS
@@ -540,7 +427,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
       if (token != NOBODY)
         peak[half] += LOG2E * bias[(item * num_tokens + token) * num_passages + passage];
 #endif
-      mine[half] = peak[half] + log2_(total[half]);
+      mine[half] = peak[half] + fast_log2(total[half]);
     }
     const int own = here(lane);
     const u32 v_at = stage0 + (8 * (own / 8 % 2) + own % 8) * PITCH + own / 16 * 16;
@@ -582,9 +469,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
               __float_as_uint(earlier_lse[half]) ^
               (__float_as_uint(o[7][3]) & ((u32)here(num_tokens) >> 30)));  // which is zero
           const float higher = fmaxf(mine[half], old_lse);
-          const float both = higher + log2_(exp2_(mine[half] - higher) + exp2_(old_lse - higher));
-          now[half] = exp2_(peak[half] - both);
-          then[half] = exp2_(old_lse - both);
+          const float both =
+              higher + fast_log2(fast_exp2(mine[half] - higher) + fast_exp2(old_lse - higher));
+          now[half] = fast_exp2(peak[half] - both);
+          then[half] = fast_exp2(old_lse - both);
           if ((keep[half] || ready[half]) && t == 0) *result_lse(half) = both;
         }
         u32 r[8];
@@ -619,51 +507,4 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     more = advance();
   }
   pass(chunk + 1);
-}
-
-// One half-warp a (token, head) with edges in several parts.
-extern "C" __global__ void __launch_bounds__(256)
-    merge(const unsigned char* __restrict__ edges, const LENGTH* __restrict__ lengths,
-          u16* __restrict__ out, float* __restrict__ lse, const u16* __restrict__ state,
-          const float* __restrict__ state_lse, int num_tokens, int num_passages, int parts) {
-  constexpr int LANES = D / 8;
-  const int lane = threadIdx.x % LANES;
-  const int token = blockIdx.x, item = blockIdx.z;
-  const int head = blockIdx.y * (256 / LANES) + threadIdx.x / LANES;
-  const int group = (num_passages + parts - 1) / parts;
-  const int at = threadIdx.x % 32;
-  bool edge = false;
-  if (at < num_passages)
-    edge = edges[((long long)item * num_tokens + token) * num_passages + at] &&
-           lengths[(long long)item * num_passages + at] > 0;
-  u32 mask = __ballot_sync(~0u, edge);
-  u32 in_parts = 0;
-  for (int p = 0; p < parts; ++p)
-    if (mask >> (p * group) & (group >= 32 ? ~0u : (1u << group) - 1)) in_parts |= 1u << p;
-  if (!(in_parts & (in_parts - 1)) || head >= H) return;
-  float peak = -__int_as_float(0x7f800000), total = 0.f;
-  float sum[8] = {0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f};
-  for (u32 left = in_parts; left; left &= left - 1) {
-    const int part = __ffs(left) - 1;
-    const long long row = (((long long)item * parts + part) * num_tokens + token) * H + head;
-    const float found = state_lse[row];
-    const uint4 x = *(const uint4*)(state + row * D + lane * 8);
-    const float higher = fmaxf(peak, found), then = exp2_(peak - higher),
-                now = exp2_(found - higher);
-    peak = higher;
-    total = total * then + now;
-    const u32 four[4] = {x.x, x.y, x.z, x.w};
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const float2 y = unpack(four[e]);
-      sum[2 * e] = sum[2 * e] * then + y.x * now;
-      sum[2 * e + 1] = sum[2 * e + 1] * then + y.y * now;
-    }
-  }
-  const long long row = ((long long)item * num_tokens + token) * H + head;
-  const float inverse = 1.f / total;
-  *(uint4*)(out + row * D + lane * 8) = make_uint4(
-      pack(sum[0] * inverse, sum[1] * inverse), pack(sum[2] * inverse, sum[3] * inverse),
-      pack(sum[4] * inverse, sum[5] * inverse), pack(sum[6] * inverse, sum[7] * inverse));
-  if (lane == 0) lse[row] = peak + log2_(total);
 }

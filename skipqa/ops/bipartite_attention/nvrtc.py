@@ -1,6 +1,6 @@
 """CUDA C++ compiled when it is first needed, by the NVRTC library that torch brings along.
 
-Enters: a source file and its macros. Leaves: kernels that take tensors and numbers. Knows no
+Enters: a source file and its macros. Leaves: a kernel that takes tensors and numbers. Knows no
 mathematics. Where the library is missing, `available()` says so and the caller does without.
 """
 
@@ -53,29 +53,22 @@ def available() -> bool:
     return torch.cuda.is_available() and _nvrtc() is not None
 
 
-def compile_kernels(
-    source: Path,
-    macros: Sequence[tuple[str, int | str]],
-    names: Sequence[str],
-    device: torch.device,
-) -> dict[str, Kernel]:
-    """Functions declared `extern "C"`, for the device that will run them."""
+def compile_kernel(
+    source: Path, macros: Sequence[tuple[str, int | str]], name: str, device: torch.device
+) -> Kernel:
+    """A function declared `extern "C"`, for the device that will run it."""
     major, minor = torch.cuda.get_device_capability(device)
-    options = [f"--gpu-architecture=sm_{major}{minor}", "--std=c++17"]
-    options += [f"-D{name}={value}" for name, value in macros]
+    options = [f"--gpu-architecture=sm_{major}{minor}", "--std=c++17", f"-I{source.parent}"]
+    options += [f"-D{macro}={value}" for macro, value in macros]
     binary = _compile(source.read_bytes(), source.name, options)
-    module = ctypes.c_void_p()
+    module, function = ctypes.c_void_p(), ctypes.c_void_p()
     with torch.cuda.device(device):
         _check(_driver().cuModuleLoadData(ctypes.byref(module), binary), "cuModuleLoadData")
-        kernels = {}
-        for name in names:
-            function = ctypes.c_void_p()
-            _check(
-                _driver().cuModuleGetFunction(ctypes.byref(function), module, name.encode()),
-                "cuModuleGetFunction",
-            )
-            kernels[name] = Kernel(function)
-    return kernels
+        _check(
+            _driver().cuModuleGetFunction(ctypes.byref(function), module, name.encode()),
+            "cuModuleGetFunction",
+        )
+    return Kernel(function)
 
 
 def _compile(source: bytes, name: str, options: list[str]) -> bytes:
