@@ -18,10 +18,10 @@ MAX_DYNAMIC_SHARED_MEMORY = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
 class Kernel:
-    """One function of a loaded module."""
+    """One function of a loaded module, on the device it was compiled for."""
 
-    def __init__(self, function: ctypes.c_void_p) -> None:
-        self.function = function
+    def __init__(self, function: ctypes.c_void_p, device: torch.device) -> None:
+        self.function, self.device = function, device
 
     def allow_shared_memory(self, num_bytes: int) -> None:
         """More than 48 KB a program must be asked for."""
@@ -40,13 +40,14 @@ class Kernel:
         """On the current stream. Tensors go as pointers, int as int32, float as float32."""
         values = [_argument(x) for x in arguments]
         addresses = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
-        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        _check(
-            _driver().cuLaunchKernel(
-                self.function, *grid, threads, 1, 1, shared_memory, stream, addresses, None
-            ),
-            "cuLaunchKernel",
-        )
+        with torch.cuda.device(self.device):
+            stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+            _check(
+                _driver().cuLaunchKernel(
+                    self.function, *grid, threads, 1, 1, shared_memory, stream, addresses, None
+                ),
+                "cuLaunchKernel",
+            )
 
 
 def available() -> bool:
@@ -68,7 +69,7 @@ def compile_kernel(
             _driver().cuModuleGetFunction(ctypes.byref(function), module, name.encode()),
             "cuModuleGetFunction",
         )
-    return Kernel(function)
+    return Kernel(function, device)
 
 
 def _compile(source: bytes, name: str, options: list[str]) -> bytes:
