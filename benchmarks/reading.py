@@ -75,7 +75,7 @@ def main() -> None:
     options = parser.parse_args()
 
     prepare_process()
-    pipeline = load()
+    pipeline = load(trained=False)
     synset_of = {
         name.lower(): concept.synset
         for concept in reversed(pipeline.backbone.concepts.entries)

@@ -62,7 +62,7 @@ def main() -> None:
 
 def build(name: str) -> Pipeline:
     if name == "training-free":
-        return load()
+        return load(trained=False)
     torch.manual_seed(2026)
     budget = DiscreteBudgetConfig if name == "A" else DifficultyBudgetConfig
     made = Components(

@@ -44,7 +44,7 @@ def main() -> None:
 
     prepare_process()
     # What comes after verification is not measured: the decoder reads nothing, says one token
-    pipeline = load(overrides={"decode": {"max_passages": 0, "max_new_tokens": 1}})
+    pipeline = load(trained=False, overrides={"decode": {"max_passages": 0, "max_new_tokens": 1}})
     backbone, config = pipeline.backbone, pipeline.config
     encode_texts_once(backbone)
     # No passage is rejected, so that its place in the order is known

@@ -2,13 +2,16 @@
 
 Enters: a folder of safetensors files named after the components, each with its own config (so
 variant A or B is a property of the file) and the preset it was trained for. Leaves: modules,
-ready for inference, and where the folder has one, the place of the decoder's adapter. A component
-that is not there is None, and its stage stays training-free.
+ready for inference; where the folder has them, the places of what training added to published
+networks; and the settings that were chosen together with all this. A component that is not there
+is None, and its stage stays training-free.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +36,7 @@ from skipqa.nn.region_query import (
     build_region_query,
 )
 from skipqa.nn.saliency import Saliency, SaliencyConfig, build_saliency
+from skipqa.nn.tagger import Tagger, TaggerConfig
 from skipqa.nn.verifier import Verifier, VerifierConfig
 from skipqa.types import Widths
 
@@ -47,7 +51,12 @@ class Components:
     fusion: BipartiteFusion | None = None
     keep_head: KeepHead | None = None  # of a baseline: no stage of ours asks for it
     projector: Projector | None = None
+    tagger: Tagger | None = None
     adapter: Path | None = None  # the folder of the decoder's LoRA
+    question: Path | None = None  # what training added to the drafter's question encoder
+    reader: Path | None = None  # what it added to the pocket decoder
+    settings: Mapping[str, Any] = field(default_factory=dict)  # chosen with them on held-out data
+    folder: Path | None = None  # where all this was read
 
 
 TRAINING_FREE = Components()
@@ -62,12 +71,15 @@ _BUILDERS: dict[str, Any] = {
     "fusion": (FusionConfig, BipartiteFusion),
     "keep_head": (KeepHeadConfig, KeepHead),
     "projector": (ProjectorConfig, Projector),
+    "tagger": (TaggerConfig, Tagger),
 }
+DIFFERENCES = ("question", "reader")
+SETTINGS = "settings.toml"
 NAMES = tuple(_BUILDERS)
 
 # Which of the backbone's widths a number in a component's config has to be
 _FITS: dict[str, dict[str, str]] = {
-    "drafter": {"visual_tokens": "tokens", "visual_width": "vision", "question_width": "text"},
+    "drafter": {"visual_tokens": "glance", "visual_width": "vision", "question_width": "text"},
     "budget": {"visual_width": "text", "question_width": "text"},
     "saliency": {"width": "text"},
     "region_query": {"visual_width": "text", "question_width": "text"},
@@ -75,6 +87,7 @@ _FITS: dict[str, dict[str, str]] = {
     "fusion": {"width": "text", "passage_width": "text"},
     "keep_head": {"width": "vision"},
     "projector": {"vision_width": "vision", "width": "decoder"},
+    "tagger": {"width": "vision", "text_width": "text"},
 }
 
 
@@ -88,12 +101,38 @@ def load(folder: Path, *, preset: str) -> Components:
     """Every component in `folder`; another preset's is refused."""
     if not folder.is_dir():
         raise UserError(f"no folder of components at {folder}")
-    found = {name: folder / f"{name}.safetensors" for name in NAMES}
-    modules = {name: _load(name, path, preset) for name, path in found.items() if path.is_file()}
-    adapter = folder if (folder / ADAPTER).is_file() else None
-    if not modules and adapter is None:
+    files = {name: folder / f"{name}.safetensors" for name in NAMES}
+    modules: dict[str, Any] = {
+        name: _load(name, path, preset) for name, path in files.items() if path.is_file()
+    }
+    added: dict[str, Any] = {name: _difference(folder, name, preset) for name in DIFFERENCES}
+    added["adapter"] = folder if (folder / ADAPTER).is_file() else None
+    if not modules and not any(added.values()):
         raise UserError(f"{folder} holds none of {', '.join(f'{n}.safetensors' for n in NAMES)}")
-    return Components(**modules, adapter=adapter)  # type: ignore[arg-type]
+    return Components(**modules, **added, settings=_settings(folder / SETTINGS), folder=folder)
+
+
+def _difference(folder: Path, name: str, preset: str) -> Path | None:
+    path = folder / f"{name}.safetensors"
+    if not path.is_file():
+        return None
+    checkpoint.check(path, component=name, preset=preset)
+    return path
+
+
+def _settings(path: Path) -> Mapping[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is damaged: {error}") from None
+
+
+def shipped(preset: str) -> Path | None:
+    """The folder that comes with the package, where something was trained for the preset."""
+    folder = Path(__file__).parent / "checkpoints" / preset
+    return folder if folder.is_dir() else None
 
 
 def check_widths(components: Components, widths: Widths, *, preset: str) -> None:
@@ -105,11 +144,11 @@ def check_widths(components: Components, widths: Widths, *, preset: str) -> None
             fits = fits | {"vision_width": "text"}
         if isinstance(module, DenseRegionQuery):  # an index stores the text encoder's embeddings
             fits = fits | {"retrieval_width": "text"}
-        for field, width in fits.items():
-            has, wanted = getattr(module.config, field), getattr(widths, width)
+        for number, width in fits.items():
+            has, wanted = getattr(module.config, number), getattr(widths, width)
             if has != wanted:
                 raise UserError(
-                    f"{name}.safetensors was trained for {field} {has}, "
+                    f"{name}.safetensors was trained for {number} {has}, "
                     f"the backbone of preset '{preset}' has {wanted}"
                 )
 

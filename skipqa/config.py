@@ -59,6 +59,7 @@ class EncodeConfig:
 class DraftConfig:
     threshold: Share = 0.82  # tau_SKV
     counting_threshold: Share = 0.91  # "how many…"
+    candidates: Count = 24  # of a trained drafter's answers, for the decoder to weigh
     # Start the full way beside the drafter, as the paper may: its time is hidden, but a question
     # that the drafter answers is paid twice. Off: two cores have none to spare.
     parallel: bool = False
@@ -123,9 +124,13 @@ class FuseConfig:
 
 @dataclass(frozen=True, slots=True)
 class DecodeConfig:
-    # Worked examples and a quoted answer for a small decoder, prompt E.4 for a large one
-    prompt: Literal["examples", "instructions"] = "examples"
+    # Worked examples and a quoted answer for a small decoder, prompt E.4 for a large one; a small
+    # one that was trained to read needs neither
+    prompt: Literal["examples", "instructions", "short"] = "examples"
     max_passages: CountOrNone = 2  # in the prompt as text
+    words: CountOrNone = 10  # of the picture, in a short prompt
+    least_share: Share = 0.03  # of the evidence, for a word to be said
+    drafter_weight: Weight = 0.7  # of the drafter's opinion beside a trained reader's
     passages_beside_fused: bool = True  # also where the decoder reads fused tokens
     max_new_tokens: Count = 32
 
@@ -180,6 +185,16 @@ def preset(name: str, overrides: Mapping[str, Any] | None = None) -> Config:
     if config.preset != name:
         raise UserError(f"a preset is chosen by its name: {name} cannot be set to be another")
     return config
+
+
+def merged(settings: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested overrides, those `above` having the last word."""
+    joined = dict(settings)
+    for key, value in above.items():
+        below = joined.get(key)
+        nested = isinstance(below, Mapping) and isinstance(value, Mapping)
+        joined[key] = merged(below, value) if nested else value  # type: ignore[arg-type]
+    return joined
 
 
 def read_settings(pairs: Sequence[str]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ and spent is in the `Trace`. The command line, the evaluation and every server c
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,9 +21,11 @@ from PIL import Image
 from skipqa.assets import Report
 from skipqa.backbones.backbone import Backbone
 from skipqa.backbones.build import build as build_backbone
+from skipqa.backbones.pocket import Learned
 from skipqa.components import TRAINING_FREE, Components, check_widths
 from skipqa.components import load as read_components
-from skipqa.config import Config, preset
+from skipqa.components import shipped as shipped_components
+from skipqa.config import Config, merged, preset
 from skipqa.errors import UserError
 from skipqa.image import open_image
 from skipqa.knowledge import Index, default_index_is_built, default_index_path
@@ -37,7 +39,16 @@ from skipqa.stages.regions import find_regions
 from skipqa.stages.retrieve import retrieve
 from skipqa.stages.verify import verify
 from skipqa.trace import Trace
-from skipqa.types import Evidence, Fused, KeptTokens, Question, Route, Verified, VisualTokens
+from skipqa.types import (
+    Draft,
+    Evidence,
+    Fused,
+    KeptTokens,
+    Question,
+    Route,
+    Verified,
+    VisualTokens,
+)
 
 AHEAD = ThreadPoolExecutor(thread_name_prefix="look-up")  # full ways that run beside a drafter
 
@@ -121,12 +132,18 @@ class Pipeline:
             tokens, asked = encode(picture, question, backbone, config.encode, record)
         concepts, learned = backbone.concepts, self.components
 
-        look_up = partial(self._look_up, picture, tokens, asked, rest)
+        drafting: Future[Draft] = Future()
+        look_up = partial(self._look_up, picture, tokens, asked, drafting.result, rest)
         ahead = AHEAD.submit(look_up) if config.draft.parallel and fast_path else None
 
-        with trace.stage("draft") as record:
-            drafted = draft(asked, tokens, concepts, config.draft, record, learned.drafter)
-        if drafted is not None and fast_path:
+        try:
+            with trace.stage("draft") as record:
+                drafted = draft(asked, tokens, concepts, config.draft, record, learned.drafter)
+        except BaseException as error:
+            drafting.set_exception(error)  # else what runs ahead would wait for it for ever
+            raise
+        drafting.set_result(drafted)
+        if drafted.accepted and fast_path:
             rest.stop()
             return Answer(drafted.answer, "draft", (), trace)
 
@@ -134,7 +151,12 @@ class Pipeline:
         return Answer(text, "full", evidence, Trace(trace.stages + rest.stages))
 
     def _look_up(
-        self, picture: Image.Image, tokens: VisualTokens, asked: Question, trace: Trace
+        self,
+        picture: Image.Image,
+        tokens: VisualTokens,
+        asked: Question,
+        drafted: Callable[[], Draft],
+        trace: Trace,
     ) -> tuple[str, tuple[Evidence, ...]]:
         """The full way: the answer from outside the image, and the passages it rests on."""
         config, backbone, learned, stages = self.config, self.backbone, self.components, self.stages
@@ -187,7 +209,16 @@ class Pipeline:
 
         with trace.stage("decode") as record:
             text = stages.decode(
-                asked, allowed, kept, regions, verified, fused, backbone, config.decode, record
+                asked,
+                drafted(),
+                allowed,
+                kept,
+                regions,
+                verified,
+                fused,
+                backbone,
+                config.decode,
+                record,
             )
 
         evidence = tuple(
@@ -202,26 +233,32 @@ def load(
     *,
     index: Path | str | None = None,
     components: Path | None = None,
+    trained: bool = True,
     weights: Path | None = None,
     overrides: dict[str, Any] | None = None,
     report: Report = lambda _: None,
 ) -> Pipeline:
     """A pipeline of a preset over an index, the default one where none is named.
 
-    `components` is a folder of trained ones; a stage without one there stays training-free.
-    `weights` is a folder of published models for the larger presets, else their cache serves.
+    `components` is a folder of trained ones, in place of those that come with the preset; a stage
+    without one there stays training-free, and without `trained` all do. `weights` is a folder of
+    published models for the larger presets, else their cache serves.
     """
-    config = preset(name, overrides)
+    preset(name)  # an unknown name is told before anything is read
+    if components is None and trained:
+        components = shipped_components(name)
+    learned = TRAINING_FREE if components is None else read_components(components, preset=name)
+    config = preset(name, merged(learned.settings, overrides or {}))
     if index is None and not default_index_is_built():
         raise UserError("the default index is not built yet: run `skipqa setup` once")
     opened = Index.open(default_index_path() if index is None else index)
-    trained = TRAINING_FREE if components is None else read_components(components, preset=name)
     backbone = build_backbone(
         config,
         weights=weights,
-        projector=trained.projector,
-        adapter=trained.adapter,
+        projector=learned.projector,
+        adapter=learned.adapter,
+        learned=Learned(learned.tagger, learned.question, learned.reader),
         report=report,
     )
-    check_widths(trained, backbone.widths, preset=name)
-    return Pipeline(backbone, opened, config, trained)
+    check_widths(learned, backbone.widths, preset=name)
+    return Pipeline(backbone, opened, config, learned)

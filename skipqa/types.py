@@ -59,6 +59,15 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
+class SeenWords:
+    """The whole picture in a few words, the likeliest first."""
+
+    names: tuple[str, ...]
+    shares: torch.Tensor  # [W] in [0, 1]
+    embeddings: torch.Tensor  # [W, d_text]
+
+
+@dataclass(frozen=True, slots=True)
 class VisualTokens:
     """The image as V tokens on a square grid, row-major from the top left."""
 
@@ -67,6 +76,9 @@ class VisualTokens:
     meaning: torch.Tensor  # [V, d_text], the evidence read as a point in the text space
     overview: torch.Tensor  # [C], the evidence of the whole image
     grid: int  # V = grid * grid
+    # [N, d_vision] of the picture whole and small, where the tokens are of a finer view of it
+    glance: torch.Tensor | None = None
+    words: SeenWords | None = None  # where something was trained to put pictures into words
 
     def __len__(self) -> int:
         return self.features.shape[0]
@@ -77,6 +89,7 @@ class Widths:
     """What a trained component of a preset has to fit."""
 
     tokens: int  # V
+    glance: int  # tokens of the whole picture that a drafter looks at
     vision: int  # of a visual token's features
     text: int  # of its meaning, of questions and of passages
     decoder: int
@@ -87,6 +100,10 @@ class Draft:
     answer: str
     confidence: float
     reason: str
+    # (answer, log-probability) of the best few, for the decoder to weigh; none where untrained
+    candidates: tuple[tuple[str, float], ...] = ()
+    vocabulary: tuple[str, ...] = ()  # all that could have been drafted
+    accepted: bool = False  # confident enough to be given at once
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,15 @@ def home() -> Path:
 
 @pytest.fixture(scope="session")
 def pipeline(home: Path) -> Pipeline:
+    """Nothing trained: what a stage does is in its own code."""
+    from skipqa.pipeline import load
+
+    return load(trained=False)
+
+
+@pytest.fixture(scope="session")
+def trained_pipeline(home: Path) -> Pipeline:
+    """As it is shipped."""
     from skipqa.pipeline import load
 
     return load()

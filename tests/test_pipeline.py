@@ -220,7 +220,7 @@ def test_an_index_that_knows_nothing_of_the_picture(
 
 
 def test_budgets_are_obeyed(home: Path, photo: Path) -> None:
-    frugal = load(overrides={"budget": {"tokens": 9, "passages": 3}, "regions": {"max_regions": 2}})
+    frugal = load(trained=False, overrides={"budget": {"tokens": 9, "passages": 3}, "regions": {"max_regions": 2}})
     answer = frugal.answer(photo, QUESTION)
     found = answer.as_dict()
     assert found["tokens"] == {"total": 576, "kept": 9}
@@ -229,7 +229,7 @@ def test_budgets_are_obeyed(home: Path, photo: Path) -> None:
 
 
 def test_no_passages_allowed_means_no_retrieval(home: Path, photo: Path) -> None:
-    answer = load(overrides={"budget": {"passages": 0}}).answer(photo, QUESTION)
+    answer = load(trained=False, overrides={"budget": {"passages": 0}}).answer(photo, QUESTION)
     assert answer.route == "full"
     assert answer.evidence == ()
     assert answer.text

@@ -33,6 +33,8 @@ class Completion:
     prompt_tokens: int
     new_tokens: int
     flops: int
+    # Of each answer that was to be weighed, and last of the text itself: their log-probabilities
+    weights: tuple[float, ...] = ()
 
 
 class Backbone(Protocol):
@@ -59,6 +61,10 @@ class Backbone(Protocol):
 
     def encode_texts(self, texts: Sequence[str]) -> EncodedTexts: ...
 
+    def encode_question(self, text: str) -> EncodedTexts:
+        """As `encode_texts` of one text, but the states may be those of an encoder that was
+        trained together with the drafter."""
+
     def complete(
         self,
         prompt: str,
@@ -66,11 +72,13 @@ class Backbone(Protocol):
         quote_from: Sequence[str] = (),
         avoid: Collection[str] = (),
         visual: Tensor | None = None,
+        beside: Sequence[str] = (),
     ) -> Completion:
         """The decoder's greedy completion.
 
         With `quote_from` it is a span of one of those texts that starts with no word of `avoid`.
-        `visual`, as the projector made them, stand in the prompt at `IMAGE`.
+        `visual`, as the projector made them, stand in the prompt at `IMAGE`. Answers `beside` it
+        are weighed with it.
         """
 
     def log_probability(self, prompt: str, answer: str, visual: Tensor | None = None) -> float:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from skipqa.assets import Report
 from skipqa.backbones.backbone import Backbone
-from skipqa.backbones.pocket import Pocket
+from skipqa.backbones.pocket import Learned, Pocket
 from skipqa.config import Config
 from skipqa.errors import UserError
 from skipqa.nn.projector import Projector
@@ -18,6 +18,7 @@ def build(
     weights: Path | None = None,
     projector: Projector | None = None,
     adapter: Path | None = None,
+    learned: Learned | None = None,
     report: Report = lambda _: None,
 ) -> Backbone:
     """`weights` is a folder of repositories; without it the Hugging Face cache is looked into."""
@@ -26,7 +27,7 @@ def build(
             raise UserError("preset pocket fetches its own weights: leave out --weights")
         if projector is not None or adapter is not None:
             raise UserError("preset pocket has a decoder that takes no projector and no adapter")
-        return Pocket(config.encode, report)
+        return Pocket(config.encode, report, learned)
     from skipqa.backbones.evaclip_vicuna import EvaClipVicuna
     from skipqa.backbones.llava import Llava
 

@@ -99,7 +99,8 @@ class ClipVicuna(ABC):
     @property
     def widths(self) -> Widths:
         vision, decoder = self.clip_config.vision.width, self.decoder_config.width
-        return Widths(self.config.num_tokens, vision, minilm.WIDTH, decoder)
+        tokens = self.config.num_tokens
+        return Widths(tokens, tokens, vision, minilm.WIDTH, decoder)
 
     @cached_property
     def projector(self) -> Projector | None:
@@ -167,6 +168,9 @@ class ClipVicuna(ABC):
     def encode_texts(self, texts: Sequence[str]) -> EncodedTexts:
         return self.texts.encode(texts)
 
+    def encode_question(self, text: str) -> EncodedTexts:
+        return self.texts.encode([text])
+
     @torch.inference_mode()
     def complete(
         self,
@@ -175,8 +179,12 @@ class ClipVicuna(ABC):
         quote_from: Sequence[str] = (),
         avoid: Collection[str] = (),
         visual: Tensor | None = None,
+        beside: Sequence[str] = (),
     ) -> Completion:
         """The reply to the prompt as one turn of a conversation."""
+        assert (
+            not beside
+        )  # its replies are sentences, which no drafter's answer can be weighed with
         embedded_1TD = self.embed(CONVERSATION.format(prompt=prompt), visual)
         stop = [self.published_decoder.eos_token_id]
         spans = SpanConstraint(quote_from, self.decoder_tokenizer, stop, avoid) or None

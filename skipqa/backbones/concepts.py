@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -20,6 +21,7 @@ from skipqa import assets
 from skipqa.assets import Report
 from skipqa.backbones.convert import converted, imagenet_synsets
 from skipqa.backbones.loading import damaged
+from skipqa.nn.tagger import Tagger
 from skipqa.wordnet import Synset, read_synsets
 
 
@@ -45,6 +47,26 @@ class Concepts:
 
     def __getitem__(self, index: int) -> Concept:
         return self.entries[index]
+
+
+def with_tags(concepts: Concepts, tagger: Tagger) -> Concepts:
+    """The table and after it what a tagger can tell apart: breeds, flowers, products, flags. A
+    common thing ("person") is a word for a picture, not something to look up."""
+    config = tagger.config
+    chosen = [i for i, kind in enumerate(config.kinds) if kind]
+    entries = tuple(
+        Concept("", tuple(dict.fromkeys((config.word(i), config.names[i]))), "", _kinds(kind))
+        for i in chosen
+        for kind in [config.kinds[i]]
+    )
+    embeddings = torch.cat((concepts.embeddings, tagger.meanings[chosen]))
+    return Concepts(concepts.entries + entries, embeddings)
+
+
+def _kinds(kind: str) -> tuple[tuple[str, ...], ...]:
+    animal = (("animal",),) if kind in ("dog", "cat") else ()
+    also = {"flower": ("plant",), "food": ("product", "grocery"), "flag": ("country",)}
+    return ((kind, *also.get(kind, ())), *animal)
 
 
 def load(embed: Callable[[list[str]], Tensor], report: Report = lambda _: None) -> Concepts:

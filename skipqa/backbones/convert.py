@@ -7,6 +7,8 @@ the foreign formats so that nobody else has to.
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
@@ -21,6 +23,7 @@ from torch import Tensor
 from skipqa import assets
 from skipqa.assets import Report
 from skipqa.backbones import bert, efficientnet_lite, llama, mobile_sam
+from skipqa.nn import compact, low_rank
 
 if TYPE_CHECKING:  # read only when something is converted
     from gguf import GGUFReader
@@ -50,6 +53,21 @@ def converted(asset: assets.Asset, report: Report, write: Callable[[Path, Path],
         report(f"converting {asset.name}")
         with assets.building(target) as partial:
             write(source, partial)
+    return target
+
+
+def tuned_decoder(difference: Path, report: Report = lambda _: None) -> Path:
+    """The decoder with a trained difference added, and its tokenizer."""
+    digest = hashlib.sha256(difference.read_bytes()).hexdigest()[:8]
+    target = assets.home() / "converted" / f"reader-{digest}-{FORMAT}"
+    if not target.is_dir():
+        published = decoder(report)
+        report("converting the trained reader")
+        with assets.building(target) as partial:
+            weights = load_file(published / "weights.safetensors")
+            learned = compact.unpack(load_file(difference))
+            save_file(low_rank.apply(weights, learned), partial / "weights.safetensors")
+            shutil.copy(published / "tokenizer.json", partial)
     return target
 
 

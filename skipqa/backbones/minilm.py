@@ -7,26 +7,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from skipqa import assets
 from skipqa.assets import Report
 from skipqa.backbones import bert, convert, loading
 from skipqa.backbones.backbone import EncodedTexts
+from skipqa.nn import compact, low_rank
 
 MAX_TEXT_TOKENS = 128
 WIDTH = bert.MINILM_L6.width
 
 
 class MiniLm:
-    def __init__(self, report: Report = lambda _: None) -> None:
+    def __init__(self, report: Report = lambda _: None, difference: Path | None = None) -> None:
+        """`difference` is what training added to the published weights."""
         self.report = report
+        self.difference = difference
 
     @cached_property
     def network(self) -> bert.Bert:
-        return loading.load(lambda: bert.Bert(bert.MINILM_L6), convert.text(self.report))
+        network = loading.load(lambda: bert.Bert(bert.MINILM_L6), convert.text(self.report))
+        if self.difference is not None:
+            learned = compact.unpack(load_file(self.difference))
+            network.load_state_dict(low_rank.apply(network.state_dict(), learned), assign=True)
+        return network.eval().requires_grad_(False)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skipqa.cli.console import Settings, err, out, prepare_process, print_json, working
+from skipqa.cli.console import Settings, Untrained, err, out, prepare_process, print_json, working
 
 if TYPE_CHECKING:
     from skipqa.pipeline import Answer
@@ -21,7 +21,8 @@ def ask(
         typer.Option(help="An index: a folder or ENGINE:folder; the default corpus otherwise."),
     ] = None,
     components: Annotated[
-        Path | None, typer.Option(help="A folder of trained components; none by default.")
+        Path | None,
+        typer.Option(help="A folder of trained components, else the preset's own."),
     ] = None,
     preset: Annotated[
         str, typer.Option(help="pocket, submission-7b or ablation-13b: which models and budgets.")
@@ -30,6 +31,7 @@ def ask(
         Path | None,
         typer.Option(help="Published models of a larger preset; else the Hugging Face cache."),
     ] = None,
+    untrained: Untrained = False,
     settings: Settings = None,
     draft: Annotated[bool, typer.Option(help="Let the drafter answer easy questions.")] = True,
     explain: Annotated[
@@ -62,6 +64,7 @@ def ask(
             preset,
             index=index,
             components=components,
+            trained=not untrained,
             weights=weights,
             overrides=overrides,
             report=report,

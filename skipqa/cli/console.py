@@ -29,6 +29,11 @@ Settings = Annotated[
     typer.Option("--set", metavar="STAGE.NAME=VALUE", help="Change a setting; repeatable."),
 ]
 
+Untrained = Annotated[
+    bool,
+    typer.Option("--untrained", help="Leave out all that was trained; every stage does without."),
+]
+
 out = Console()
 err = Console(stderr=True)
 

@@ -11,7 +11,16 @@ from typing import Annotated, Any
 import typer
 
 from skipqa.assets import sha256_of
-from skipqa.cli.console import Settings, counting, err, out, prepare_process, print_json, working
+from skipqa.cli.console import (
+    Settings,
+    Untrained,
+    counting,
+    err,
+    out,
+    prepare_process,
+    print_json,
+    working,
+)
 
 SHOWN_BAD_ROWS = 10
 
@@ -51,7 +60,8 @@ def vqa(
         typer.Option(help="An index: a folder or ENGINE:folder; the default corpus otherwise."),
     ] = None,
     components: Annotated[
-        Path | None, typer.Option(help="A folder of trained components; none by default.")
+        Path | None,
+        typer.Option(help="A folder of trained components, else the preset's own."),
     ] = None,
     preset: Annotated[
         str, typer.Option(help="pocket, submission-7b or ablation-13b: which models and budgets.")
@@ -60,6 +70,7 @@ def vqa(
         Path | None,
         typer.Option(help="Published models of a larger preset; else the Hugging Face cache."),
     ] = None,
+    untrained: Untrained = False,
     settings: Settings = None,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
@@ -93,6 +104,7 @@ def vqa(
             preset,
             index=index,
             components=components,
+            trained=not untrained,
             weights=weights,
             overrides=overrides,
             report=report,
@@ -104,7 +116,7 @@ def vqa(
                 "sha256": sha256_of(questions),
             },
             "index": {"name": base.index.folder.name, "passages": len(base.index)},
-            "components": _checksums(components),
+            "components": _checksums(base.components.folder),
         }
         pipelines = {variant: systems.build(variant, base, seed) for variant in variants}
         entrants = [

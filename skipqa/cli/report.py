@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-from skipqa.cli.console import Settings, counting, err, out, prepare_process, print_json, working
+from skipqa.cli.console import (
+    Settings,
+    Untrained,
+    counting,
+    err,
+    out,
+    prepare_process,
+    print_json,
+    working,
+)
 from skipqa.errors import UserError
 
 app = typer.Typer(no_args_is_help=True, help="Turn measurements into documents.")
@@ -108,11 +117,12 @@ def failures(
         str | None, typer.Option(help="The run's index, where it was not the default.")
     ] = None,
     components: Annotated[
-        Path | None, typer.Option(help="The run's trained components, where it had any.")
+        Path | None, typer.Option(help="The run's trained components, where not the preset's own.")
     ] = None,
     weights: Annotated[
         Path | None, typer.Option(help="The run's published models, where it had any.")
     ] = None,
+    untrained: Untrained = False,
     settings: Settings = None,
     json: Json = False,
 ) -> None:
@@ -148,12 +158,13 @@ def failures(
             run.trait("preset"),
             index=index,
             components=components,
+            trained=not untrained,
             weights=weights,
             overrides=read_settings(settings or ()),
             report=report,
         )
         system = systems.build(variant, base, run.seed)
-        check_made_by(run, system, trained=components is not None)
+        check_made_by(run, system, trained=base.components.folder is not None)
     with counting() as bar:
         page = render(
             run,

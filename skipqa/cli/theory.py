@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from skipqa.cli.console import counting, err, out, prepare_process, print_json, working
+from skipqa.cli.console import Untrained, counting, err, out, prepare_process, print_json, working
 
 app = typer.Typer(invoke_without_command=True)
 
@@ -121,7 +121,8 @@ def fidelity(
         typer.Option(help="An index: a folder or ENGINE:folder; the default corpus otherwise."),
     ] = None,
     components: Annotated[
-        Path | None, typer.Option(help="A folder of trained components; none by default.")
+        Path | None,
+        typer.Option(help="A folder of trained components, else the preset's own."),
     ] = None,
     preset: Annotated[
         str, typer.Option(help="pocket, submission-7b or ablation-13b: which models and budgets.")
@@ -130,6 +131,7 @@ def fidelity(
         Path | None,
         typer.Option(help="Published models of a larger preset; else the Hugging Face cache."),
     ] = None,
+    untrained: Untrained = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """How well saliency predicts what a visual token is worth: eta and Spearman's correlation.
@@ -155,7 +157,14 @@ def fidelity(
     rows = harness.draw(rows, limit, seed)
     prepare_process()
     with working("reading the models") as report:
-        pipeline = load(preset, index=index, components=components, weights=weights, report=report)
+        pipeline = load(
+            preset,
+            index=index,
+            components=components,
+            trained=not untrained,
+            weights=weights,
+            report=report,
+        )
     pairs = []
     with counting() as bar:
         for done, row in enumerate(rows):

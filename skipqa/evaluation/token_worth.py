@@ -112,9 +112,10 @@ class _Counterfactual:
         quote_from: Sequence[str] = (),
         avoid: Collection[str] = (),
         visual: Tensor | None = None,
+        beside: Sequence[str] = (),
     ) -> Completion:
         if self.answer is not None:
             if visual is not None or prompt not in self._scores:
                 self._scores[prompt] = self.backbone.log_probability(prompt, self.answer, visual)
             self.score = self._scores[prompt]
-        return Completion("", 0, 0, 0)
+        return Completion("", 0, 0, 0, (0.0,) * (len(beside) + 1 if beside else 0))

@@ -70,14 +70,7 @@ def save_tensors(
 
 def load(module: nn.Module, path: Path, *, preset: str) -> None:
     """Fills `module`, built from the preset's config, or says why the file is not for it."""
-    header = read_header(path)
-    if header.component != type(module).__name__:
-        raise UserError(f"{path} holds a {header.component}, not a {type(module).__name__}")
-    if header.preset != preset:
-        raise UserError(
-            f"{path} was trained for preset '{header.preset}' and cannot serve '{preset}': "
-            f"presets are not interchangeable"
-        )
+    header = check(path, component=type(module).__name__, preset=preset)
     wanted = json.loads(json.dumps(_config(module)))
     if header.config != wanted:
         changed = sorted(
@@ -89,6 +82,19 @@ def load(module: nn.Module, path: Path, *, preset: str) -> None:
     with safe_open(path, framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     module.load_state_dict(compact.unpack(tensors))
+
+
+def check(path: Path, *, component: str, preset: str) -> Header:
+    """The header of a file that holds just this, for just this preset."""
+    header = read_header(path)
+    if header.component != component:
+        raise UserError(f"{path} holds a {header.component}, not a {component}")
+    if header.preset != preset:
+        raise UserError(
+            f"{path} was trained for preset '{header.preset}' and cannot serve '{preset}': "
+            f"presets are not interchangeable"
+        )
+    return header
 
 
 def read_header(path: Path) -> Header:

@@ -113,10 +113,14 @@ class Drafter(nn.Module):
         shares = torch.stack((shares_BW, (shares_BW + 1e-4).log() / 5), dim=-1)
         return self.of_word(embeddings_BWD) + self.of_share(shares.to(embeddings_BWD))
 
+    def log_shares(self, logits: Tensor) -> Tensor:
+        """Calibrated log-probabilities of all answers."""
+        return (logits / self.temperature).log_softmax(-1)
+
     def draft(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """(index of the answer, calibrated confidence), one a question."""
-        best = (logits / self.temperature).softmax(-1).max(-1)
-        return best.indices, best.values
+        best = self.log_shares(logits).max(-1)
+        return best.indices, best.values.exp()
 
     @torch.no_grad()
     def calibrate(self, logits: Tensor, answers: Tensor) -> float:

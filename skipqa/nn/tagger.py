@@ -1,7 +1,8 @@
-"""What a picture shows, in words beyond the vision tower's own classes.
+"""What a view shows, in words beyond the vision tower's own classes.
 
-Enters: a feature map of the whole picture as tokens [..., N, F]. Leaves: one logit a name, each
-judged by itself, because a picture shows many things. It knows nothing of questions or places.
+Enters: the mean and the maximum of a view's features, [..., 2 F], the view being a whole picture
+or a window of a finer map. Leaves: one logit a name, each judged by itself, because a view shows
+many things. It knows nothing of questions or places.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ class TaggerConfig:
     kinds: tuple[str, ...]  # of each name, in a word; empty where the name says it
     width: int = 1_280
     hidden: int = 512
+    text_width: int = 384  # of the space that questions and passages are compared in
     dropout: float = 0.5
 
     def word(self, index: int) -> str:
@@ -28,6 +30,8 @@ class TaggerConfig:
 
 
 class Tagger(nn.Module):
+    meanings: Tensor
+
     def __init__(self, config: TaggerConfig) -> None:
         super().__init__()
         self.config = config
@@ -35,14 +39,19 @@ class Tagger(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.up = nn.Linear(2 * config.width, config.hidden)
         self.out = nn.Linear(config.hidden, len(config.names))
+        # What the words mean, unit length: kept here so that no start has to encode them again
+        self.register_buffer("meanings", torch.zeros(len(config.names), config.text_width))
 
     def forward(self, features_BNF: Tensor) -> Tensor:
-        """The mean tells the scene, the maximum what is somewhere in it: [B, names]."""
-        pooled = torch.cat((features_BNF.mean(-2), features_BNF.amax(-2)), dim=-1)
-        hidden = F.gelu(self.up(self.dropout(self.standardise(pooled))))
+        """Of pictures given as tokens: [B, names]."""
+        # The mean tells the scene, the maximum what is somewhere in it.
+        return self.judge(torch.cat((features_BNF.mean(-2), features_BNF.amax(-2)), dim=-1))
+
+    def judge(self, pooled_BF: Tensor) -> Tensor:
+        hidden = F.gelu(self.up(self.dropout(self.standardise(pooled_BF))))
         return self.out(self.dropout(hidden))
 
 
-def flops(config: TaggerConfig) -> int:
-    """FLOPs of one picture, a multiply and an add counted as two."""
-    return 2 * config.hidden * (2 * config.width + len(config.names))
+def flops(config: TaggerConfig, views: int = 1) -> int:
+    """FLOPs of judging so many views, a multiply and an add counted as two."""
+    return 2 * views * config.hidden * (2 * config.width + len(config.names))

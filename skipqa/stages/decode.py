@@ -1,9 +1,10 @@
 """decode: the language model answers from the evidence.
 
 A small decoder is told in words: the passages that received attention, those with the most last,
-where it heeds them best, then what the regions show, then the question. Two worked examples come
-first, and the answer can only be a span of those passages: a model of this size otherwise makes
-things up (LOG.md has the comparison), and a quoted answer is grounded by construction.
+where it heeds them best, then what the picture shows, then the question. One that was trained to
+read so answers freely, and its answer is weighed against the drafter's. An untrained one gets two
+worked examples first, and may only quote a span of those passages: a model of this size otherwise
+makes things up (LOG.md has the comparison), and a quoted answer is grounded by construction.
 
 A large one is instructed by difficulty (`prompts.py`) and reads the kept tokens themselves where
 there is a projector for them, or the fused ones where one was trained for those.
@@ -16,15 +17,24 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from skipqa.backbones.backbone import IMAGE, Backbone
+from skipqa.backbones.backbone import IMAGE, Backbone, Completion
 from skipqa.backbones.concepts import Concepts
 from skipqa.config import DecodeConfig
 from skipqa.language import words_of
 from skipqa.nn import projector as project
 from skipqa.nn.projector import Projector
-from skipqa.stages.prompts import answer_prompt, parse_answer
+from skipqa.stages.prompts import answer_prompt, parse_answer, reading_prompt
 from skipqa.trace import StageRecord
-from skipqa.types import Budget, Fused, KeptTokens, Question, Region, Verified
+from skipqa.types import (
+    Budget,
+    Draft,
+    Fused,
+    KeptTokens,
+    Question,
+    Region,
+    SeenWords,
+    Verified,
+)
 
 MAX_SHOWN = 2  # regions named to the decoder, the most salient
 
@@ -45,6 +55,7 @@ ENDING = "Answer:"
 
 def decode(
     question: Question,
+    drafted: Draft,
     allowed: Budget,
     kept_tokens: KeptTokens,
     regions: Sequence[Region],
@@ -56,7 +67,13 @@ def decode(
 ) -> str:
     used = read_order(verified, fused)[: config.max_passages]
     shown = names_shown(regions, backbone.concepts)
-    if config.prompt == "examples":
+    if config.prompt == "short":
+        words = words_shown(kept_tokens.tokens.words, config) or shown
+        prompt = reading_prompt(facts(verified, used), words, question.text)
+        beside = [answer for answer, _ in drafted.candidates]
+        reply = backbone.complete(prompt, config.max_new_tokens, beside=beside)
+        answer, how = agree(reply, drafted, config.drafter_weight)
+    elif config.prompt == "examples":
         texts = facts(verified, used)
         prompt, how = write_prompt(question, texts, shown), "by examples"
         known = words_of(" ".join([question.text, *shown]))
@@ -76,6 +93,31 @@ def decode(
     record.why = f"{how}: {reply.prompt_tokens} prompt tokens, {reply.new_tokens} new"
     record.result = prompt
     return answer
+
+
+def agree(reply: Completion, drafted: Draft, weight: float) -> tuple[str, str]:
+    """The answer that reader and drafter together find best, and in words how.
+
+    The reader's own answer stands beside the drafter's. One that the drafter's vocabulary lacks
+    gets the support of the best, since nothing speaks against it; one that it has and did not
+    draft, that of the last.
+    """
+    if not drafted.candidates:
+        return reply.text, "as the reader says"
+    names = [answer for answer, _ in drafted.candidates]
+    support = dict(drafted.candidates)
+    known = reply.text in drafted.vocabulary
+    own = support.get(reply.text, support[names[-1] if known else names[0]])
+    weighed = zip((*names, reply.text), (*support.values(), own), reply.weights, strict=True)
+    answer = max(weighed, key=lambda candidate: candidate[2] + weight * candidate[1])[0]
+    return answer, "as the reader says" if answer == reply.text else f"not {reply.text}, drafted"
+
+
+def words_shown(words: SeenWords | None, config: DecodeConfig) -> list[str]:
+    if words is None:
+        return []
+    pairs = zip(words.names, words.shares.tolist(), strict=True)
+    return [name for name, share in pairs if share > config.least_share][: config.words]
 
 
 @torch.inference_mode()
@@ -114,6 +156,4 @@ def names_shown(regions: Sequence[Region], concepts: Concepts) -> list[str]:
 
 
 def write_prompt(question: Question, texts: Sequence[str], shown: Sequence[str]) -> str:
-    lines = [f"Fact: {text}" for text in texts]
-    lines += [f"Picture: {', '.join(shown)}", f"Question: {question.text}", ENDING]
-    return EXAMPLES + "\n".join(lines)
+    return EXAMPLES + reading_prompt(texts, shown, question.text)

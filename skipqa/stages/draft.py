@@ -8,7 +8,9 @@ confidence; every other question gets confidence 0 and goes on.
 
 from __future__ import annotations
 
+import math
 import re
+from dataclasses import replace
 
 import torch
 
@@ -35,31 +37,39 @@ def draft(
     config: DraftConfig,
     record: StageRecord,
     learned: Drafter | None = None,
-) -> Draft | None:
-    """The drafted answer if it is confident enough to be given, else None.
-
-    The draft is recorded either way: only the routing decision acts on it.
-    """
+) -> Draft:
+    """The draft; whether it is `accepted` is the routing decision."""
     if learned is None:
         candidate = _candidate(question, tokens, concepts)
     else:
-        candidate = _drafted(learned, question, tokens)
-        record.flops = drafter.flops(learned.config, len(question.states))
+        candidate = _drafted(learned, question, tokens, config.candidates)
+        num_words = len(tokens.words.names) if tokens.words else 0
+        record.flops = drafter.flops(learned.config, len(question.states), num_words)
     counting = _COUNTING.search(question.text.lower()) is not None
     threshold = config.counting_threshold if counting else config.threshold
     accepted = candidate.confidence > threshold
-    record.result = candidate
+    record.result = candidate = replace(candidate, accepted=accepted)
     record.kept, record.dropped = int(accepted), int(not accepted)
     verdict = "answered" if accepted else "passed on"
     record.why = f"{verdict}: {candidate.reason} ({candidate.confidence:.2f} of {threshold})"
-    return candidate if accepted else None
+    return candidate
 
 
 @torch.inference_mode()
-def _drafted(learned: Drafter, question: Question, tokens: VisualTokens) -> Draft:
-    logits = learned(tokens.features[None], question.states[None])
-    (answer,), (confidence,) = learned.draft(logits)
-    return Draft(learned.config.answers[int(answer)], float(confidence), "the drafter's guess")
+def _drafted(learned: Drafter, question: Question, tokens: VisualTokens, count: int) -> Draft:
+    seen = tokens.features if tokens.glance is None else tokens.glance
+    words = None
+    if tokens.words is not None:
+        words = tokens.words.embeddings[None], tokens.words.shares[None]
+    logits = learned(seen[None], question.states[None], words=words)
+    best = learned.log_shares(logits)[0].topk(min(count, len(learned.config.answers)))
+    candidates = tuple(
+        (learned.config.answers[i], value)
+        for i, value in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    )
+    answer, value = candidates[0]
+    reason = f"the drafter says {answer}"
+    return Draft(answer, math.exp(value), reason, candidates, learned.config.answers)
 
 
 def _candidate(question: Question, tokens: VisualTokens, concepts: Concepts) -> Draft:

@@ -17,7 +17,7 @@ def encode(
 ) -> tuple[VisualTokens, Question]:
     check_question(text, config)
     tokens, image_flops = backbone.encode_image(image, config.scales)
-    encoded = backbone.encode_texts([text])
+    encoded = backbone.encode_question(text)
     record.flops = image_flops + encoded.flops
     record.kept, record.dropped = len(tokens), 0
     record.why = f"{tokens.grid} x {tokens.grid} grid, {len(backbone.concepts)} concepts"

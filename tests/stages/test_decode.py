@@ -13,7 +13,7 @@ from skipqa.pipeline import Answer, Pipeline
 from skipqa.stages.budget import budget
 from skipqa.stages.decode import decode, read_order
 from skipqa.trace import StageRecord
-from skipqa.types import Budget, Fused, Region
+from skipqa.types import Budget, Draft, Fused, Region
 
 
 def fused(*mass: float) -> Fused:
@@ -43,6 +43,7 @@ def test_answer_is_read_from_the_fact(pipeline: Pipeline) -> None:
     asked = question("Which land does this food come from?")
     text = decode(
         asked,
+        Draft("", 0.0, "not asked"),
         Budget(1, 2),
         kept_tokens(2, [0], 0),
         regions,

@@ -27,7 +27,8 @@ def run(
         visual_tokens(2, len(KINDS), 0), overview=torch.tensor(overview, dtype=torch.float64)
     )
     record = StageRecord("draft")
-    return draft(question(text), tokens, KINDS, config or DraftConfig(), record), record
+    drafted = draft(question(text), tokens, KINDS, config or DraftConfig(), record)
+    return drafted if drafted.accepted else None, record
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def test_counting_needs_more_confidence(text: str, confidence: float, answered: 
         drafter.to_answers.bias.copy_(odds)
     record = StageRecord("draft")
     found = draft(question(text), visual_tokens(2, 3, 0), KINDS, DraftConfig(), record, drafter)
-    assert (found is not None) == answered
+    assert found.accepted == answered
     assert record.result.answer == "red"
     assert record.result.confidence == pytest.approx(confidence, abs=1e-6)
     assert record.flops > 0

@@ -25,11 +25,12 @@ from skipqa.errors import UserError
 from skipqa.language import words_of
 from skipqa.stages.decode import ENDING, EXAMPLES, facts, names_shown, read_order, write_prompt
 from skipqa.trace import StageRecord
-from skipqa.types import Budget, Fused, KeptTokens, Question, Region, Verified
+from skipqa.types import Budget, Draft, Fused, KeptTokens, Question, Region, Verified
 
 
 def read_apart(
     question: Question,
+    drafted: Draft,
     allowed: Budget,
     kept_tokens: KeptTokens,
     regions: Sequence[Region],
@@ -42,6 +43,8 @@ def read_apart(
     """decode: as ours, but for the passages in one prompt each."""
     if not isinstance(backbone, Pocket):
         raise UserError("the system fid needs the preset pocket")
+    if config.prompt != "examples":
+        raise UserError("the system fid has no trained reader yet: ask it with --untrained")
     used = read_order(verified, fused)[: config.max_passages]
     texts = facts(verified, used)
     shown = names_shown(regions, backbone.concepts)
