@@ -132,9 +132,10 @@ def bipartite_attention(
                 raise UserError(
                     f"backend='cuda' does not take queries {q.dtype}{tuple(q.shape)} on this device"
                 )
-            if chosen == "cuda" or (
-                backend == "auto" and cuda.pays(q_BVHD, k, v, edges_BVK.shape[2])
-            ):
+            # Gradients behind the Hopper kernel have not been checked on a GPU: only if asked for.
+            learning = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+            pays = backend == "auto" and not learning
+            if chosen == "cuda" or (pays and cuda.pays(q_BVHD, k, v, edges_BVK.shape[2])):
                 launch = cuda.Launch.choose(len(q_BVHD), q.shape[-2], edges_BVK.shape[2])
                 attend = partial(attend, forward_launch=launch)
     out = attend(q_BVHD, k, v, edges_BVK, lengths_BK, bias_BVK, scale)
