@@ -1,14 +1,13 @@
 """The drafter: answers a question from the picture alone, out of a vocabulary.
 
 Enters: frozen features, the words that each picture deserves, questions. Leaves: a `Drafter` and a
-question encoder fine-tuned with it, calibrated on the held-out photos, and log-probabilities of
-its best answers for the reader to weigh. Answers get credit in proportion to how many people
-gave them; cross-entropy beat a sigmoid each by two points.
+question encoder fine-tuned with it, and the logits of its answers to calibrate it by and for the
+reader to weigh. Answers get credit in proportion to how many people gave them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,36 +15,30 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from skipqa.backbones.bert import Bert
+from skipqa.config import Count, Share, Weight
 from skipqa.nn.drafter import Drafter, DrafterConfig
-from skipqa.training.loop import Phase, Run, batches, fit
+from skipqa.training.loop import Phase, batches, fit, steps_for
 from skipqa.training.mixture import Example
 from skipqa.training.photos import Seen
+from skipqa.training.run import Run
+from skipqa.training.words import Words
 
 MAX_ANSWERS = 8  # of one question
+HEAD_WIDTH = 64
 
 
 @dataclass(frozen=True, slots=True)
 class DraftTraining:
-    rounds: float = 7
-    focus_rounds: float = 3  # on knowledge questions alone, at the lower rate
-    batch: int = 256
-    rate: float = 4e-4
-    focus_rate: float = 1e-4
-    text_factor: float = 0.075  # the pretrained question encoder moves more slowly
-    knowledge_times: int = 3  # how often a knowledge question comes for each other one
-    width: int = 384
-    layers: int = 4
-    dropout: float = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class Words:
-    """What each picture shows in words: the best of the tagger's and the tower's names."""
-
-    names: tuple[str, ...]
-    embeddings: Tensor  # [names, d]
-    indices: Tensor  # [P, W], best first
-    shares: Tensor  # [P, W]
+    rounds: Weight = 7.0
+    focus_rounds: Weight = 3.0  # on knowledge questions alone, at the lower rate; 0: none
+    batch: Count = 256
+    rate: Weight = 4e-4
+    focus_rate: Weight = 1e-4
+    text_factor: Share = 0.075  # the pretrained question encoder moves more slowly
+    knowledge_times: Count = 3  # how often a knowledge question comes for each other one
+    width: Count = 384  # heads are 64 wide
+    layers: Count = 4
+    dropout: Share = 0.2
 
 
 class Asker(nn.Module):
@@ -78,21 +71,21 @@ class Questions:
     ) -> None:
         encoded = tokenizer.encode_batch([example.question for example in examples])
         length = max(len(one.ids) for one in encoded)
-        self.ids = torch.zeros(len(encoded), length, dtype=torch.long)
-        self.mask = torch.zeros(len(encoded), length, dtype=torch.bool)
-        for row, one in enumerate(encoded):
-            self.ids[row, : len(one.ids)] = torch.tensor(one.ids)
-            self.mask[row, : len(one.ids)] = True
+        ids = torch.zeros(len(encoded), length, dtype=torch.long)
+        mask = torch.zeros(len(encoded), length, dtype=torch.bool)
+        answer = torch.zeros(len(examples), MAX_ANSWERS, dtype=torch.long)
+        score = torch.zeros(len(examples), MAX_ANSWERS)
         place = {text: i for i, text in enumerate(answers)}
-        self.answer = torch.zeros(len(examples), MAX_ANSWERS, dtype=torch.long)
-        self.score = torch.zeros(len(examples), MAX_ANSWERS)
-        for row, example in enumerate(examples):
+        for row, (one, example) in enumerate(zip(encoded, examples, strict=True)):
+            ids[row, : len(one.ids)] = torch.tensor(one.ids)
+            mask[row, : len(one.ids)] = True
             known = [(score, place[t]) for t, score in example.answers.items() if t in place]
-            for column, (score, answer) in enumerate(sorted(known, reverse=True)[:MAX_ANSWERS]):
-                self.answer[row, column], self.score[row, column] = answer, score
-        self.photo = torch.tensor([example.photo for example in examples])
-        for name in ("ids", "mask", "answer", "score", "photo"):
-            setattr(self, name, getattr(self, name).to(device))
+            for column, best in enumerate(sorted(known, reverse=True)[:MAX_ANSWERS]):
+                score[row, column], answer[row, column] = best
+        photo = torch.tensor([example.photo for example in examples])
+        self.ids, self.mask = ids.to(device), mask.to(device)
+        self.answer, self.score = answer.to(device), score.to(device)
+        self.photo = photo.to(device)
 
     def text(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Ids and mask, no longer than the longest of these."""
@@ -100,26 +93,27 @@ class Questions:
         length = int(mask.sum(1).max())
         return self.ids[rows, :length], mask[:, :length]
 
+    def known(self, rows: Tensor) -> Tensor:
+        """Those of the rows that some answer of the vocabulary is right for."""
+        return rows[self.score.sum(1).to(rows.device)[rows] > 0]
+
     def accuracy(self, logits: Tensor, rows: Tensor) -> float:
         """The mean soft score of the best answers, in [0, 1]."""
+        rows = rows.to(self.answer.device)
         given = logits.argmax(1, keepdim=True) == self.answer[rows]
         return float((given * self.score[rows]).amax(1).mean())
 
 
-def train(
-    seen: Seen,
-    words: Words,
-    questions: Questions,
+def build(
     answers: tuple[str, ...],
     answer_names: Tensor,
     text: Bert,
-    groups: dict[str, Tensor],
-    run: Run,
+    seen: Seen,
     training: DraftTraining,
+    seed: int,
 ) -> Asker:
-    """`groups` are rows of `questions`: "knowledge" and "other" to train on."""
-    device = seen.features.device
-    torch.manual_seed(run.seed)
+    """A drafter with nothing learned yet; `answer_names` [answers, d] are what answers mean."""
+    torch.manual_seed(seed)
     config = DrafterConfig(
         visual_tokens=seen.features.shape[2],
         visual_width=seen.features.shape[3],
@@ -127,31 +121,43 @@ def train(
         answers=answers,
         width=training.width,
         layers=training.layers,
-        heads=training.width // 64,
+        heads=max(1, training.width // HEAD_WIDTH),
         ffn=4 * training.width,
         words=True,
         named_answers=True,
         dropout=training.dropout,
     )
-    asker = Asker(Drafter(config), text).to(device)
+    asker = Asker(Drafter(config), text).to(seen.features.device)
     asker.drafter.answer_names.copy_(answer_names)
-    known = questions.score.sum(1).cpu() > 0
-    knowledge = groups["knowledge"][known[groups["knowledge"]]]
-    other = groups["other"][known[groups["other"]]]
+    return asker
+
+
+def train(
+    asker: Asker,
+    seen: Seen,
+    words: Words,
+    questions: Questions,
+    groups: Mapping[str, Tensor],
+    run: Run,
+    training: DraftTraining,
+) -> Asker:
+    """`groups` are rows of `questions`: "knowledge" and "other" to train on."""
+    device = seen.features.device
+    knowledge, other = (questions.known(groups[name]) for name in ("knowledge", "other"))
 
     def phase(name: str, mixed: list[Tensor], rounds: float, rate: float, start: Asker) -> Asker:
         batch_at = batches(mixed, training.batch, run.seed)
 
         def loss(step: int) -> Tensor:
             rows = batch_at(step).to(device)
-            photo = questions.photo[rows]
             view = torch.randint(len(seen.features), (len(rows),), device=device)
-            logits = _logits(start, seen.features[view, photo], rows, questions, words)
+            features = seen.features[view, questions.photo[rows]]
+            logits = _logits(start, features, rows, questions, words)
             picked = logits.log_softmax(-1).gather(1, questions.answer[rows])
             credit = questions.score[rows]
             return -(picked * credit / credit.sum(1, keepdim=True)).sum(1).mean()
 
-        steps = max(2, int(rounds * sum(map(len, mixed)) / training.batch))
+        steps = steps_for(rounds, mixed, training.batch)
         slower = [(start.text, training.text_factor)]
         return fit(name, start, loss, Phase(steps, rate), run, slower=slower, average=0.998)
 
@@ -166,23 +172,45 @@ def train(
 def _logits(
     asker: Asker, features: Tensor, rows: Tensor, questions: Questions, words: Words
 ) -> Tensor:
-    photo = questions.photo[rows]
-    shown = words.embeddings[words.indices[photo]], words.shares[photo]
+    shown = words.embedded(questions.photo[rows])
     kind = features.device.type
     with torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda"):
         logits: Tensor = asker(features.float(), *questions.text(rows), shown)
     return logits.float()
 
 
-@torch.inference_mode()
-def answer_all(
-    asker: Asker, seen: Seen, rows: Tensor, questions: Questions, words: Words
-) -> Tensor:
-    """Uncalibrated logits [rows, answers]."""
-    device = seen.features.device
-    return torch.cat(
-        [
-            _logits(asker, seen.features[0, questions.photo[part]], part, questions, words)
-            for part in rows.to(device).split(512)
-        ]
-    )
+@dataclass(frozen=True, slots=True)
+class Exam:
+    """Questions that nothing is trained on, and what a drafter makes of them."""
+
+    groups: Mapping[str, Tensor]  # name -> rows of `questions`
+    questions: Questions
+    seen: Seen
+    words: Words
+
+    @torch.inference_mode()
+    def logits(self, asker: Asker, name: str) -> Tensor:
+        """Uncalibrated, [rows, answers]."""
+        features, photo = self.seen.features[0], self.questions.photo
+        parts = self.groups[name].to(features.device).split(512)
+        return torch.cat(
+            [_logits(asker, features[photo[p]], p, self.questions, self.words) for p in parts]
+        )
+
+    def all_logits(self, asker: Asker) -> dict[str, Tensor]:
+        return {name: self.logits(asker, name) for name in self.groups}
+
+    def accuracies(self, logits: Mapping[str, Tensor]) -> dict[str, float]:
+        return {name: self.questions.accuracy(logits[name], self.groups[name]) for name in logits}
+
+    def accuracy(self, asker: Asker, name: str) -> float:
+        return self.accuracies({name: self.logits(asker, name)})[name]
+
+    def calibrate(self, asker: Asker, name: str) -> None:
+        """The temperature by which confidence fits how often the best answer is the people's."""
+        logits = self.logits(asker, name)
+        rows = self.groups[name].to(logits.device)
+        score = self.questions.score[rows]
+        best = self.questions.answer[rows].gather(1, score.argmax(1, keepdim=True))[:, 0]
+        known = score.sum(1) > 0
+        asker.drafter.calibrate(logits[known], best[known])

@@ -2,17 +2,16 @@
 
 Enters: a module and `loss(step)`, which draws the batch that belongs to that step, so that
 nothing but the step number has to be remembered. Leaves: the module's running average, and in
-the run's folder `metrics.jsonl` and, while unfinished, the state to go on from.
+the run's folder the losses and the state to go on from; that of a finished optimisation stays, so
+that what follows can be repeated without it, until the run drops it.
 """
 
 from __future__ import annotations
 
 import copy
-import json
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,10 +19,21 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from skipqa.errors import UserError
+from skipqa.training.run import Run
+
 M = TypeVar("M", bound=nn.Module)
-Progress = Callable[[str, int, int, float], None]  # (what, step, of how many, loss)
-SAVE_EVERY_S = 30.0
 LOG_EVERY = 50
+
+
+class Diverged(UserError):
+    """The loss stopped being a number."""
+
+    def __init__(self, name: str, loss: float, step: int) -> None:
+        super().__init__(
+            f"{name} diverged, its loss is {loss} at step {step}: try a lower rate (--set) or "
+            f"another seed, in another folder"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,23 +50,9 @@ class Phase:
         return self.rate * rise * (0.01 + 0.99 * fall)
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Where an optimisation keeps its things, and who hears of it."""
-
-    folder: Path
-    seed: int = 2026
-    progress: Progress = lambda what, step, steps, loss: None
-    save_every_s: float = SAVE_EVERY_S
-
-    def record(self, **values: Any) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(values) + "\n")
-
-
-class Diverged(RuntimeError):
-    """The loss stopped being a number."""
+def steps_for(rounds: float, groups: Sequence[Tensor], batch: int) -> int:
+    """So many times through the groups, at least two steps."""
+    return max(2, int(rounds * sum(map(len, groups)) / batch))
 
 
 def fit(
@@ -74,36 +70,69 @@ def fit(
     factor on the rate."""
     averaged = copy.deepcopy(module)
     optimiser = _optimiser(module, slower, weight_decay)
-    state_path = run.folder / f"{name}.state.pt"
-    first = _resume(state_path, module, averaged, optimiser)
-    saved_at = time.monotonic()
+    state = _State(run.state(name), module, averaged, optimiser)
+    if (first := state.load()) == phase.steps:
+        return averaged.eval()
     kept: list[Tensor] = list(averaged.parameters())
     following: list[Tensor] = list(module.parameters())
     module.train()
+    saved_at = time.monotonic()
     for step in range(first, phase.steps):
         for group in optimiser.param_groups:
             group["lr"] = phase.rate_at(step) * group["factor"]
-        with seeded(run.seed, step):
-            value = loss(step)
+        # Dropout and draws depend on the step alone: a resumed run takes the same path.
+        torch.manual_seed(run.seed * 1_000_003 + step)
+        value = loss(step)
         optimiser.zero_grad(set_to_none=True)
         value.backward()
         nn.utils.clip_grad_norm_(module.parameters(), 1.0)
         optimiser.step()
         with torch.no_grad():  # young averages forget fast, or they would remember the start
             torch._foreach_lerp_(kept, following, 1 - min(average, (step + 1) / (step + 10)))
-        if step % LOG_EVERY == 0 or step == phase.steps - 1:
+        late = time.monotonic() - saved_at > run.save_every_s
+        if late or step % LOG_EVERY == 0 or step == phase.steps - 1:
             if not math.isfinite(number := float(value.detach())):
-                raise Diverged(f"{name}: the loss is {number} at step {step}")
+                raise Diverged(name, number, step)
             run.progress(name, step + 1, phase.steps, number)
-            run.record(part=name, step=step, loss=number)
-        if time.monotonic() - saved_at > run.save_every_s:
-            _save(state_path, step + 1, module, averaged, optimiser)
+            run.record(name, step, loss=number)
+        if late:
+            state.save(step + 1)
             saved_at = time.monotonic()
-    with torch.no_grad():
-        for mean, buffer in zip(averaged.buffers(), module.buffers(), strict=True):
-            mean.copy_(buffer)
-    state_path.unlink(missing_ok=True)
+    state.save(phase.steps, finished=True)
     return averaged.eval()
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What an optimisation goes on from; of a finished one, its result."""
+
+    path: Path
+    module: nn.Module
+    averaged: nn.Module
+    optimiser: torch.optim.Optimizer
+
+    def save(self, step: int, *, finished: bool = False) -> None:
+        for mean, buffer in zip(self.averaged.buffers(), self.module.buffers(), strict=True):
+            mean.copy_(buffer)  # running statistics are means already
+        state: dict[str, Any] = {"step": step, "averaged": self.averaged.state_dict()}
+        if not finished:
+            state["module"] = self.module.state_dict()
+            state["optimiser"] = self.optimiser.state_dict()
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        partial = self.path.with_suffix(".partial")
+        torch.save(state, partial)
+        partial.replace(self.path)
+
+    def load(self) -> int:
+        """The first step that is still to be made."""
+        if not self.path.exists():
+            return 0
+        state = torch.load(self.path, map_location="cpu", weights_only=True)
+        self.averaged.load_state_dict(state["averaged"])
+        if "module" in state:
+            self.module.load_state_dict(state["module"])
+            self.optimiser.load_state_dict(state["optimiser"])
+        return int(state["step"])
 
 
 def _optimiser(
@@ -123,47 +152,16 @@ def _optimiser(
     )
 
 
-def _resume(
-    path: Path, module: nn.Module, averaged: nn.Module, optimiser: torch.optim.Optimizer
-) -> int:
-    if not path.exists():
-        return 0
-    state = torch.load(path, weights_only=True)
-    module.load_state_dict(state["module"])
-    averaged.load_state_dict(state["averaged"])
-    optimiser.load_state_dict(state["optimiser"])
-    return int(state["step"])
-
-
-def _save(
-    path: Path,
-    step: int,
-    module: nn.Module,
-    averaged: nn.Module,
-    optimiser: torch.optim.Optimizer,
-) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    state = {
-        "step": step,
-        "module": module.state_dict(),
-        "averaged": averaged.state_dict(),
-        "optimiser": optimiser.state_dict(),
-    }
-    torch.save(state, partial)
-    partial.replace(path)
-
-
-@contextmanager
-def seeded(seed: int, step: int) -> Iterator[None]:
-    """Dropout and draws depend on the step alone: a resumed run takes the same path."""
-    torch.manual_seed(seed * 1_000_003 + step)
-    yield
-
-
 def batches(groups: Sequence[Tensor], size: int, seed: int) -> Callable[[int], Tensor]:
     """`step -> indices`: the groups shuffled together anew each time round, none left out."""
-    return _rounds(groups, seed, lambda order, _: list(order.split(size)))
+
+    def cut(order: Tensor, generator: torch.Generator) -> list[Tensor]:
+        *before, last = order.split(size)
+        if before and len(last) == 1:  # nothing can be standardised over one
+            before[-1:], last = (), torch.cat((before[-1], last))
+        return [*before, last]
+
+    return _rounds(groups, seed, cut)
 
 
 def bucketed(

@@ -1,30 +1,31 @@
 """Questions of several data sets as one list, with the photos that they are about.
 
 Enters: a folder laid out as `okvqa/`, `coco/`, `vqav2/` (JSON Lines beside zips of photos) and,
-where it was built, Pocket-KB. Leaves: examples with answers scored in [0, 1], and one table of
-photos. A tenth of OK-VQA's training photos is held out by name, so that choices need not look
-at the validation questions.
+where it was built, Pocket-KB. Leaves: examples with answers scored in [0, 1], labels, and one
+table of photos. A tenth of OK-VQA's training photos is held out by name, so that choices need not
+look at the validation questions. A photo that Pocket-KB's `val` is made of is not trained on,
+whatever else asks about it or labels it.
 """
 
 from __future__ import annotations
 
-import json
+import hashlib
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from skipqa.data.files import read_text
+from skipqa.data.files import Fields, check_object, check_rows, read_json, read_jsonl
 from skipqa.errors import UserError
 from skipqa.evaluation.scoring.okvqa import normalise
 
 Split = Literal["train", "held-out", "val"]
 HELD_OUT_OF = 10  # one photo in so many
 AGREEING = 3  # people who make an answer fully right
-# What Pocket-KB calls a kind, and what people do
+# What Pocket-KB calls a kind, and what people do; the tower knows its own classes already
 KINDS = {"dog": "dog", "cat": "cat", "flower": "flower", "grocery": "food", "country": "flag"}
 
 
@@ -51,68 +52,28 @@ class Mixture:
     def select(self, source: str, split: Split) -> list[int]:
         return [i for i, e in enumerate(self.examples) if (e.source, e.split) == (source, split)]
 
+    def fingerprint(self) -> str:
+        """The same for the same questions, labels and names of photos, wherever they lie."""
+        names = [(archive.name, name) for archive, name in self.photos]
+        whole = repr((self.examples, names, self.labels, self.entities))
+        return hashlib.sha256(whole.encode()).hexdigest()[:16]
+
 
 def read(data: Path, pocket_kb: Path | None = None, limit: int | None = None) -> Mixture:
     """`limit` rows of each file, for a trial."""
     mixture = Mixture()
-    _read_okvqa(mixture, data, limit)
-    _read_coco(mixture, data, limit)
+    held_out = _held_out(pocket_kb)
+    _read_okvqa(mixture, data, held_out["coco"], limit)
+    _read_coco(mixture, data, held_out["coco"], limit)
+    _read_vqav2(mixture, data, limit)
     if pocket_kb is not None:
-        _read_pocket_kb(mixture, pocket_kb, limit)
+        _read_pocket_kb(mixture, pocket_kb, held_out, limit)
+    _check_photos(mixture)
     return mixture
 
 
 def is_held_out(photo_name: str) -> bool:
     return zlib.crc32(Path(photo_name).stem.encode()) % HELD_OUT_OF == 0
-
-
-def _read_okvqa(mixture: Mixture, data: Path, limit: int | None) -> None:
-    for name in ("train", "val"):
-        archive = data / "okvqa" / f"{name}.zip"
-        for row in _rows(data / "okvqa" / f"{name}.jsonl", limit):
-            split: Split = "val"
-            if name == "train":
-                split = "held-out" if is_held_out(row["image"]) else "train"
-            photo = mixture.photo(archive, row["image"])
-            answers = {normalise(text): float(s) for text, s in row["answers"].items() if s > 0}
-            mixture.examples.append(Example(photo, row["question"], answers, "okvqa", split))
-
-
-def _read_coco(mixture: Mixture, data: Path, limit: int | None) -> None:
-    find = _finder(data / "okvqa" / "train.zip", data / "coco" / "photos.zip")
-    for row in _rows(data / "coco" / "questions.jsonl", limit):
-        if (archive := find(row["image"])) is None or is_held_out(row["image"]):
-            continue
-        counts: Counter[str] = Counter()
-        for text, count in row["answers"].items():
-            counts[normalise(text)] += count
-        people = sum(counts.values())
-        answers = {t: min(1.0, n / AGREEING) if people > 1 else 1.0 for t, n in counts.items()}
-        photo = mixture.photo(archive, row["image"])
-        mixture.examples.append(Example(photo, row["question"], answers, "coco", "train"))
-    for row in _rows(data / "coco" / "labels.jsonl", limit):
-        if (archive := find(row["image"])) is not None and not is_held_out(row["image"]):
-            mixture.labels[mixture.photo(archive, row["image"])] = tuple(row["labels"])
-    for row in _rows(data / "vqav2" / "val.jsonl", limit):
-        photo = mixture.photo(data / "vqav2" / "val.zip", row["image"])
-        answers = {normalise(row["answer"]): 1.0}
-        mixture.examples.append(Example(photo, row["question"], answers, "vqav2", "val"))
-
-
-def _read_pocket_kb(mixture: Mixture, folder: Path, limit: int | None) -> None:
-    facts = {row["id"]: row["text"] for row in _rows(folder / "gold.jsonl", None)}
-    names: dict[str, str] = json.loads(read_text(folder / "entities.json"))
-    splits: tuple[Split, ...] = ("train", "val")
-    for split in splits:
-        for row in _rows(folder / f"{split}.jsonl", limit):
-            photo = mixture.photo(folder / "photos.zip", row["image"])
-            hops = tuple(tuple(facts[id] for id in hop) for hop in row["hops"])
-            answers = {normalise(text): float(score) for text, score in row["answers"].items()}
-            example = Example(photo, row["question"], answers, "pocket-kb", split, hops)
-            mixture.examples.append(example)
-            if split == "train" and row["entity"] in names:
-                kind, _ = row["entity"].split(":")
-                mixture.entities[photo] = KINDS[kind], names[row["entity"]]
 
 
 def answer_vocabulary(examples: Iterable[Example], size: int, least: int = 4) -> tuple[str, ...]:
@@ -127,21 +88,128 @@ def answer_vocabulary(examples: Iterable[Example], size: int, least: int = 4) ->
     return tuple(common[:size])
 
 
-def _finder(*archives: Path) -> Any:
+def _held_out(pocket_kb: Path | None) -> dict[str, frozenset[str]]:
+    if pocket_kb is None:
+        return {"coco": frozenset(), "entities": frozenset()}
+    path = pocket_kb / "held_out.json"
+    found = check_object(str(path), read_json(path), {"coco": list, "entities": list})
+    return {kind: frozenset(names) for kind, names in found.items()}
+
+
+def _read_okvqa(mixture: Mixture, data: Path, held_out: frozenset[str], limit: int | None) -> None:
+    fields = {"image": str, "question": str, "answers": dict}
+    for name in ("train", "val"):
+        archive = data / "okvqa" / f"{name}.zip"
+        for row in _rows(data / "okvqa" / f"{name}.jsonl", fields, limit):
+            split: Split = "val"
+            if name == "train":
+                if row["image"] in held_out:
+                    continue
+                split = "held-out" if is_held_out(row["image"]) else "train"
+            photo = mixture.photo(archive, row["image"])
+            answers = {normalise(text): float(s) for text, s in row["answers"].items() if s > 0}
+            mixture.examples.append(Example(photo, row["question"], answers, "okvqa", split))
+
+
+def _read_coco(mixture: Mixture, data: Path, held_out: frozenset[str], limit: int | None) -> None:
+    """Questions and labels of photos that nothing holds out; a photo is in one of two zips."""
+    find = _finder(data / "okvqa" / "train.zip", data / "coco" / "photos.zip")
+
+    def photo_of(row: Mapping[str, Any]) -> int | None:
+        name = row["image"]
+        archive = find(name)
+        if archive is None or name in held_out or is_held_out(name):
+            return None
+        return mixture.photo(archive, name)
+
+    fields = {"image": str, "question": str, "answers": dict}
+    for row in _rows(data / "coco" / "questions.jsonl", fields, limit):
+        if (photo := photo_of(row)) is not None:
+            answers = _soft_scores(row["answers"])
+            mixture.examples.append(Example(photo, row["question"], answers, "coco", "train"))
+    for row in _rows(data / "coco" / "labels.jsonl", {"image": str, "labels": list}, limit):
+        if (photo := photo_of(row)) is not None:
+            mixture.labels[photo] = tuple(row["labels"])
+
+
+def _soft_scores(given: Mapping[str, int]) -> dict[str, float]:
+    """How many people gave each answer -> how right it is; a single one is right."""
+    counts: Counter[str] = Counter()
+    for text, count in given.items():
+        counts[normalise(text)] += count
+    people = sum(counts.values())
+    return {t: min(1.0, n / AGREEING) if people > 1 else 1.0 for t, n in counts.items()}
+
+
+def _read_vqav2(mixture: Mixture, data: Path, limit: int | None) -> None:
+    fields = {"image": str, "question": str, "answer": str}
+    for row in _rows(data / "vqav2" / "val.jsonl", fields, limit):
+        photo = mixture.photo(data / "vqav2" / "val.zip", row["image"])
+        answers = {normalise(row["answer"]): 1.0}
+        mixture.examples.append(Example(photo, row["question"], answers, "vqav2", "val"))
+
+
+def _read_pocket_kb(
+    mixture: Mixture, folder: Path, held_out: Mapping[str, frozenset[str]], limit: int | None
+) -> None:
+    gold = _rows(folder / "gold.jsonl", {"id": str, "text": str}, None)
+    facts = {row["id"]: row["text"] for row in gold}
+    fields = {"image": str, "question": str, "answers": dict, "hops": list, "entity": str}
+    splits: tuple[Split, ...] = ("train", "val")
+    for split in splits:
+        path = folder / f"{split}.jsonl"
+        for row in _rows(path, fields | {"name": str}, limit):
+            if split == "train":
+                _check_apart(path, row, held_out)
+            photo = mixture.photo(folder / "photos.zip", row["image"])
+            try:
+                hops = tuple(tuple(facts[id] for id in hop) for hop in row["hops"])
+            except KeyError as error:
+                raise UserError(f"{folder / 'gold.jsonl'} lacks the passage {error}") from None
+            answers = {normalise(text): float(score) for text, score in row["answers"].items()}
+            example = Example(photo, row["question"], answers, "pocket-kb", split, hops)
+            mixture.examples.append(example)
+            kind = row["entity"].partition(":")[0]
+            if split == "train" and kind in KINDS:
+                mixture.entities[photo] = KINDS[kind], row["name"].lower()
+
+
+def _check_apart(
+    path: Path, row: Mapping[str, Any], held_out: Mapping[str, frozenset[str]]
+) -> None:
+    for source in (row.get("photo"), row.get("background")):
+        kind, _, name = (source or "").partition("/")
+        if name in held_out.get(kind, ()):
+            raise UserError(f"{path} trains on {source}, which held_out.json holds out")
+
+
+def _finder(*archives: Path) -> Callable[[str], Path | None]:
+    """Which archive holds a photo; of several, the last."""
     where: dict[str, Path] = {}
     for archive in archives:
-        if archive.exists():
-            with zipfile.ZipFile(archive) as file:
-                where |= dict.fromkeys(file.namelist(), archive)
+        where |= dict.fromkeys(_names(archive), archive)
     return where.get
 
 
-def _rows(path: Path, limit: int | None) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(read_text(path).splitlines(), 1):
-        if limit is not None and number > limit:
-            return
-        if line.strip():
-            try:
-                yield json.loads(line)
-            except ValueError as error:
-                raise UserError(f"{path} line {number}: not JSON, {error}") from None
+def _check_photos(mixture: Mixture) -> None:
+    """Before anything is trained: every photo is where its row says."""
+    wanted: dict[Path, set[str]] = {}
+    for archive, name in mixture.photos:
+        wanted.setdefault(archive, set()).add(name)
+    for archive, names in wanted.items():
+        if absent := sorted(names - _names(archive)):
+            raise UserError(f"{archive} lacks {len(absent):,} photos, the first is {absent[0]}")
+
+
+def _names(archive: Path) -> set[str]:
+    try:
+        with zipfile.ZipFile(archive) as file:
+            return set(file.namelist())
+    except FileNotFoundError:
+        raise UserError(f"{archive} does not exist") from None
+    except (zipfile.BadZipFile, OSError):
+        raise UserError(f"{archive} is no zip of photos") from None
+
+
+def _rows(path: Path, fields: Fields, limit: int | None) -> list[dict[str, Any]]:
+    return check_rows(str(path), read_jsonl(path)[:limit], fields)

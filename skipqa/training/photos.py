@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import os
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +23,14 @@ from PIL import Image
 from torch import Tensor
 
 from skipqa.backbones.efficientnet_lite import EfficientNetLite
+from skipqa.errors import UserError
 
 PIXELS = 256  # the native size: 8 x 8 cells
+CELLS = (PIXELS // 32) ** 2
 BATCH = 256
 CHUNK = 400  # photos a worker decodes at once
+Counted = Callable[[int, int], None]  # (done, of how many)
+Job = tuple[Path, list[tuple[int, str]]]  # a zip; rows and names of photos in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,56 +39,83 @@ class Seen:
     overview: Tensor  # [P, classes], the tower's own evidence
 
 
-def decode(photos: Mapping[tuple[Path, str], int]) -> Tensor:
+def decode(photos: Mapping[tuple[Path, str], int], counted: Counted = lambda *_: None) -> Tensor:
     """[P, 3, S, S] bytes, on all cores."""
     by_archive: dict[Path, list[tuple[int, str]]] = {}
     for (archive, name), row in photos.items():
         by_archive.setdefault(archive, []).append((row, name))
-    jobs = [
+    jobs: list[Job] = [
         (archive, wanted[start : start + CHUNK])
         for archive, wanted in by_archive.items()
         for start in range(0, len(wanted), CHUNK)
     ]
     pixels = torch.empty(len(photos), 3, PIXELS, PIXELS, dtype=torch.uint8)
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
-        for (_, wanted), found in zip(jobs, pool.map(_decode_some, jobs), strict=True):
-            rows = torch.tensor([row for row, _ in wanted])
-            pixels[rows] = torch.from_numpy(found).permute(0, 3, 1, 2)
+    done = 0
+    for (_, wanted), found in zip(jobs, _decode_all(jobs, len(photos)), strict=True):
+        rows = torch.tensor([row for row, _ in wanted])
+        pixels[rows] = torch.from_numpy(found).permute(0, 3, 1, 2)
+        done += len(wanted)
+        counted(done, len(photos))
     return pixels
 
 
-def _decode_some(job: tuple[Path, list[tuple[int, str]]]) -> NDArray[np.uint8]:
+def _decode_all(jobs: list[Job], photos: int) -> Iterable[NDArray[np.uint8]]:
+    if photos < CHUNK:  # not worth starting processes for
+        yield from map(_decode_some, jobs)
+    else:
+        with ProcessPoolExecutor(os.cpu_count()) as pool:
+            yield from pool.map(_decode_some, jobs)
+
+
+def _decode_some(job: Job) -> NDArray[np.uint8]:
     archive, wanted = job
     found = np.empty((len(wanted), PIXELS, PIXELS, 3), np.uint8)
     with zipfile.ZipFile(archive) as file:
         for place, (_, name) in enumerate(wanted):
-            with Image.open(io.BytesIO(file.read(name))) as image:
-                small = image.convert("RGB").resize((PIXELS, PIXELS), Image.Resampling.BICUBIC)
-                found[place] = np.asarray(small)
+            try:
+                with Image.open(io.BytesIO(file.read(name))) as image:
+                    small = image.convert("RGB").resize((PIXELS, PIXELS), Image.Resampling.BICUBIC)
+            except (OSError, zipfile.BadZipFile) as error:
+                raise UserError(f"{archive} holds no photo at {name}: {error}") from None
+            found[place] = np.asarray(small)
     return found
 
 
 @torch.inference_mode()
-def see(tower: EfficientNetLite, pixels: Tensor, device: torch.device, *, views: int = 3) -> Seen:
+def see(
+    tower: EfficientNetLite,
+    pixels: Tensor,
+    device: torch.device,
+    *,
+    views: int = 3,
+    counted: Counted = lambda *_: None,
+) -> Seen:
     """All photos through the tower, in half precision where the device computes in it."""
-    total, cells = len(pixels), (PIXELS // 32) ** 2
+    total = len(pixels)
     features = torch.empty(
-        views, total, cells, tower.config.features, dtype=torch.bfloat16, device=device
+        views, total, CELLS, tower.config.features, dtype=torch.bfloat16, device=device
     )
     overview = torch.empty(total, tower.config.classes, device=device)
     generator = torch.Generator().manual_seed(0)
     for start in range(0, total, BATCH):
-        plain = pixels[start : start + BATCH].to(device).float() / 127.5 - 1
+        some = slice(start, min(start + BATCH, total))
+        plain = pixels[some].to(device).float() / 127.5 - 1
         for view in range(views):
-            seen = (plain, plain.flip(3), None)[min(view, 2)]
-            seen = _cropped(plain, generator) if seen is None else seen
+            shown = _view(plain, view, generator)
             with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-                found = tower(seen.contiguous(memory_format=torch.channels_last))
-            features[view, start : start + BATCH] = found.flatten(2).transpose(1, 2)
+                found = tower(shown.contiguous(memory_format=torch.channels_last))
+            features[view, some] = found.flatten(2).transpose(1, 2)
             if view == 0:
                 logits = tower.classifier(found.float().mean((2, 3)))
-                overview[start : start + BATCH] = logits.softmax(-1)
+                overview[some] = logits.softmax(-1)
+        counted(some.stop, total)
     return Seen(features, overview)
+
+
+def _view(plain: Tensor, number: int, generator: torch.Generator) -> Tensor:
+    if number == 0:
+        return plain
+    return plain.flip(3) if number == 1 else _cropped(plain, generator)
 
 
 def _cropped(pixels: Tensor, generator: torch.Generator, least: float = 0.6) -> Tensor:

@@ -1,14 +1,15 @@
 """The reader: the language model learns to answer in few words from words and facts.
 
-Enters: prompts of `skipqa.stages.prompts.reading_prompt`, answers with their scores. Leaves: the
-decoder with all layers trained. An answer is drawn anew each time in proportion to the square of
-its score, so that the model learns how people spread, and leans to where they agree.
+Enters: questions, the words and facts that stand beside them, answers with their scores. Leaves:
+the decoder with all layers trained, its greedy answers and what it thinks of others'. An answer
+is drawn anew each time in proportion to the square of its score, so that the model learns how
+people spread, and leans to where they agree.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,28 +18,63 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from skipqa.backbones.llama import Llama
+from skipqa.config import Count, Weight
+from skipqa.errors import UserError
 from skipqa.evaluation.scoring.okvqa import normalise
-from skipqa.training.loop import Phase, Run, bucketed, fit
+from skipqa.stages.prompts import reading_prompt
+from skipqa.training.loop import Phase, bucketed, fit, steps_for
 from skipqa.training.mixture import Example
+from skipqa.training.run import Run
+from skipqa.training.words import Words
 
 MAX_ANSWER_TOKENS = 8
-UNWANTED = -100
+END = "<|im_end|>"
+UNWANTED = -100  # no target: what stands in the prompt, and padding
+GOLD = 0.85  # how often passages that state the answer are among the facts
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderTraining:
-    rounds: float = 1.5
-    focus_rounds: float = 3
-    batch: int = 128
-    rate: float = 2e-4
-    focus_rate: float = 5e-5
-    knowledge_times: int = 2
+    rounds: Weight = 1.5
+    focus_rounds: Weight = 3.0  # on knowledge questions alone, at the lower rate; 0: none
+    batch: Count = 128
+    rate: Weight = 2e-4
+    focus_rate: Weight = 5e-5
+    knowledge_times: Count = 2  # how often a knowledge question comes for each other one
+
+
+def write_prompts(
+    examples: Sequence[Example], words: Words, glosses: Mapping[int, str], seed: int
+) -> list[str]:
+    """`glosses` are definitions of some of the words, by their index."""
+    words = words.to("cpu")
+    texts = []
+    for row, example in enumerate(examples):
+        facts = facts_shown(example, words.indices[example.photo].tolist(), glosses, seed + row)
+        texts.append(reading_prompt(facts, words.written(example.photo), example.question))
+    return texts
+
+
+def facts_shown(
+    example: Example, words: Sequence[int], glosses: Mapping[int, str], seed: int
+) -> tuple[str, ...]:
+    """What the reader finds beside a question while it learns: passages that state the answer
+    after another that does not, or only such others, or none, as retrieval will bring them."""
+    draw = random.Random(seed)
+    seen = [i for i in words if i in glosses][:4]
+    others = [glosses[i] for i in draw.sample(seen, min(len(seen), draw.choice((0, 0, 1, 2))))]
+    if example.hops and draw.random() < GOLD:
+        return (*others[:1], *(draw.choice(hop) for hop in example.hops))
+    return tuple(others)
 
 
 class Prompts:
     """Prompts and answers as token ids."""
 
-    def __init__(self, texts: Sequence[str], tokenizer: Tokenizer, end: int) -> None:
+    def __init__(self, texts: Sequence[str], tokenizer: Tokenizer) -> None:
+        end = tokenizer.token_to_id(END)
+        if end is None:
+            raise UserError(f"the decoder's tokenizer has no {END}")
         self.ids = [one.ids for one in tokenizer.encode_batch(list(texts))]
         self.tokenizer, self.end = tokenizer, end
         self._answers: dict[str, list[int]] = {}
@@ -79,7 +115,7 @@ def train(
     decoder: Llama,
     prompts: Prompts,
     examples: Sequence[Example],
-    groups: dict[str, Tensor],
+    groups: Mapping[str, Tensor],
     run: Run,
     training: ReaderTraining,
 ) -> Llama:
@@ -98,7 +134,7 @@ def train(
             answers = [_draw(examples[row], draw) for row in rows]
             return losses(start, *prompts.batch(rows, answers, device))[0].mean()
 
-        steps = max(2, int(rounds * sum(map(len, mixed)) / training.batch))
+        steps = steps_for(rounds, mixed, training.batch)
         return fit(name, start, loss, Phase(steps, rate), run)
 
     mixed = [groups["knowledge"]] * training.knowledge_times + [groups["other"]]

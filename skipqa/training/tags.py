@@ -14,10 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from skipqa.config import Count, Weight
 from skipqa.nn.tagger import Tagger, TaggerConfig
-from skipqa.training.loop import Phase, Run, batches, fit
+from skipqa.training.loop import Phase, batches, fit, steps_for
 from skipqa.training.mixture import Mixture
 from skipqa.training.photos import Seen
+from skipqa.training.run import Run
 
 FOLDS = 5
 UNKNOWN = -1.0  # a label that nobody gave: neither right nor wrong
@@ -25,9 +27,9 @@ UNKNOWN = -1.0  # a label that nobody gave: neither right nor wrong
 
 @dataclass(frozen=True, slots=True)
 class TagTraining:
-    rounds: int = 12
-    batch: int = 256
-    rate: float = 1e-3
+    rounds: Weight = 12.0
+    batch: Count = 256
+    rate: Weight = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +39,14 @@ class Targets:
     wanted: Tensor  # [P, names] of 1, 0 or unknown
 
 
-def targets(mixture: Mixture, num_photos: int) -> Targets:
+def targets(mixture: Mixture) -> Targets:
     """A COCO photo says nothing of breeds; an entity photo shows its entity and, as far as that
     can be told apart, no other."""
     common = sorted({name for names in mixture.labels.values() for name in names})
     entities = sorted(set(mixture.entities.values()))
     place = {name: i for i, name in enumerate(common)}
     entity_place = {entity: len(common) + i for i, entity in enumerate(entities)}
-    wanted = torch.full((num_photos, len(common) + len(entities)), UNKNOWN)
+    wanted = torch.full((len(mixture.photos), len(common) + len(entities)), UNKNOWN)
     for photo, shown in mixture.labels.items():
         wanted[photo, : len(common)] = 0
         for name in shown:
@@ -59,11 +61,12 @@ def targets(mixture: Mixture, num_photos: int) -> Targets:
     )
 
 
-def train(seen: Seen, targets: Targets, run: Run, training: TagTraining) -> tuple[Tagger, Tensor]:
+def train(
+    seen: Seen, wanted: Tensor, config: TaggerConfig, run: Run, training: TagTraining
+) -> tuple[Tagger, Tensor]:
     """The tagger over all labelled photos, and cross-fitted probabilities [P, names]."""
     device = seen.features.device
-    wanted = targets.wanted.to(device)
-    config = TaggerConfig(targets.names, targets.kinds, width=seen.features.shape[-1])
+    wanted = wanted.to(device)
     labelled = (wanted != UNKNOWN).any(1)
     generator = torch.Generator().manual_seed(run.seed)
     fold = torch.randint(0, FOLDS, (len(wanted),), generator=generator).to(device)
@@ -97,15 +100,17 @@ def _fit(
     def loss(step: int) -> Tensor:
         photo = batch_at(step).to(device)
         view = torch.randint(len(seen.features), (len(photo),), device=device)
-        logits = tagger(seen.features[view, photo].float())
-        known = wanted[photo] != UNKNOWN
-        each = F.binary_cross_entropy_with_logits(
-            logits, wanted[photo].clamp(min=0), reduction="none"
-        )
-        return (each * known).sum() / known.sum()
+        return loss_of_known(tagger(seen.features[view, photo].float()), wanted[photo])
 
-    steps = max(2, training.rounds * len(photos) // training.batch)
-    return fit(name, tagger, loss, Phase(steps, training.rate), run, average=0.99)
+    phase = Phase(steps_for(training.rounds, [photos], training.batch), training.rate)
+    return fit(name, tagger, loss, phase, run, average=0.99)
+
+
+def loss_of_known(logits: Tensor, wanted: Tensor) -> Tensor:
+    """Cross-entropy of every name by itself; what is unknown teaches nothing."""
+    known = wanted != UNKNOWN
+    each = F.binary_cross_entropy_with_logits(logits, wanted.clamp(min=0), reduction="none")
+    return (each * known).sum() / known.sum()
 
 
 @torch.inference_mode()

@@ -1,0 +1,45 @@
+"""`python -m skipqa.training`: as `skipqa train`, where typer and rich are not installed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from skipqa.errors import UserError
+from skipqa.training.stages import STAGES, Inputs, train
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m skipqa.training", description=__doc__)
+    parser.add_argument("stage", choices=STAGES)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--pocket-kb", type=Path)
+    parser.add_argument("--seed", type=int, default=2026)
+    parser.add_argument("--limit", type=int)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="changes")
+    options = parser.parse_args()
+
+    def progress(what: str, done: int, total: int, loss: float | None) -> None:
+        suffix = "" if loss is None else f"  loss {loss:.3f}"
+        print(f"{what} {done:,}/{total:,}{suffix}", file=sys.stderr)
+
+    metrics = train(
+        options.stage,
+        Inputs(options.data, options.pocket_kb, options.limit),
+        options.out,
+        seed=options.seed,
+        changes=options.changes,
+        progress=progress,
+        say=lambda line: print(line, file=sys.stderr),
+    )
+    print(json.dumps(metrics, indent=1))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except UserError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,89 @@
+"""The folder of a run: what was asked for, what is finished, what was measured.
+
+Leaves in it `config.json` (a run that was asked for otherwise is refused), `metrics.json` (a part
+named there is finished and has its files), `metrics.jsonl` as training goes, the same for
+TensorBoard where that is installed, and in `state/`, until the end, what a killed run goes on
+from. It knows nothing of networks.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from skipqa.data.files import read_json
+from skipqa.errors import UserError
+
+Progress = Callable[[str, int, int, float | None], None]  # (what, done, of how many, loss)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    folder: Path
+    seed: int = 2026
+    progress: Progress = lambda what, done, total, loss: None
+    save_every_s: float = 30.0
+
+    def claim(self, config: Mapping[str, Any]) -> None:
+        """Write down what is run here, or check that it is the same."""
+        path = self.folder / "config.json"
+        config = json.loads(json.dumps(config))
+        if path.exists():
+            found = read_json(path)
+            if differing := sorted(k for k in found | config if found.get(k) != config.get(k)):
+                raise UserError(
+                    f"{self.folder} holds a run with other {', '.join(differing)}: choose another "
+                    f"folder, or delete it"
+                )
+        else:
+            _write_json(path, config)
+
+    def metrics(self) -> dict[str, Any]:
+        """Of every part that is finished."""
+        path = self.folder / "metrics.json"
+        found: dict[str, Any] = read_json(path) if path.exists() else {}
+        return found
+
+    def finish(self, part: str, metrics: Mapping[str, Any]) -> None:
+        """Call when the part's files are in place: from then on it is not trained again."""
+        _write_json(self.folder / "metrics.json", self.metrics() | {part: metrics})
+        for path in self.state(part).parent.glob(f"{part}*"):
+            path.unlink()
+
+    def state(self, name: str) -> Path:
+        return self.folder / "state" / f"{name}.pt"
+
+    def forget_states(self) -> None:
+        shutil.rmtree(self.folder / "state", ignore_errors=True)
+
+    def record(self, part: str, step: int, **values: float) -> None:
+        """Steps that a kill undid come twice; the later line counts."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"part": part, "step": step, **values}) + "\n")
+        if (board := _board(self.folder)) is not None:
+            for name, value in values.items():
+                board.add_scalar(f"{part}/{name}", value, step)
+            board.flush()
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    partial.replace(path)
+
+
+@cache
+def _board(folder: Path) -> Any:
+    """TensorBoard's writer, None where it is not installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(str(folder / "tensorboard"))

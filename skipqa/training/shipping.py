@@ -1,0 +1,52 @@
+"""A trained network as the file that people download.
+
+Enters: a network that was fine-tuned, the weights it began with, a measure. Leaves: a file with
+the smallest difference, in rank and in 8 bits, that loses next to nothing by that measure, and
+how much each rank loses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from skipqa.nn import checkpoint, compact, low_rank
+
+
+def ship(
+    network: nn.Module,
+    published: Mapping[str, Tensor],
+    accuracy: Callable[[], float],
+    path: Path,
+    *,
+    preset: str,
+    ranks: Sequence[int],
+    max_loss: float,
+) -> dict[str, Any]:
+    """Try ranks from the smallest on; the last one stands, whatever it loses. The network is left
+    as the file will be read back."""
+    device = next(network.parameters()).device
+    base = {name: value.float().to(device) for name, value in published.items()}
+    difference = low_rank.difference(base, network.state_dict(), max(ranks))
+    whole, by_rank = accuracy(), {}
+    for rank in sorted(ranks):
+        small = compact.pack(low_rank.truncated(difference, rank))
+        network.load_state_dict(low_rank.apply(base, compact.unpack(small)))
+        by_rank[str(rank)] = accuracy()
+        if by_rank[str(rank)] >= whole - max_loss:
+            break
+    tensors = {name: value.cpu() for name, value in small.items()}
+    checkpoint.save_tensors(tensors, path, component=path.stem, preset=preset)
+    return {"whole": whole, "by_rank": by_rank, "rank": rank}
+
+
+def read_back(network: nn.Module, published: Mapping[str, Tensor], path: Path) -> None:
+    """`network` with the difference in the file added to the published weights."""
+    device = next(network.parameters()).device
+    base = {name: value.float().to(device) for name, value in published.items()}
+    small = {name: value.to(device) for name, value in load_file(path).items()}
+    network.load_state_dict(low_rank.apply(base, compact.unpack(small)))

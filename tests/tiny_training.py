@@ -1,0 +1,175 @@
+"""A tiny world to train on: drawn photos, a few questions, networks with random weights.
+
+Laid out as the real data folder and as Pocket-KB are. A photo's colour decides its answers, so
+that there is something to learn.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterable, Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image, ImageDraw
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from skipqa.backbones.bert import Bert, BertConfig
+from skipqa.backbones.concepts import Concept, Concepts
+from skipqa.backbones.efficientnet_lite import EfficientNetLite, EfficientNetLiteConfig
+from skipqa.backbones.llama import Llama, LlamaConfig
+from skipqa.training.drafts import DraftTraining
+from skipqa.training.mixture import is_held_out
+from skipqa.training.reader import END, ReaderTraining
+from skipqa.training.stage1 import Networks, Stage1
+from skipqa.training.tags import TagTraining
+
+COLOURS = ("red", "green", "blue", "orange")
+VOCABULARY = 257  # bytes and the end
+LLAMA = LlamaConfig(VOCABULARY, 16, 2, 2, 1, 24, tied=True)
+SETTINGS = Stage1(
+    answers=20,
+    words=4,
+    views=2,
+    ranks=(2, 4),
+    tags=TagTraining(rounds=4.0, batch=8),
+    drafts=DraftTraining(rounds=1.0, focus_rounds=1.0, batch=8, width=64, layers=1),
+    reader=ReaderTraining(rounds=0.3, focus_rounds=0.3, batch=8),
+)
+
+
+def drawn(number: int) -> bytes:
+    """A disk on a ground, whose colour goes by the number."""
+    picture = Image.new("RGB", (40, 30), COLOURS[number % len(COLOURS)])
+    left = 2 + number % 25
+    ImageDraw.Draw(picture).ellipse((left, 5, left + 10, 25), fill="white")
+    buffer = BytesIO()
+    picture.save(buffer, "WEBP")
+    return buffer.getvalue()
+
+
+def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def write_zip(path: Path, numbers: Mapping[str, int]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, number in numbers.items():
+            archive.writestr(name, drawn(number))
+
+
+def photo_names(first: int, count: int) -> dict[str, int]:
+    return {f"{number:012d}.webp": number for number in range(first, first + count)}
+
+
+def write_data(folder: Path) -> Path:
+    """OK-VQA, COCO and VQAv2: 24 + 6, 20 and 4 photos."""
+    train, val = photo_names(0, 24), photo_names(100, 6)
+    coco, vqav2 = photo_names(200, 20), photo_names(300, 4)
+    assert {is_held_out(name) for name in train} == {True, False}
+
+    def asked(photos: Mapping[str, int], question: str) -> list[dict[str, Any]]:
+        return [
+            {"image": name, "question": question, "answers": {COLOURS[number % 4]: 1, "sky": 0.667}}
+            for name, number in photos.items()
+        ]
+
+    write_lines(folder / "okvqa/train.jsonl", asked(train, "Which colour is the ground?"))
+    write_lines(folder / "okvqa/val.jsonl", asked(val, "Which colour is the ground?"))
+    counted = [
+        {
+            "image": name,
+            "question": "What colour?",
+            "answers": {COLOURS[number % 4]: 2, f"the {COLOURS[number % 4]}": 1, "white": 1},
+        }
+        for name, number in (coco | train).items()
+    ]
+    write_lines(folder / "coco/questions.jsonl", counted)
+    labels = [
+        {"image": name, "labels": ["disk", COLOURS[number % 4]]}
+        for name, number in (coco | train).items()
+    ]
+    write_lines(folder / "coco/labels.jsonl", labels)
+    single = [{"image": n, "question": "Is there a disk?", "answer": "Yes."} for n in vqav2]
+    write_lines(folder / "vqav2/val.jsonl", single)
+    for name, photos in (
+        ("okvqa/train", train),
+        ("okvqa/val", val),
+        ("coco/photos", coco),
+        ("vqav2/val", vqav2),
+    ):
+        write_zip(folder / f"{name}.zip", photos)
+    return folder
+
+
+def write_pocket_kb(folder: Path) -> Path:
+    """Sixteen photos to train on, four to check with; two COCO photos are held out."""
+
+    def row(number: int, split: str) -> dict[str, Any]:
+        kind = ("dog", "country")[number % 2]
+        return {
+            "image": f"entities/{split}{number}.webp",
+            "question": "Where does it come from?",
+            "answers": {"hungary": 1.0},
+            "entity": f"{kind}:{number % 4}",
+            "name": f"{kind.title()} {number % 4}",
+            "hops": [["passages:a"], ["wordnet:b", "wordnet:c"]] if number % 4 else [],
+            "photo": f"entities/{split}{number}.webp",
+            "background": None,
+        }
+
+    rows = {
+        "train": [row(number, "train") for number in range(16)],
+        "val": [row(number, "val") for number in range(4)],
+    }
+    photos = {}
+    for split, some in rows.items():
+        write_lines(folder / f"{split}.jsonl", some)
+        photos |= {one["image"]: number for number, one in enumerate(some)}
+    write_zip(folder / "photos.zip", photos)
+    texts = {"passages:a": "It comes from Hungary.", "wordnet:b": "Hungary", "wordnet:c": "There"}
+    gold = [{"id": id, "title": "", "text": text} for id, text in texts.items()]
+    write_lines(folder / "gold.jsonl", gold)
+    held_out = {"coco": ["000000000200.webp", "000000000003.webp"], "entities": ["val0.webp"]}
+    (folder / "held_out.json").write_text(json.dumps(held_out))
+    return folder
+
+
+def tokenizer() -> Tokenizer:
+    """A token a byte, and one for the end."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Tokenizer(models.BPE({character: n for n, character in enumerate(alphabet)}, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([END])
+    return made
+
+
+def decoder(seed: int = 0) -> Llama:
+    """Weights larger than the usual start, so that an error shows."""
+    torch.manual_seed(seed)
+    network = Llama(LLAMA).eval()
+    for parameter in network.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return network.requires_grad_(False)
+
+
+def networks() -> Networks:
+    torch.manual_seed(0)
+    text = Bert(BertConfig(VOCABULARY, width=24, layers=1, heads=2, ffn=32, positions=64))
+    vision = EfficientNetLite(EfficientNetLiteConfig(0.1, 0.1, features=16, classes=6))
+    entries = tuple(Concept("", (f"thing {i}",), f"a thing, number {i}", ()) for i in range(6))
+    meanings = torch.nn.functional.normalize(torch.randn(6, 24), dim=-1)
+    return Networks(
+        vision=vision.eval().requires_grad_(False),
+        text=text.eval().requires_grad_(False),
+        text_tokenizer=tokenizer(),
+        decoder=decoder(),
+        decoder_tokenizer=tokenizer(),
+        concepts=Concepts(entries, meanings),
+    )
