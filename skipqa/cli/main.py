@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from skipqa import __version__
-from skipqa.cli import ask, bench, costs, demo, index, report, score, setup, theory
+from skipqa.cli import ask, bench, costs, demo, index, report, score, setup, theory, train
 from skipqa.cli import eval as evaluation
 from skipqa.cli.console import print_json
 from skipqa.data.__main__ import app as data
@@ -30,6 +30,7 @@ app.add_typer(index.app, name="index")
 app.add_typer(evaluation.app, name="eval")
 app.command("score")(score.score)
 app.add_typer(data, name="data", help="List and fetch benchmarks; build Pocket-KB.")
+app.command("train")(train.train)
 app.command("costs")(costs.costs)
 app.add_typer(theory.app, name="theory")
 app.add_typer(bench.bench, name="bench")
