@@ -1,8 +1,9 @@
 """Pocket-KB from the data folder and the default corpus: rows, pictures, passages, checksums.
 
 Enters: a data folder (`entities/`, `coco/`), WordNet and the World Factbook, flags, a seed.
-Leaves one folder: train.jsonl, val.jsonl, photos.zip, passages.jsonl, held_out.json,
-manifest.json and README.md, put in place by one rename. The same seed gives the same bytes.
+Leaves one folder: train.jsonl, val.jsonl, photos.zip, passages.jsonl (its own), gold.jsonl (those
+that its questions name), held_out.json, manifest.json and README.md, put in place by one rename.
+The same seed gives the same bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from skipqa.knowledge.corpus import BadRow, Document
 from skipqa.wordnet import PARTS_OF_SPEECH, Synset, read_synsets
 
 Progress = Callable[[str, int, int | None], None]
-FILES = ("train.jsonl", "val.jsonl", "photos.zip", "passages.jsonl", "held_out.json")
+FILES = ("train.jsonl", "val.jsonl", "photos.zip", "passages.jsonl", "gold.jsonl", "held_out.json")
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the zip format's first moment: a date would change the bytes
 TERMS = {
     "questions and own passages": "this project's own words, under its licence",
@@ -101,6 +102,7 @@ def build(
         for split in ("train", "val"):
             _write_lines(folder / f"{split}.jsonl", [r for r in rows if r["split"] == split])
         _write_lines(folder / "passages.jsonl", [_passage(document) for document in documents])
+        _write_lines(folder / "gold.jsonl", gold(rows, corpus))
         _write_json(folder / "held_out.json", held_out(rows))
         manifest: dict[str, Any] = {
             "name": "Pocket-KB",
@@ -209,6 +211,12 @@ def check(rows: Sequence[Mapping[str, Any]], corpus: Corpus) -> None:
         assert all(says(corpus.texts[id], [row["bridge"]]) for hop in before for id in hop), row
         assert ("perceptual" in row["subset"]) == (not row["gold"]), row
         assert "small" not in row["subset"] or row["box"][2] * row["box"][3] < 0.1, row
+
+
+def gold(rows: Sequence[Mapping[str, Any]], corpus: Corpus) -> list[dict[str, str]]:
+    """Every passage that a question needs, as the index holds it: to train a reader without one."""
+    ids = sorted({id for row in rows for id in row["gold"]})
+    return [{"id": id, "title": corpus.title(id), "text": corpus.texts[id]} for id in ids]
 
 
 def held_out(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:

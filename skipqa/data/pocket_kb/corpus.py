@@ -38,6 +38,7 @@ class Corpus:
     cut: Cut = index_cut
     texts: dict[str, str] = field(default_factory=dict)  # passage id -> text
     passages_of: dict[str, list[str]] = field(default_factory=dict)  # document id -> passage ids
+    titles: dict[str, str] = field(default_factory=dict)  # document id -> title
 
     def read(self, source: Source) -> list[Document]:
         documents = [one for one in source.read() if not isinstance(one, BadRow)]
@@ -48,6 +49,11 @@ class Corpus:
         for id, text in self.cut(documents):
             self.texts[id] = text
             self.passages_of.setdefault(id.partition("#")[0], []).append(id)
+        self.titles |= {document.id: document.title for document in documents}
+
+    def title(self, id: str) -> str:
+        """Of the document that a passage was cut from."""
+        return self.titles[id.partition("#")[0]]
 
     def stating(self, documents: Iterable[str], answers: Sequence[str]) -> tuple[str, ...]:
         """The passages of those documents that hold one of the answers."""

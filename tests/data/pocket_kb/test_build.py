@@ -67,6 +67,18 @@ def test_gold_passages_hold_the_answer(built: Path, knowledge: Knowledge) -> Non
         assert row["gold"] == list(dict.fromkeys(id for hop in row["hops"] for id in hop))
 
 
+def test_gold_passages_are_written_out(built: Path, knowledge: Knowledge) -> None:
+    gold = {row["id"]: row for row in map(json.loads, (built / "gold.jsonl").open())}
+    assert gold.keys() == {id for row in rows(built) for hop in row["hops"] for id in hop}
+    factbook = {document.id: document for document in knowledge.factbook}
+    capital = factbook["factbook:hu:government:capital"]
+    assert gold[capital.id] == {
+        "id": capital.id,
+        "title": capital.title,
+        "text": capital.lead + capital.text,
+    }
+
+
 def test_gold_has_every_passage_that_states_it(built: Path) -> None:
     own_and_gloss = ["passages:dog:vizsla:origin", "wordnet:n02100583"]
     vizsla = [row for row in rows(built) if row["entity"] == "dog:vizsla"]
