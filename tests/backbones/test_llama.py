@@ -88,6 +88,25 @@ def test_cached_equals_uncached(networks: Networks, chunks: list[int]) -> None:
     torch.testing.assert_close(run(ours, ids, chunks), run(ours, ids, [17]), rtol=1e-4, atol=1e-4)
 
 
+def test_whole_texts_have_the_states_of_the_cached_form(networks: Networks) -> None:
+    """And what is padded after a text changes nothing in it."""
+    ours, _, ids = networks
+    cache = KVCache(ours.config, 2, 17)
+    cached = ours(ours.embedding(ids), cache, torch.arange(17), 17, from_zero=True)
+    whole = ours.states(ours.embedding(ids))
+    torch.testing.assert_close(whole, cached, rtol=1e-4, atol=1e-4)
+    padded = torch.cat((ids, torch.zeros_like(ids[:, :5])), dim=1)
+    torch.testing.assert_close(ours.states(ours.embedding(padded))[:, :17], whole)
+
+
+def test_whole_texts_can_be_learned_from(networks: Networks) -> None:
+    ours, _, ids = networks
+    embedded = ours.embedding(ids).requires_grad_()
+    ours.states(embedded)[:, -1].sum().backward()
+    assert embedded.grad is not None
+    assert (embedded.grad != 0).any(dim=-1).all()  # the last state sees every token
+
+
 def test_greedy_generation_equals_transformers(networks: Networks) -> None:
     ours, theirs, ids = networks
     generated = ours.generate(ours.embedding(ids[:1]), 12)

@@ -9,7 +9,16 @@ import torch
 
 from skipqa.backbones import bert, llama
 from skipqa.costs.flops import count_flops, peak_activation_bytes
-from skipqa.nn import budget, drafter, keep_head, projector, region_query, saliency, verifier
+from skipqa.nn import (
+    budget,
+    drafter,
+    keep_head,
+    projector,
+    region_query,
+    saliency,
+    tagger,
+    verifier,
+)
 
 Case = tuple[int, Callable[[], object]]
 
@@ -56,6 +65,22 @@ def drafter_case() -> Case:
     return drafter.flops(config, 12), lambda: model(v, q)
 
 
+def drafter_with_words_case() -> Case:
+    config = drafter.DrafterConfig(
+        49, 96, 64, answers=("a",) * 300, width=64, layers=3, words=True, named_answers=True
+    )
+    model = drafter.Drafter(config)
+    v, q = torch.empty(1, 49, 96), torch.empty(1, 12, 64)
+    words = torch.empty(1, 10, 64), torch.empty(1, 10)
+    return drafter.flops(config, 12, words=10), lambda: model(v, q, None, words)
+
+
+def tagger_case() -> Case:
+    config = tagger.TaggerConfig(("a",) * 70, ("",) * 70, width=96, hidden=64)
+    model, v = tagger.Tagger(config).eval(), torch.empty(1, 50, 96)
+    return tagger.flops(config), lambda: model(v)
+
+
 def projector_case() -> Case:
     config = projector.ProjectorConfig(96, 128)
     model, v = projector.Projector(config), torch.empty(50, 96)
@@ -87,6 +112,8 @@ CASES: dict[str, Callable[[], Case]] = {
     "DBC B": lambda: budget_case(budget.DifficultyBudgetConfig(96, 64)),
     "SKV verifier": verifier_case,
     "SKV drafter": drafter_case,
+    "SKV drafter with words": drafter_with_words_case,
+    "tagger": tagger_case,
     "projector": projector_case,
     "decoder": decoder_case,
     "text encoder": encoder_case,

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -20,6 +22,48 @@ def test_padding_is_invisible() -> None:
     padded = torch.cat((question, torch.randn(2, 2, 4).double()), dim=1)
     mask = torch.tensor([[True, True, True, False, False]] * 2)
     torch.testing.assert_close(model(visual, padded, mask), model(visual, question))
+
+
+WITH_WORDS = replace(CONFIG, words=True, named_answers=True)
+
+
+def test_padding_is_invisible_beside_words() -> None:
+    torch.manual_seed(0)
+    model = Drafter(WITH_WORDS).double()
+    model.answer_names.normal_()
+    visual, question = torch.randn(2, 9, 5).double(), torch.randn(2, 3, 4).double()
+    words = torch.randn(2, 6, 4).double(), torch.rand(2, 6).double()
+    padded = torch.cat((question, torch.randn(2, 2, 4).double()), dim=1)
+    mask = torch.tensor([[True, True, True, False, False]] * 2)
+    found = model(visual, padded, mask, words)
+    torch.testing.assert_close(found, model(visual, question, None, words))
+
+
+def test_words_are_read_with_their_shares_in_any_order() -> None:
+    torch.manual_seed(0)
+    model = Drafter(WITH_WORDS).double()
+    visual, question = torch.randn(1, 9, 5).double(), torch.randn(1, 3, 4).double()
+    words, shares = torch.randn(1, 6, 4).double(), torch.rand(1, 6).double()
+    found = model(visual, question, None, (words, shares))
+    other = torch.tensor([3, 1, 5, 0, 2, 4])
+    shuffled = model(visual, question, None, (words[:, other], shares[:, other]))
+    torch.testing.assert_close(found, shuffled)
+    assert not torch.allclose(found, model(visual, question, None, (words, shares[:, other])))
+    assert not torch.allclose(found, model(visual, question, None, (words[:, other], shares)))
+
+
+def test_answers_are_scored_by_what_they_mean() -> None:
+    """Two answers of the same name and the same output weights score alike."""
+    torch.manual_seed(0)
+    model = Drafter(replace(WITH_WORDS, words=False))
+    model.answer_names.normal_()
+    with torch.no_grad():
+        model.to_answers.weight.zero_()
+        model.to_answers.bias.zero_()
+        model.answer_names[3] = model.answer_names[5]
+    logits = model(torch.randn(2, 9, 5), torch.randn(2, 3, 4))
+    torch.testing.assert_close(logits[:, 3], logits[:, 5])
+    assert not torch.allclose(logits[:, 3], logits[:, 4])
 
 
 def test_places_matter() -> None:
