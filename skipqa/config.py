@@ -131,6 +131,8 @@ class DecodeConfig:
     words: CountOrNone = 10  # of the picture, in a short prompt
     least_share: Share = 0.03  # of the evidence, for a word to be said
     drafter_weight: Weight = 0.7  # of the drafter's opinion beside a trained reader's
+    # Nats by which passages must raise an answer's log-probability for it to be theirs
+    grounded_gain: Weight = 2.0
     passages_beside_fused: bool = True  # also where the decoder reads fused tokens
     max_new_tokens: Count = 32
 

@@ -81,6 +81,9 @@ class Backbone(Protocol):
         are weighed with it.
         """
 
+    def weigh(self, prompt: str, answers: Sequence[str]) -> tuple[list[float], int]:
+        """The log-probability of each answer as the whole completion, and the FLOPs of that."""
+
     def log_probability(self, prompt: str, answer: str, visual: Tensor | None = None) -> float:
         """Of `answer` in the place of the completion, in nats."""
 

@@ -193,6 +193,11 @@ class ClipVicuna(ABC):
         prompt_tokens = embedded_1TD.shape[1]
         return Completion(text, prompt_tokens, len(generated.tokens), generated.flops)
 
+    def weigh(self, prompt: str, answers: Sequence[str]) -> tuple[list[float], int]:
+        embedded_1TD = self.embed(CONVERSATION.format(prompt=prompt), None)
+        end = self.published_decoder.eos_token_id
+        return self.decoder.weigh(embedded_1TD, [[*self._ids(answer), end] for answer in answers])
+
     def log_probability(self, prompt: str, answer: str, visual: Tensor | None = None) -> float:
         embedded_1TD = self.embed(CONVERSATION.format(prompt=prompt), visual)
         wanted = self._ids(answer)

@@ -218,6 +218,11 @@ class Pocket:
             spent += flops
         return Completion(text, len(ids), len(generated.tokens), spent, tuple(weights))
 
+    def weigh(self, prompt: str, answers: Sequence[str]) -> tuple[list[float], int]:
+        ids = self.decoder_tokenizer.encode(prompt).ids
+        embedded = self.decoder.embedding(torch.tensor([ids]))
+        return self.decoder.weigh(embedded, [self._as_answer(answer) for answer in answers])
+
     def _as_answer(self, text: str) -> list[int]:
         """What the decoder would have to write for its answer to be `text`."""
         return [*self.decoder_tokenizer.encode(f" {text}").ids, self._end]

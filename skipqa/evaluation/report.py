@@ -343,6 +343,33 @@ def _pocket_kb(results: Results) -> str:
     return f"{table(header, by_category)}\n\n{subsets}\n{note}{source(results)}"
 
 
+STAGE1_SETS = {
+    "okvqa/val": "OK-VQA val",
+    "vqav2/val": "VQAv2 val, 578 questions",
+    "pocket-kb/val": "Pocket-KB val, the gold passage shown for most",
+}
+
+
+def _stage1(results: Results) -> str:
+    found = results["results"]
+    rows = [
+        [
+            title,
+            f"{100 * found['drafter'][name]:.1f}",
+            f"{100 * found['reader']['all_weights'][name]:.1f}",
+            f"{100 * found['reader']['shipped'][name]:.1f}",
+            f"**{100 * found['reader']['joint'][name]['accuracy']:.1f}**",
+        ]
+        for name, title in STAGE1_SETS.items()
+    ]
+    header = ["soft accuracy, %", "drafter", "reader, all weights", "as shipped", "both together"]
+    note = (
+        f"\n{found['examples']:,} questions about {found['photos']:,} photos, one seed. Facts in "
+        "the prompts are glosses of what is seen, not yet what a search finds."
+    )
+    return table(header, rows) + note + "\n" + source(results)
+
+
 BLOCKS: dict[str, Callable[[Results], str]] = {
     "ask": _ask,
     "class-gloss": _class_gloss,
@@ -358,4 +385,5 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "index-growth": _index_growth,
     "index-kill": _index_kill,
     "pocket-kb": _pocket_kb,
+    "stage1": _stage1,
 }

@@ -2,9 +2,10 @@
 
 A small decoder is told in words: the passages that received attention, those with the most last,
 where it heeds them best, then what the picture shows, then the question. One that was trained to
-read so answers freely, and its answer is weighed against the drafter's. An untrained one gets two
-worked examples first, and may only quote a span of those passages: a model of this size otherwise
-makes things up (LOG.md has the comparison), and a quoted answer is grounded by construction.
+read so answers freely. Where the passages made its answer likelier, that is the answer; else it is
+weighed against the drafter's. An untrained one gets two worked examples first, and may only quote a
+span of those passages: a model of this size otherwise makes things up (LOG.md has the comparison),
+and a quoted answer is grounded by construction.
 
 A large one is instructed by difficulty (`prompts.py`) and reads the kept tokens themselves where
 there is a projector for them, or the fused ones where one was trained for those.
@@ -12,7 +13,9 @@ there is a projector for them, or the fused ones where one was trained for those
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -20,7 +23,7 @@ from torch import Tensor
 from skipqa.backbones.backbone import IMAGE, Backbone, Completion
 from skipqa.backbones.concepts import Concepts
 from skipqa.config import DecodeConfig
-from skipqa.language import words_of
+from skipqa.language import base_forms, words_of
 from skipqa.nn import projector as project
 from skipqa.nn.projector import Projector
 from skipqa.stages.prompts import answer_prompt, parse_answer, reading_prompt
@@ -51,6 +54,7 @@ Answer: Finland
 
 """
 ENDING = "Answer:"
+_EXPLAIN = re.compile(r"(?:how (?:is|are|was|were|do|does|did|can|could)|why)\b")
 
 
 def decode(
@@ -67,14 +71,14 @@ def decode(
 ) -> str:
     used = read_order(verified, fused)[: config.max_passages]
     shown = names_shown(regions, backbone.concepts)
-    if config.prompt == "short":
+    texts = facts(verified, used)
+    if config.prompt == "short" and not explained(question, texts):
         words = words_shown(kept_tokens.tokens.words, config) or shown
-        prompt = reading_prompt(facts(verified, used), words, question.text)
-        beside = [answer for answer, _ in drafted.candidates]
-        reply = backbone.complete(prompt, config.max_new_tokens, beside=beside)
-        answer, how = agree(reply, drafted, config.drafter_weight)
-    elif config.prompt == "examples":
-        texts = facts(verified, used)
+        prompt = reading_prompt(texts, words, question.text)
+        unread = reading_prompt([], words, question.text) if texts else None
+        reply, answer, how = _read(prompt, unread, drafted, backbone, config)
+        answer = as_written(answer, texts)
+    elif config.prompt in ("short", "examples"):
         prompt, how = write_prompt(question, texts, shown), "by examples"
         known = words_of(" ".join([question.text, *shown]))
         reply = backbone.complete(prompt, config.max_new_tokens, texts, known)
@@ -84,7 +88,7 @@ def decode(
         if _reads_fused(backbone.projector) and not config.passages_beside_fused:
             used = []
         seen = ", ".join(shown) if visual is None else IMAGE
-        best_first = facts(verified, used)[::-1]
+        best_first = facts(verified, used)[::-1]  # none, where it has just been emptied
         prompt = answer_prompt(allowed.level, seen, best_first, question.text)
         reply = backbone.complete(prompt, config.max_new_tokens, visual=visual)
         answer, how = parse_answer(reply.text), f"{allowed.level}, {how}"
@@ -95,6 +99,42 @@ def decode(
     return answer
 
 
+def _read(
+    prompt: str, unread: str | None, drafted: Draft, backbone: Backbone, config: DecodeConfig
+) -> tuple[Completion, str, str]:
+    """The trained reader's reply, the answer, and in words how it came to be.
+
+    `unread` is the prompt without the facts, where there are any: an answer that they made
+    likelier is theirs, and the drafter, who has read nothing, has no say.
+    """
+    beside = [answer for answer, _ in drafted.candidates]
+    reply = backbone.complete(prompt, config.max_new_tokens, beside=beside)
+    if not beside:
+        return reply, reply.text, "as the reader says"
+    if unread is not None:
+        (before,), flops = backbone.weigh(unread, [reply.text])
+        reply = replace(reply, flops=reply.flops + flops)
+        if (gain := reply.weights[-1] - before) > config.grounded_gain:
+            return reply, reply.text, f"as the passages say ({gain:+.1f} nats)"
+    return reply, *agree(reply, drafted, config.drafter_weight)
+
+
+def as_written(answer: str, texts: Sequence[str]) -> str:
+    """Spelt as in the best passage that has it: the reader itself writes lower case."""
+    found = re.compile(rf"\b{re.escape(answer)}\b", re.IGNORECASE)
+    spellings = (match[0] for text in reversed(texts) if (match := found.search(text)))
+    return next(spellings, answer) if answer else answer
+
+
+def explained(question: Question, texts: Sequence[str]) -> bool:
+    """The question asks how or why, and a passage speaks of what it asks: its own words are the
+    best answer, longer than any that a reader of short answers would give."""
+    if _EXPLAIN.match(question.text.lower()) is None:
+        return False
+    told = {form for text in texts for word in words_of(text) for form in base_forms(word)}
+    return any(form in told for word in question.words for form in base_forms(word))
+
+
 def agree(reply: Completion, drafted: Draft, weight: float) -> tuple[str, str]:
     """The answer that reader and drafter together find best, and in words how.
 
@@ -102,8 +142,6 @@ def agree(reply: Completion, drafted: Draft, weight: float) -> tuple[str, str]:
     gets the support of the best, since nothing speaks against it; one that it has and did not
     draft, that of the last.
     """
-    if not drafted.candidates:
-        return reply.text, "as the reader says"
     names = [answer for answer, _ in drafted.candidates]
     support = dict(drafted.candidates)
     known = reply.text in drafted.vocabulary

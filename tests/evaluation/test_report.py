@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skipqa.errors import UserError
-from skipqa.evaluation.report import BLOCKS, fill, newest
+from skipqa.evaluation.report import BLOCKS, STAGE1_SETS, fill, newest
 
 HEADER = {
     "machine": {"cpu": "abacus", "cores": 2},
@@ -170,6 +170,19 @@ MADE: dict[str, tuple[dict[str, Any], str]] = {
             "named_recall": {"dog": 0.876, "all": 0.9},
         },
         "| dog | 8,000 | 2,000 | 88 % |",
+    ),
+    "stage1": (
+        {
+            "examples": 60_000,
+            "photos": 28_000,
+            "drafter": dict.fromkeys(STAGE1_SETS, 0.3),
+            "reader": {
+                "all_weights": dict.fromkeys(STAGE1_SETS, 0.34),
+                "shipped": dict.fromkeys(STAGE1_SETS, 0.325),
+                "joint": {name: {"accuracy": 0.37} for name in STAGE1_SETS},
+            },
+        },
+        "| OK-VQA val | 30.0 | 34.0 | 32.5 | **37.0** |",
     ),
     "index-kill": (
         {"kills": 3, "failures": 1, "operations": {"build": {"kills": 2}, "add": {"kills": 1}}},
