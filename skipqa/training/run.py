@@ -27,6 +27,7 @@ class Run:
     folder: Path
     seed: int = 2026
     progress: Progress = lambda what, done, total, loss: None
+    say: Callable[[str], None] = lambda line: None
     save_every_s: float = 30.0
 
     def claim(self, config: Mapping[str, Any]) -> None:

@@ -125,7 +125,7 @@ def run(
     groups = group_rows(mixed)
     if not all(len(groups.get(name, ())) for name in (HELD_OUT, "knowledge", "other")):
         raise UserError("too few questions to train on and to choose by: raise the limit")
-    lesson = Lesson(mixed, groups, networks or Networks.pocket(), settings, run, device)
+    lesson = Lesson(mixed, groups, networks or Networks.pocket(run.say), settings, run, device)
     seen = _see(lesson)
     words = _learn_tags(lesson, seen)
     asker, drafted = _learn_to_draft(lesson, seen, words)

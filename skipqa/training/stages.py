@@ -59,7 +59,7 @@ def train(
     stage = STAGES[name]
     settings = override(stage.settings, read_settings(changes))
     mixed = mixture.read(inputs.data, inputs.pocket_kb, inputs.limit)
-    run = Run(out, seed, progress)
+    run = Run(out, seed, progress, say)
     run.claim(
         {
             "stage": name,
@@ -72,7 +72,7 @@ def train(
         }
     )
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    say(f"{name}: {_size(stage, mixed, settings, device)}")
+    run.say(f"{name}: {_size(stage, mixed, settings, device)}")
     return stage.run(mixed, settings, run, device)
 
 

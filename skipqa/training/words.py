@@ -47,7 +47,7 @@ def best_words(
     return Words(tuple(names), embeddings, best.indices, best.values)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def embed(text: bert.Bert, tokenizer: Tokenizer, names: Sequence[str]) -> Tensor:
     """[names, d], unit length."""
     device, found = text.segment.device, []
