@@ -343,6 +343,28 @@ def _pocket_kb(results: Results) -> str:
     return f"{table(header, by_category)}\n\n{subsets}\n{note}{source(results)}"
 
 
+def _okvqa(results: Results) -> str:
+    systems = results["results"]["systems"]
+    rows = []
+    for name, found in systems.items():
+        latency = found["latency_ms"]
+        rows.append(
+            [
+                name,
+                percent(found["accuracy"]),
+                f"{found['tokens_mean']:.0f}",
+                f"{found['passages_mean']:.0f}",
+                f"{found['flops_mean'] / 1e9:.0f}",
+                f"{latency['p50']:,.0f} / {latency['p95']:,.0f}",
+                f"{found['peak_memory_bytes'] / 1e9:.2f}",
+            ]
+        )
+    header = ["OK-VQA val", "soft accuracy, %", "V'", "K'", "GFLOPs", "p50 / p95, ms", "peak GB"]
+    count = next(iter(systems.values()))["num_questions"]
+    note = f"\n{count} questions, in brackets 95 % bootstrap intervals over questions."
+    return table(header, rows) + note + "\n" + source(results)
+
+
 STAGE1_SETS = {
     "okvqa/val": "OK-VQA val",
     "vqav2/val": "VQAv2 val, 578 questions",
@@ -386,4 +408,5 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "index-kill": _index_kill,
     "pocket-kb": _pocket_kb,
     "stage1": _stage1,
+    "okvqa": _okvqa,
 }

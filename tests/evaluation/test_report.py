@@ -171,6 +171,22 @@ MADE: dict[str, tuple[dict[str, Any], str]] = {
         },
         "| dog | 8,000 | 2,000 | 88 % |",
     ),
+    "okvqa": (
+        {
+            "systems": {
+                "skip": {
+                    "num_questions": 300,
+                    "accuracy": {"mean": 0.373, "low": 0.33, "high": 0.42},
+                    "tokens_mean": 64.0,
+                    "passages_mean": 6.0,
+                    "flops_mean": 68e9,
+                    "latency_ms": {"p50": 1_100.0, "p95": 1_500.0},
+                    "peak_memory_bytes": 1_340_000_000,
+                }
+            }
+        },
+        "| skip | 37.3 (33 to 42) | 64 | 6 | 68 | 1,100 / 1,500 | 1.34 |",
+    ),
     "stage1": (
         {
             "examples": 60_000,

@@ -1,0 +1,52 @@
+"""OK-VQA: what finished runs of `skipqa eval vqa` came to, for the documents.
+
+Enters: the folder of the runs, one system each. Leaves: a results file with their summaries, as
+they were measured: machine, versions, commit and date are those of the runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from skipqa.cli.console import err
+from skipqa.evaluation.reports.runs import read_run
+
+KEPT = (
+    *("num_questions", "accuracy", "fast_path_rate", "flops_mean", "tokens_mean"),
+    *("passages_mean", "latency_ms", "peak_memory_bytes"),
+)
+HEADER = ("machine", "python", "versions", "commit", "date")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=Path, required=True, help="a folder of run folders")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    options = parser.parse_args()
+
+    folders = sorted(path.parent for path in options.runs.glob("*/summary.json"))
+    runs = {run.system: run for run in map(read_run, folders)}
+    abouts, summaries = (
+        [getattr(run, name) for run in runs.values()] for name in ("about", "header")
+    )
+    assert all(about["questions"] == abouts[0]["questions"] for about in abouts)
+    header = {name: summaries[0][name] for name in HEADER}
+    assert all(one[name] == header[name] for one in summaries for name in ("machine", "commit"))
+    file, count = abouts[0]["questions"]["file"], summaries[0]["num_questions"]
+    systems = " ".join(f"--system {name}" for name in runs)
+    untrained = "" if abouts[0]["components"] else " --untrained"
+    header["command"] = f"skipqa eval vqa --questions {file} --limit {count} {systems}{untrained}"
+    results = {
+        "questions": abouts[0]["questions"],
+        "systems": {name: {key: run.header[key] for key in KEPT} for name, run in runs.items()},
+    }
+    month = header["date"][:7].replace("-", "")
+    path = options.out / f"okvqa_{header['machine']['cores']}-core-cpu_{month}.json"
+    path.write_text(json.dumps({**header, "results": results}, indent=1) + "\n")
+    err.print(f"written to {path}")
+
+
+if __name__ == "__main__":
+    main()
