@@ -28,9 +28,8 @@ def main() -> None:
 
     folders = sorted(path.parent for path in options.runs.glob("*/summary.json"))
     runs = {run.system: run for run in map(read_run, folders)}
-    abouts, summaries = (
-        [getattr(run, name) for run in runs.values()] for name in ("about", "header")
-    )
+    abouts = [run.about for run in runs.values()]
+    summaries = [run.header for run in runs.values()]
     assert all(about["questions"] == abouts[0]["questions"] for about in abouts)
     header = {name: summaries[0][name] for name in HEADER}
     assert all(one[name] == header[name] for one in summaries for name in ("machine", "commit"))
