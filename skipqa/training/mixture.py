@@ -49,6 +49,11 @@ class Mixture:
     def photo(self, archive: Path, name: str) -> int:
         return self.photos.setdefault((archive, name), len(self.photos))
 
+    def ask(self, example: Example) -> None:
+        """What nobody answered teaches nothing, but counts where it is scored."""
+        if example.answers or example.split == "val":
+            self.examples.append(example)
+
     def select(self, source: str, split: Split) -> list[int]:
         return [i for i, e in enumerate(self.examples) if (e.source, e.split) == (source, split)]
 
@@ -107,8 +112,8 @@ def _read_okvqa(mixture: Mixture, data: Path, held_out: frozenset[str], limit: i
                     continue
                 split = "held-out" if is_held_out(row["image"]) else "train"
             photo = mixture.photo(archive, row["image"])
-            answers = {normalise(text): float(s) for text, s in row["answers"].items() if s > 0}
-            mixture.examples.append(Example(photo, row["question"], answers, "okvqa", split))
+            answers = _scored(row["answers"])
+            mixture.ask(Example(photo, row["question"], answers, "okvqa", split))
 
 
 def _read_coco(mixture: Mixture, data: Path, held_out: frozenset[str], limit: int | None) -> None:
@@ -126,7 +131,7 @@ def _read_coco(mixture: Mixture, data: Path, held_out: frozenset[str], limit: in
     for row in _rows(data / "coco" / "questions.jsonl", fields, limit):
         if (photo := photo_of(row)) is not None:
             answers = _soft_scores(row["answers"])
-            mixture.examples.append(Example(photo, row["question"], answers, "coco", "train"))
+            mixture.ask(Example(photo, row["question"], answers, "coco", "train"))
     for row in _rows(data / "coco" / "labels.jsonl", {"image": str, "labels": list}, limit):
         if (photo := photo_of(row)) is not None:
             mixture.labels[photo] = tuple(row["labels"])
@@ -138,15 +143,21 @@ def _soft_scores(given: Mapping[str, int]) -> dict[str, float]:
     for text, count in given.items():
         counts[normalise(text)] += count
     people = sum(counts.values())
-    return {t: min(1.0, n / AGREEING) if people > 1 else 1.0 for t, n in counts.items()}
+    return {t: min(1.0, n / AGREEING) if people > 1 else 1.0 for t, n in counts.items() if t}
+
+
+def _scored(answers: Mapping[str, float]) -> dict[str, float]:
+    """In the form that is compared; "a", as of vitamins, is an article there and leaves nothing."""
+    found = {normalise(text): float(score) for text, score in answers.items() if score > 0}
+    return {text: score for text, score in found.items() if text}
 
 
 def _read_vqav2(mixture: Mixture, data: Path, limit: int | None) -> None:
     fields = {"image": str, "question": str, "answer": str}
     for row in _rows(data / "vqav2" / "val.jsonl", fields, limit):
         photo = mixture.photo(data / "vqav2" / "val.zip", row["image"])
-        answers = {normalise(row["answer"]): 1.0}
-        mixture.examples.append(Example(photo, row["question"], answers, "vqav2", "val"))
+        answers = _scored({row["answer"]: 1.0})
+        mixture.ask(Example(photo, row["question"], answers, "vqav2", "val"))
 
 
 def _read_pocket_kb(
@@ -166,9 +177,8 @@ def _read_pocket_kb(
                 hops = tuple(tuple(facts[id] for id in hop) for hop in row["hops"])
             except KeyError as error:
                 raise UserError(f"{folder / 'gold.jsonl'} lacks the passage {error}") from None
-            answers = {normalise(text): float(score) for text, score in row["answers"].items()}
-            example = Example(photo, row["question"], answers, "pocket-kb", split, hops)
-            mixture.examples.append(example)
+            answers = _scored(row["answers"])
+            mixture.ask(Example(photo, row["question"], answers, "pocket-kb", split, hops))
             kind = row["entity"].partition(":")[0]
             if split == "train" and kind in KINDS:
                 mixture.entities[photo] = KINDS[kind], row["name"].lower()

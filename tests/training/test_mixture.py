@@ -74,6 +74,17 @@ def test_scores(data: Path, pocket_kb: Path) -> None:
     assert yes.answers == {"yes": 1.0}
 
 
+def test_an_answer_that_normalises_to_nothing_is_none(data: Path) -> None:
+    rows = [json.loads(line) for line in (data / "okvqa/train.jsonl").open()]
+    rows[0]["answers"] = {"A": 1.0, "vitamin a": 0.667}
+    rows[1]["answers"] = {"the": 1.0}
+    write_lines(data / "okvqa/train.jsonl", rows)
+    asked = [e for e in read(data).examples if e.source == "okvqa" and e.split != "val"]
+    assert len(asked) == len(rows) - 1
+    assert asked[0].answers == {"vitamin": 0.667}
+    assert all("" not in e.answers for e in asked)
+
+
 def test_pocket_kb_brings_names_and_passages(data: Path, pocket_kb: Path) -> None:
     mixture = read(data, pocket_kb)
     assert set(mixture.entities.values()) == {
