@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import os
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,12 +24,12 @@ from torch import Tensor
 
 from skipqa.backbones.efficientnet_lite import EfficientNetLite
 from skipqa.errors import UserError
+from skipqa.training.run import Counted
 
 PIXELS = 256  # the native size: 8 x 8 cells
 CELLS = (PIXELS // 32) ** 2
 BATCH = 256
 CHUNK = 400  # photos a worker decodes at once
-Counted = Callable[[int, int], None]  # (done, of how many)
 Job = tuple[Path, list[tuple[int, str]]]  # a zip; rows and names of photos in it
 
 

@@ -24,7 +24,7 @@ from skipqa.evaluation.scoring.okvqa import normalise
 from skipqa.stages.prompts import reading_prompt
 from skipqa.training.loop import Phase, bucketed, fit, steps_for
 from skipqa.training.mixture import Example
-from skipqa.training.run import Run
+from skipqa.training.run import Counted, Run
 from skipqa.training.words import Words
 
 MAX_ANSWER_TOKENS = 8
@@ -151,7 +151,13 @@ def _draw(example: Example, draw: random.Random) -> str:
 
 
 @torch.inference_mode()
-def generate(decoder: Llama, prompts: Prompts, rows: Sequence[int], size: int = 256) -> list[str]:
+def generate(
+    decoder: Llama,
+    prompts: Prompts,
+    rows: Sequence[int],
+    counted: Counted = lambda *_: None,
+    size: int = 256,
+) -> list[str]:
     """Greedy answers, normalised. Every step reads its prompts anew: they are short and few."""
     device = decoder.embedding.weight.device
     kind = device.type
@@ -176,12 +182,17 @@ def generate(decoder: Llama, prompts: Prompts, rows: Sequence[int], size: int = 
                     found[row].append(token)
                     still.append(row)
             open_rows = still
+        counted(min(start + size, len(order)), len(order))
     return [normalise(prompts.tokenizer.decode(found[row]).strip()) for row in rows]
 
 
 @torch.inference_mode()
 def log_probabilities(
-    decoder: Llama, prompts: Prompts, pairs: Sequence[tuple[int, str]], size: int = 1_024
+    decoder: Llama,
+    prompts: Prompts,
+    pairs: Sequence[tuple[int, str]],
+    counted: Counted = lambda *_: None,
+    size: int = 1_024,
 ) -> Tensor:
     """Of each (row, answer), the answer's end included."""
     device = decoder.embedding.weight.device
@@ -193,4 +204,5 @@ def log_probabilities(
         each, where = losses(decoder, *prompts.batch(rows, answers, device))
         table = torch.zeros(where.shape, device=device).masked_scatter_(where, each)
         found[torch.tensor(chosen)] = -table.sum(1).cpu()
+        counted(start + len(chosen), len(order))
     return found

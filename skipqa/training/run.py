@@ -20,6 +20,7 @@ from skipqa.data.files import read_json
 from skipqa.errors import UserError
 
 Progress = Callable[[str, int, int, float | None], None]  # (what, done, of how many, loss)
+Counted = Callable[[int, int], None]  # (done, of how many)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,10 @@ class Run:
 
     def forget_states(self) -> None:
         shutil.rmtree(self.folder / "state", ignore_errors=True)
+
+    def counted(self, what: str) -> Counted:
+        """Progress of work that has no loss."""
+        return lambda done, total: self.progress(what, done, total, None)
 
     def record(self, part: str, step: int, **values: float) -> None:
         """Steps that a kill undid come twice; the later line counts."""

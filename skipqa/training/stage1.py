@@ -148,16 +148,13 @@ def group_rows(mixed: Mixture) -> dict[str, Tensor]:
 
 
 def _see(lesson: Lesson) -> Seen:
-    def counted(what: str, done: int, total: int) -> None:
-        lesson.run.progress(what, done, total, None)
-
-    pixels = photos.decode(lesson.mixed.photos, partial(counted, "decoding photos"))
+    pixels = photos.decode(lesson.mixed.photos, lesson.run.counted("decoding photos"))
     return photos.see(
         lesson.networks.vision.float().to(lesson.device),
         pixels,
         lesson.device,
         views=lesson.settings.views,
-        counted=partial(counted, "seeing photos"),
+        counted=lesson.run.counted("seeing photos"),
     )
 
 
@@ -247,7 +244,8 @@ def _learn_to_read(
     rows_of = {name: rows.tolist() for name, rows in lesson.scored.items()}
 
     def accuracy(name: str) -> float:
-        given = reader.generate(decoder, prompts, rows_of[name])
+        counted = run.counted(f"reading {name}")
+        given = reader.generate(decoder, prompts, rows_of[name], counted)
         pairs = zip(rows_of[name], given, strict=True)
         return _mean(examples[row].answers.get(text, 0.0) for row, text in pairs)
 
@@ -261,7 +259,15 @@ def _learn_to_read(
         for name, logits in drafted.items()
     }
     sets = {
-        name: weighing.gather(decoder, prompts, examples, rows, opinions[name], answers)
+        name: weighing.gather(
+            decoder,
+            prompts,
+            examples,
+            rows,
+            opinions[name],
+            answers,
+            run.counted(f"weighing {name}"),
+        )
         for name, rows in rows_of.items()
     }
     joint = weighing.weigh(sets, HELD_OUT)

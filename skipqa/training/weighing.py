@@ -20,6 +20,7 @@ from skipqa.nn.drafter import calibrate_threshold
 from skipqa.training import reader
 from skipqa.training.mixture import Example
 from skipqa.training.reader import Prompts
+from skipqa.training.run import Counted
 
 DRAFTED = 24  # candidates that the reader weighs
 WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5)  # of the drafter's opinion beside the reader's
@@ -46,6 +47,7 @@ def gather(
     rows: Sequence[int],
     log_probabilities: Tensor,
     answers: Sequence[str],
+    counted: Counted = lambda *_: None,
 ) -> Candidates:
     """`log_probabilities` [rows, answers] are the drafter's, calibrated."""
     best = log_probabilities.cpu().topk(min(DRAFTED, len(answers)))
@@ -57,7 +59,7 @@ def gather(
         for indices, text in zip(best.indices.tolist(), own, strict=True)
     ]
     pairs = [(row, text) for row, texts in zip(rows, given, strict=True) for text in texts]
-    read = reader.log_probabilities(decoder, prompts, pairs).view(len(rows), -1)
+    read = reader.log_probabilities(decoder, prompts, pairs, counted).view(len(rows), -1)
     scores = [examples[row].answers.get(text, 0.0) for row, text in pairs]
     return Candidates(drafted, read, torch.tensor(scores).view(len(rows), -1))
 
