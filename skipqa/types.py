@@ -55,7 +55,9 @@ class Question:
     text: str
     embedding: torch.Tensor  # [d_text], unit length: the mean-pooled question, q-bar
     words: tuple[str, ...]  # its content words, lower-cased
-    states: torch.Tensor  # [T, d_text], one a token
+    states: torch.Tensor  # [T, d_text], one a token, to be compared with those of passages
+    # [T, d_text] of the encoder that was trained together with the drafter, where one was
+    drafter_states: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

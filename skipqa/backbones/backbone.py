@@ -61,9 +61,9 @@ class Backbone(Protocol):
 
     def encode_texts(self, texts: Sequence[str]) -> EncodedTexts: ...
 
-    def encode_question(self, text: str) -> EncodedTexts:
-        """As `encode_texts` of one text, but the states may be those of an encoder that was
-        trained together with the drafter."""
+    def encode_for_drafter(self, question: str) -> EncodedTexts | None:
+        """By an encoder that was trained together with the drafter; None where it has none of
+        its own and reads what `encode_texts` gives."""
 
     def complete(
         self,

@@ -168,8 +168,8 @@ class ClipVicuna(ABC):
     def encode_texts(self, texts: Sequence[str]) -> EncodedTexts:
         return self.texts.encode(texts)
 
-    def encode_question(self, text: str) -> EncodedTexts:
-        return self.texts.encode([text])
+    def encode_for_drafter(self, question: str) -> EncodedTexts | None:
+        return None
 
     @torch.inference_mode()
     def complete(
@@ -182,19 +182,24 @@ class ClipVicuna(ABC):
         beside: Sequence[str] = (),
     ) -> Completion:
         """The reply to the prompt as one turn of a conversation."""
-        assert (
-            not beside
-        )  # its replies are sentences, which no drafter's answer can be weighed with
         embedded_1TD = self.embed(CONVERSATION.format(prompt=prompt), visual)
         stop = [self.published_decoder.eos_token_id]
         spans = SpanConstraint(quote_from, self.decoder_tokenizer, stop, avoid) or None
         generated = self.decoder.generate(embedded_1TD, max_new_tokens, stop, spans)
         text = self.decoder_tokenizer.decode(generated.tokens).strip()
-        prompt_tokens = embedded_1TD.shape[1]
-        return Completion(text, prompt_tokens, len(generated.tokens), generated.flops)
+        weights, spent = self._weigh(embedded_1TD, (*beside, text)) if beside else ([], 0)
+        return Completion(
+            text,
+            prompt_tokens=embedded_1TD.shape[1],
+            new_tokens=len(generated.tokens),
+            flops=generated.flops + spent,
+            weights=tuple(weights),
+        )
 
     def weigh(self, prompt: str, answers: Sequence[str]) -> tuple[list[float], int]:
-        embedded_1TD = self.embed(CONVERSATION.format(prompt=prompt), None)
+        return self._weigh(self.embed(CONVERSATION.format(prompt=prompt), None), answers)
+
+    def _weigh(self, embedded_1TD: Tensor, answers: Sequence[str]) -> tuple[list[float], int]:
         end = self.published_decoder.eos_token_id
         return self.decoder.weigh(embedded_1TD, [[*self._ids(answer), end] for answer in answers])
 

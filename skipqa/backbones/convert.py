@@ -7,8 +7,6 @@ the foreign formats so that nobody else has to.
 
 from __future__ import annotations
 
-import hashlib
-import shutil
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
@@ -22,8 +20,7 @@ from torch import Tensor
 
 from skipqa import assets
 from skipqa.assets import Report
-from skipqa.backbones import bert, efficientnet_lite, llama, mobile_sam
-from skipqa.nn import compact, low_rank
+from skipqa.backbones import bert, efficientnet_lite, llama, loading, mobile_sam
 
 if TYPE_CHECKING:  # read only when something is converted
     from gguf import GGUFReader
@@ -45,43 +42,41 @@ _GGUF = {
 }
 
 
-def converted(asset: assets.Asset, report: Report, write: Callable[[Path, Path], None]) -> Path:
-    """The folder made from an asset: `write(source, target)` fills it the first time."""
-    target = assets.home() / "converted" / f"{asset.key}-{FORMAT}"
+def converted(
+    asset: assets.Asset,
+    report: Report,
+    write: Callable[[Path, Path], None],
+    *,
+    difference: Path | None = None,
+) -> Path:
+    """The folder made from an asset: `write(source, target)` fills it the first time.
+
+    With the `difference` that training made, its bytes are part of the folder's name.
+    """
+    digest = "" if difference is None else f"-{assets.sha256_of(difference)[:8]}"
+    target = assets.home() / "converted" / f"{asset.key}{digest}-{FORMAT}"
     if not target.is_dir():
         source = assets.fetch(asset, report)
-        report(f"converting {asset.name}")
+        report(f"converting {asset.name}" + (" with what it learned" if difference else ""))
         with assets.building(target) as partial:
             write(source, partial)
     return target
 
 
-def tuned_decoder(difference: Path, report: Report = lambda _: None) -> Path:
-    """The decoder with a trained difference added, and its tokenizer."""
-    digest = hashlib.sha256(difference.read_bytes()).hexdigest()[:8]
-    target = assets.home() / "converted" / f"reader-{digest}-{FORMAT}"
-    if not target.is_dir():
-        published = decoder(report)
-        report("converting the trained reader")
-        with assets.building(target) as partial:
-            weights = load_file(published / "weights.safetensors")
-            learned = compact.unpack(load_file(difference))
-            save_file(low_rank.apply(weights, learned), partial / "weights.safetensors")
-            shutil.copy(published / "tokenizer.json", partial)
-    return target
-
-
-def decoder(report: Report = lambda _: None) -> Path:
-    """SmolLM2's weights dequantised to float32, and its tokenizer."""
+def decoder(report: Report = lambda _: None, difference: Path | None = None) -> Path:
+    """SmolLM2's weights dequantised to float32, a trained difference added, and its tokenizer."""
 
     def write(source: Path, target: Path) -> None:
         from gguf import GGUFReader
 
         reader = GGUFReader(next(source.glob("*.gguf")))
-        save_file(_decoder_weights(reader), target / "weights.safetensors")
+        weights = _decoder_weights(reader)
+        if difference is not None:
+            weights = loading.tuned(weights, difference)
+        save_file(weights, target / "weights.safetensors")
         _decoder_tokenizer(reader).save(str(target / "tokenizer.json"))
 
-    return converted(assets.SMOLLM2, report, write)
+    return converted(assets.SMOLLM2, report, write, difference=difference)
 
 
 def text(report: Report = lambda _: None) -> Path:

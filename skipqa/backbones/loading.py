@@ -1,8 +1,11 @@
-"""Networks built without drawing random weights that would be overwritten at once."""
+"""Networks from their files: published weights, and what training added to them.
+
+They are built without drawing random weights that would be overwritten at once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,9 +13,10 @@ from typing import Any, TypeVar
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
-from torch import nn
+from torch import Tensor, nn
 
 from skipqa.errors import UserError
+from skipqa.nn import compact, low_rank
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -27,6 +31,15 @@ def load(build: Callable[[], Network], folder: Path) -> Network:
         raise damaged(folder, error) from None
     network.load_state_dict(state, assign=True)
     return network.eval().requires_grad_(False)
+
+
+def tuned(published: Mapping[str, Tensor], difference: Path) -> dict[str, Tensor]:
+    """Published weights with the trained difference in a file added."""
+    try:
+        return low_rank.apply(published, compact.unpack(load_file(difference)))
+    except (OSError, SafetensorError, KeyError, RuntimeError) as error:  # torn, or of another size
+        reason = " ".join(str(error).split())
+        raise UserError(f"{difference} does not fit the published network ({reason})") from None
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:

@@ -10,14 +10,12 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from skipqa import assets
 from skipqa.assets import Report
 from skipqa.backbones import bert, convert, loading
 from skipqa.backbones.backbone import EncodedTexts
-from skipqa.nn import compact, low_rank
 
 MAX_TEXT_TOKENS = 128
 WIDTH = bert.MINILM_L6.width
@@ -33,8 +31,8 @@ class MiniLm:
     def network(self) -> bert.Bert:
         network = loading.load(lambda: bert.Bert(bert.MINILM_L6), convert.text(self.report))
         if self.difference is not None:
-            learned = compact.unpack(load_file(self.difference))
-            network.load_state_dict(low_rank.apply(network.state_dict(), learned), assign=True)
+            tuned = loading.tuned(network.state_dict(), self.difference)
+            network.load_state_dict(tuned, assign=True)
         return network.eval().requires_grad_(False)
 
     @cached_property

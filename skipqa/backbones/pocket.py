@@ -84,9 +84,7 @@ class Pocket:
 
     @cached_property
     def _decoder_folder(self) -> Path:
-        if self.learned.reader is None:
-            return convert.decoder(self.report)
-        return convert.tuned_decoder(self.learned.reader, self.report)
+        return convert.decoder(self.report, self.learned.reader)
 
     @cached_property
     def classes(self) -> concepts.Concepts:
@@ -121,8 +119,8 @@ class Pocket:
             map_1Fhw = self.vision(_pixels(image, scale))
             features_hwF = map_1Fhw[0].permute(1, 2, 0)
             logits_1Chw = self.vision.classifier(features_hwF).permute(2, 0, 1)[None]
-            if scale == scales[0]:
-                glance_1Fhw = map_1Fhw
+            if scale == scales[0]:  # as many cells as the drafter knows, whatever the scale
+                glance_1Fhw = F.adaptive_avg_pool2d(map_1Fhw, NATIVE_CELLS)
                 overview = logits_1Chw.mean((2, 3))[0].softmax(-1)
             mixed = self._mix_with_surroundings(logits_1Chw)
             total = total + F.interpolate(mixed, (grid, grid), mode="bilinear")
@@ -135,6 +133,7 @@ class Pocket:
         words = None
         if tagger is not None:
             shares_T = tagger(glance_1Fhw.flatten(2).transpose(1, 2))[0].sigmoid()
+            flops += tags.flops(tagger.config)
             words = self._words(tagger, shares_T, overview)
             looked_up = torch.tensor([bool(kind) for kind in tagger.config.kinds])
             tagged_VT = (tagged / len(scales))[0].flatten(1).T[:, looked_up]
@@ -177,12 +176,8 @@ class Pocket:
     def encode_texts(self, texts: Sequence[str]) -> EncodedTexts:
         return self.texts.encode(texts)
 
-    def encode_question(self, text: str) -> EncodedTexts:
-        plain = self.texts.encode([text])
-        if self.learned.question is None:
-            return plain
-        own = self.questions.encode([text])
-        return EncodedTexts(plain.embeddings, own.states, plain.flops + own.flops)
+    def encode_for_drafter(self, question: str) -> EncodedTexts | None:
+        return None if self.learned.question is None else self.questions.encode([question])
 
     @torch.inference_mode()
     def complete(
@@ -225,7 +220,8 @@ class Pocket:
 
     def _as_answer(self, text: str) -> list[int]:
         """What the decoder would have to write for its answer to be `text`."""
-        return [*self.decoder_tokenizer.encode(f" {text}").ids, self._end]
+        written = self.decoder_tokenizer.encode(f" {text}").ids if text else []
+        return [*written, self._end]
 
     def log_probability(self, prompt: str, answer: str, visual: Tensor | None = None) -> float:
         assert visual is None

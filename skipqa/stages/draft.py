@@ -42,9 +42,7 @@ def draft(
     if learned is None:
         candidate = _candidate(question, tokens, concepts)
     else:
-        candidate = _drafted(learned, question, tokens, config.candidates)
-        num_words = len(tokens.words.names) if tokens.words else 0
-        record.flops = drafter.flops(learned.config, len(question.states), num_words)
+        candidate, record.flops = _drafted(learned, question, tokens, config.candidates)
     counting = _COUNTING.search(question.text.lower()) is not None
     threshold = config.counting_threshold if counting else config.threshold
     accepted = candidate.confidence > threshold
@@ -56,12 +54,17 @@ def draft(
 
 
 @torch.inference_mode()
-def _drafted(learned: Drafter, question: Question, tokens: VisualTokens, count: int) -> Draft:
+def _drafted(
+    learned: Drafter, question: Question, tokens: VisualTokens, count: int
+) -> tuple[Draft, int]:
+    """The best `count` answers of the vocabulary, and what finding them cost."""
     seen = tokens.features if tokens.glance is None else tokens.glance
-    words = None
+    asked = question.states if question.drafter_states is None else question.drafter_states
+    words, num_words = None, 0
     if tokens.words is not None:
         words = tokens.words.embeddings[None], tokens.words.shares[None]
-    logits = learned(seen[None], question.states[None], words=words)
+        num_words = len(tokens.words.names)
+    logits = learned(seen[None], asked[None], words=words)
     best = learned.log_shares(logits)[0].topk(min(count, len(learned.config.answers)))
     candidates = tuple(
         (learned.config.answers[i], value)
@@ -69,7 +72,8 @@ def _drafted(learned: Drafter, question: Question, tokens: VisualTokens, count: 
     )
     answer, value = candidates[0]
     reason = f"the drafter says {answer}"
-    return Draft(answer, math.exp(value), reason, candidates, learned.config.answers)
+    drafted = Draft(answer, math.exp(value), reason, candidates, learned.config.answers)
+    return drafted, drafter.flops(learned.config, len(asked), num_words)
 
 
 def _candidate(question: Question, tokens: VisualTokens, concepts: Concepts) -> Draft:

@@ -17,12 +17,16 @@ def encode(
 ) -> tuple[VisualTokens, Question]:
     check_question(text, config)
     tokens, image_flops = backbone.encode_image(image, config.scales)
-    encoded = backbone.encode_question(text)
-    record.flops = image_flops + encoded.flops
+    encoded, for_drafter = backbone.encode_texts([text]), backbone.encode_for_drafter(text)
+    record.flops = image_flops + encoded.flops + (for_drafter.flops if for_drafter else 0)
     record.kept, record.dropped = len(tokens), 0
     record.why = f"{tokens.grid} x {tokens.grid} grid, {len(backbone.concepts)} concepts"
     return tokens, Question(
-        text.strip(), encoded.embeddings[0], content_words(text), encoded.states[0]
+        text.strip(),
+        encoded.embeddings[0],
+        content_words(text),
+        encoded.states[0],
+        for_drafter.states[0] if for_drafter else None,
     )
 
 
