@@ -108,7 +108,11 @@ def load(folder: Path, *, preset: str) -> Components:
     added: dict[str, Any] = {name: _difference(folder, name, preset) for name in DIFFERENCES}
     added["adapter"] = folder if (folder / ADAPTER).is_file() else None
     if not modules and not any(added.values()):
-        raise UserError(f"{folder} holds none of {', '.join(f'{n}.safetensors' for n in NAMES)}")
+        known = ", ".join(f"{name}.safetensors" for name in (*NAMES, *DIFFERENCES))
+        raise UserError(f"{folder} holds none of {known}")
+    drafter = modules.get("drafter")
+    if drafter is not None and drafter.config.words and "tagger" not in modules:
+        raise UserError(f"{files['drafter']} reads words: tagger.safetensors has to be beside it")
     return Components(**modules, **added, settings=_settings(folder / SETTINGS), folder=folder)
 
 

@@ -28,6 +28,8 @@ def build(
         if projector is not None or adapter is not None:
             raise UserError("preset pocket has a decoder that takes no projector and no adapter")
         return Pocket(config.encode, report, learned)
+    if learned is not None and learned != Learned():
+        raise UserError(f"preset {config.preset} takes no tagger, question or reader")
     from skipqa.backbones.evaclip_vicuna import EvaClipVicuna
     from skipqa.backbones.llava import Llava
 
