@@ -111,7 +111,7 @@ def _read(
     reply = backbone.complete(prompt, config.max_new_tokens, beside=beside)
     if not beside:
         return reply, reply.text, "as the reader says"
-    if unread is not None:
+    if unread is not None and reply.text:
         (before,), flops = backbone.weigh(unread, [reply.text])
         reply = replace(reply, flops=reply.flops + flops)
         if (gain := reply.weights[-1] - before) > config.grounded_gain:
@@ -121,7 +121,7 @@ def _read(
 
 def as_written(answer: str, texts: Sequence[str]) -> str:
     """Spelt as in the best passage that has it: the reader itself writes lower case."""
-    found = re.compile(rf"\b{re.escape(answer)}\b", re.IGNORECASE)
+    found = re.compile(rf"(?<!\w){re.escape(answer)}(?!\w)", re.IGNORECASE)
     spellings = (match[0] for text in reversed(texts) if (match := found.search(text)))
     return next(spellings, answer) if answer else answer
 
@@ -140,15 +140,16 @@ def agree(reply: Completion, drafted: Draft, weight: float) -> tuple[str, str]:
 
     The reader's own answer stands beside the drafter's. One that the drafter's vocabulary lacks
     gets the support of the best, since nothing speaks against it; one that it has and did not
-    draft, that of the last.
+    draft, that of the last. No reply is no answer.
     """
     names = [answer for answer, _ in drafted.candidates]
     support = dict(drafted.candidates)
     known = reply.text in drafted.vocabulary
     own = support.get(reply.text, support[names[-1] if known else names[0]])
     weighed = zip((*names, reply.text), (*support.values(), own), reply.weights, strict=True)
-    answer = max(weighed, key=lambda candidate: candidate[2] + weight * candidate[1])[0]
-    return answer, "as the reader says" if answer == reply.text else f"not {reply.text}, drafted"
+    said = [candidate for candidate in weighed if candidate[0]]
+    answer = max(said, key=lambda candidate: candidate[2] + weight * candidate[1])[0]
+    return answer, "as the reader says" if answer == reply.text else f"not {reply.text!r}, drafted"
 
 
 def words_shown(words: SeenWords | None, config: DecodeConfig) -> list[str]:
