@@ -140,6 +140,7 @@ class Pipeline:
             with trace.stage("draft") as record:
                 drafted = draft(asked, tokens, concepts, config.draft, record, learned.drafter)
         except BaseException as error:
+            rest.stop()
             drafting.set_exception(error)  # else what runs ahead would wait for it for ever
             raise
         drafting.set_result(drafted)
