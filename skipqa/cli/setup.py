@@ -13,7 +13,8 @@ def setup(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = Fa
     """Download the models, convert them, and build the default index (WordNet + Factbook).
 
     What is there already is kept: run it again after an interruption and it goes on.
-    Needs about 250 MB of downloads and 1.2 GB in the cache folder (SKIPQA_HOME).
+    Needs about 250 MB of downloads and 1 GB in the cache folder (SKIPQA_HOME); the first question
+    that is asked --untrained adds 0.5 GB.
 
     Example:
 
@@ -28,14 +29,19 @@ def setup(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = Fa
 
 
 def prepare() -> None:
-    from skipqa.backbones.pocket import Pocket
+    from skipqa.backbones.pocket import Learned, Pocket
+    from skipqa.components import load, shipped
     from skipqa.config import preset
     from skipqa.knowledge import build_default, default_index_is_built
     from skipqa.knowledge.estimate import estimate
 
     prepare_process()
     with working("looking for the models") as report:
-        Pocket(preset("pocket").encode, report).prepare()
+        folder = shipped("pocket")
+        assert folder is not None
+        trained = load(folder, preset="pocket")
+        learned = Learned(trained.tagger, trained.question, trained.reader)
+        Pocket(preset("pocket").encode, report, learned).prepare()
     if not default_index_is_built():
         with counting(estimate(["wordnet", "factbook"]).passages) as progress:
             build_default(progress=progress)
