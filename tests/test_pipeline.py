@@ -220,7 +220,10 @@ def test_an_index_that_knows_nothing_of_the_picture(
 
 
 def test_budgets_are_obeyed(home: Path, photo: Path) -> None:
-    frugal = load(trained=False, overrides={"budget": {"tokens": 9, "passages": 3}, "regions": {"max_regions": 2}})
+    frugal = load(
+        trained=False,
+        overrides={"budget": {"tokens": 9, "passages": 3}, "regions": {"max_regions": 2}},
+    )
     answer = frugal.answer(photo, QUESTION)
     found = answer.as_dict()
     assert found["tokens"] == {"total": 576, "kept": 9}

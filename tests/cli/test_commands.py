@@ -85,9 +85,10 @@ def test_ask_shows_answer_evidence_and_costs(skipqa: Command, home: Path, photo:
 
 
 def test_ask_drafts_unless_told_not_to(skipqa: Command, home: Path, photo: Path) -> None:
-    quick = json.loads(skipqa("ask", photo, "What is this?", "--json").out)
+    asked = ("ask", photo, "What is this?", "--untrained", "--json")
+    quick = json.loads(skipqa(*asked).out)
     assert (quick["route"], quick["answer"]) == ("draft", "espresso")
-    full = json.loads(skipqa("ask", photo, "What is this?", "--no-draft", "--json").out)
+    full = json.loads(skipqa(*asked, "--no-draft").out)
     assert full["route"] == "full"
     assert full["evidence"]
 
