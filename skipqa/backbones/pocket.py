@@ -127,7 +127,10 @@ class Pocket:
             flops += efficientnet_lite.flops(self.vision, scale)
             if tagger is not None:
                 views_1Thw = tag_views(tagger, map_1Fhw)
-                tagged = tagged + F.interpolate(views_1Thw, (grid, grid), mode="bilinear")
+                # A name counts as far as the surest scale has it: what fills the picture is seen
+                # whole, what is small in a part of it.
+                spread = F.interpolate(views_1Thw, (grid, grid), mode="bilinear")
+                tagged = torch.maximum(tagged, spread)
                 flops += tags.flops(tagger.config, views_1Thw[0, 0].numel())
         evidence_VC = (total / len(scales))[0].flatten(1).T.softmax(-1)
         words = None
@@ -136,7 +139,7 @@ class Pocket:
             flops += tags.flops(tagger.config)
             words = self._words(tagger, shares_T, overview)
             looked_up = torch.tensor([bool(kind) for kind in tagger.config.kinds])
-            tagged_VT = (tagged / len(scales))[0].flatten(1).T[:, looked_up]
+            tagged_VT = tagged[0].flatten(1).T[:, looked_up]
             evidence_VC = _joined(evidence_VC, tagged_VT)
             overview = _joined(overview, shares_T[looked_up])
         meaning_VD = evidence_VC @ self.concepts.embeddings
