@@ -79,6 +79,12 @@ def looked_up(pipeline: Pipeline, photo: Path) -> Answer:
 
 
 @pytest.fixture(scope="session")
+def trained_looked_up(trained_pipeline: Pipeline, photo: Path) -> Answer:
+    """The same question to the pipeline as it is shipped."""
+    return trained_pipeline.answer(photo, QUESTION)
+
+
+@pytest.fixture(scope="session")
 def drafted(pipeline: Pipeline, photo: Path) -> Answer:
     """The fast path: a question whose answer is what the picture shows."""
     return pipeline.answer(photo, "What is this?")

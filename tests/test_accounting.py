@@ -54,6 +54,11 @@ def backbone(pipeline: Pipeline, photo: Path) -> Any:
     return SeenOnce(pipeline, photo)
 
 
+@pytest.fixture(scope="module")
+def trained_backbone(trained_pipeline: Pipeline, photo: Path) -> Any:
+    return SeenOnce(trained_pipeline, photo)
+
+
 def counts(trace: Trace, stage: str) -> tuple[int, int]:
     record = trace[stage]
     assert record.kept is not None, stage
@@ -114,6 +119,39 @@ def test_without_components(
     config = override(pipeline.config, changes)
     system = Pipeline(backbone, pipeline.index, config, stages=Stages(decode=skip_decoding))
     check(system.answer(photo, QUESTION, fast_path=False))
+
+
+@given(tokens=st.integers(1, 600), passages=st.integers(0, 20), threshold=st.floats(0, 1))
+@settings(max_examples=6)
+def test_with_the_shipped_components(
+    trained_backbone: Any,
+    trained_pipeline: Pipeline,
+    photo: Path,
+    tokens: int,
+    passages: int,
+    threshold: float,
+) -> None:
+    changes = {
+        "budget": {"tokens": tokens, "passages": passages},
+        "verify": {"threshold": threshold},
+    }
+    system = Pipeline(
+        trained_backbone,
+        trained_pipeline.index,
+        override(trained_pipeline.config, changes),
+        trained_pipeline.components,
+        Stages(decode=skip_decoding),
+    )
+    answer = system.answer(photo, QUESTION)
+    check(answer)
+    assert counts(answer.trace, "encode") == (576, 0)
+    assert counts(answer.trace, "draft") == (0, 1)
+
+
+def test_as_shipped(trained_looked_up: Answer) -> None:
+    check(trained_looked_up)
+    kept = len(trained_looked_up.evidence)
+    assert sum(counts(trained_looked_up.trace, "decode")) == kept
 
 
 @given(variant=st.sampled_from("AB"), seed=st.integers(0, 1000))

@@ -106,17 +106,24 @@ class TestReader:
 
 class TestQuestions:
     def test_the_drafters_encoder_is_beside_the_published_one(
-        self, plain: Pocket, trained: Pocket
+        self, plain: Pocket, trained: Pocket, image: Image.Image
     ) -> None:
-        text = "What is in the cup?"
+        """What is compared with passages is encoded as they are."""
+        text, record = "What is in the cup?", StageRecord("encode")
         published, own = plain.encode_texts([text]), trained.encode_for_drafter(text)
         assert own is not None
-        assert torch.equal(trained.encode_texts([text]).embeddings, published.embeddings)
-        assert torch.equal(trained.encode_texts([text]).states[0], published.states[0])
+        _, asked = encode(image, text, trained, EncodeConfig(scales=(64,)), record)
+        assert torch.equal(asked.embedding, published.embeddings[0])
+        assert torch.equal(asked.states, published.states[0])
+        assert asked.drafter_states is not None
+        assert torch.equal(asked.drafter_states, own.states[0])
+        assert record.flops == trained.encode_image(image, (64,))[1] + published.flops + own.flops
         assert own.states[0].shape == published.states[0].shape
         assert not torch.allclose(own.states[0], published.states[0], atol=1e-2)
         assert own.flops == published.flops
         assert plain.encode_for_drafter(text) is None
+        _, asked = encode(image, text, plain, EncodeConfig(scales=(64,)), record)
+        assert asked.drafter_states is None
 
     def test_a_difference_is_added_to_the_published_weights(self, trained: Pocket) -> None:
         assert trained.learned.question is not None

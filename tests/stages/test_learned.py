@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import pytest
@@ -18,7 +19,7 @@ from skipqa.stages.draft import draft
 from skipqa.stages.fuse import fuse
 from skipqa.stages.prune import prune
 from skipqa.trace import StageRecord
-from skipqa.types import Budget, KeptTokens
+from skipqa.types import Budget, KeptTokens, Question, VisualTokens
 
 KINDS = concepts(("espresso", ("coffee", "drink")), ("beagle", ("dog",)), ("mug", ("cup",)))
 GRID = 5
@@ -111,3 +112,69 @@ def test_counting_needs_more_confidence(text: str, confidence: float, answered: 
     assert record.result.answer == "red"
     assert record.result.confidence == pytest.approx(confidence, abs=1e-6)
     assert record.flops > 0
+
+
+def drafter_of(answers: int, seed: int, temperature: float) -> Drafter:
+    torch.manual_seed(seed)
+    names = tuple(f"answer {i}" for i in range(answers))
+    drafter = Drafter(DrafterConfig(4, 6, WIDTH, names, width=8, layers=1, heads=2, ffn=8)).eval()
+    torch.nn.init.normal_(drafter.to_answers.bias, std=3.0)
+    drafter.temperature.fill_(temperature)
+    return drafter.requires_grad_(False)
+
+
+@given(
+    answers=st.integers(1, 9),
+    candidates=st.integers(1, 12),
+    temperature=st.floats(0.1, 10),
+    threshold=st.floats(0, 1),
+    seed=seeds,
+)
+def test_candidates_are_the_best_answers_with_calibrated_log_probabilities(
+    answers: int, candidates: int, temperature: float, threshold: float, seed: int
+) -> None:
+    drafter, tokens = drafter_of(answers, seed, temperature), visual_tokens(2, 3, seed)
+    asked, record = question("What colour is it?"), StageRecord("draft")
+    config = DraftConfig(threshold=threshold, candidates=candidates)
+    found = draft(asked, tokens, KINDS, config, record, drafter)
+    logits = drafter(tokens.features[None], asked.states[None])[0]
+    shares = (logits.double() / temperature).softmax(-1)
+    wanted = shares.log().sort(descending=True)
+    assert len(found.candidates) == min(candidates, answers)
+    values = [value for _, value in found.candidates]
+    assert values == pytest.approx(wanted.values[: len(values)].tolist(), rel=1e-4, abs=1e-4)
+    assert values == sorted(values, reverse=True)
+    chosen = [drafter.config.answers.index(name) for name, _ in found.candidates]
+    assert shares[chosen].log().tolist() == pytest.approx(values, rel=1e-4, abs=1e-4)
+    assert len(set(chosen)) == len(chosen)
+    assert found.answer == found.candidates[0][0]
+    assert found.confidence == pytest.approx(float(shares.max()), abs=1e-5)
+    assert found.vocabulary == drafter.config.answers
+    assert found.accepted == (found.confidence > threshold)
+    assert (record.kept, record.dropped) == (int(found.accepted), int(not found.accepted))
+
+
+@given(temperature=st.floats(0.001, 10), seed=seeds)
+def test_threshold_one_closes_the_fast_path(temperature: float, seed: int) -> None:
+    """However sure: one answer alone has all of the probability."""
+    config = DraftConfig(threshold=1.0, counting_threshold=1.0)
+    for answers, text in ((1, "What colour is it?"), (3, "What colour is it?"), (3, "How many?")):
+        drafter = drafter_of(answers, seed, temperature)
+        tokens = visual_tokens(2, 3, seed)
+        assert not draft(question(text), tokens, KINDS, config, StageRecord(""), drafter).accepted
+
+
+def test_the_drafter_looks_with_its_own_eyes() -> None:
+    """At the glance and the states that are meant for it, where there are any."""
+    drafter, tokens, asked = drafter_of(5, 0, 1.0), visual_tokens(2, 3, 0), question()
+    coarse, own = torch.randn(4, 6), torch.randn(3, WIDTH)
+
+    def run(tokens: VisualTokens, asked: Question) -> tuple[tuple[tuple[str, float], ...], int]:
+        record = StageRecord("draft")
+        found = draft(asked, tokens, KINDS, DraftConfig(), record, drafter)
+        return found.candidates, record.flops
+
+    given_to_it = run(replace(tokens, glance=coarse), replace(asked, drafter_states=own))
+    assert given_to_it == run(replace(tokens, features=coarse), replace(asked, states=own))
+    assert given_to_it != run(tokens, asked)
+    assert given_to_it[1] < run(tokens, asked)[1]  # three words, not five

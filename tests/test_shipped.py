@@ -1,0 +1,244 @@
+"""The checkpoint that comes with the package, in the pipeline: what it answers, what overrides it,
+and one clear line for whatever is wrong with such a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from skipqa import components
+from skipqa import pipeline as way
+from skipqa.backbones.pocket import Pocket
+from skipqa.components import DIFFERENCES, SETTINGS, TRAINING_FREE, shipped
+from skipqa.config import PRESETS, override
+from skipqa.errors import UserError
+from skipqa.nn import checkpoint
+from skipqa.nn.drafter import Drafter
+from skipqa.pipeline import Answer, Pipeline, Stages, load
+
+FOLDER = shipped("pocket")
+assert FOLDER is not None
+QUESTION = "How is this drink brewed?"
+CUP = "What is in the cup?"
+ESPRESSO = "wordnet:n07920052"
+MOST_BYTES = 60_000_000  # of a package that people install
+
+
+def same_but_for_time(answer: Answer) -> dict[str, Any]:
+    found = answer.as_dict()
+    del found["latency_ms"]
+    for stage in found["stages"]:
+        del stage["ms"]
+    return found | {"why": [stage.why for stage in answer.trace.stages]}
+
+
+@pytest.fixture(scope="module")
+def in_the_cup(trained_pipeline: Pipeline, photo: Path) -> Answer:
+    return trained_pipeline.answer(photo, CUP)
+
+
+class TestAnswers:
+    def test_how_is_quoted_from_the_passage(self, trained_looked_up: Answer) -> None:
+        assert "hot water" in trained_looked_up.text
+        assert ESPRESSO in [evidence.id for evidence in trained_looked_up.evidence]
+        assert any(trained_looked_up.text in e.text for e in trained_looked_up.evidence)
+
+    def test_what_is_read_and_weighed(self, in_the_cup: Answer) -> None:
+        assert in_the_cup.text == "coffee"
+        assert in_the_cup.route == "full"
+        drafted = in_the_cup.trace["draft"].result
+        assert drafted.answer == "coffee"
+        assert not drafted.accepted
+        assert len(drafted.candidates) == 24
+        prompt: str = in_the_cup.trace["decode"].result
+        assert "Picture: espresso, cup" in prompt
+        assert prompt.endswith(f"Question: {CUP}\nAnswer:")
+
+    def test_the_drafter_reads_its_own_encoder_and_the_rest_the_published_one(
+        self, trained_pipeline: Pipeline, photo: Path, in_the_cup: Answer
+    ) -> None:
+        assert isinstance(trained_pipeline.backbone, Pocket)
+        plain = replace(trained_pipeline.backbone.learned, question=None)
+        backbone = Pocket(trained_pipeline.config.encode, learned=plain)
+        parts = trained_pipeline.index, trained_pipeline.config, trained_pipeline.components
+        other = Pipeline(backbone, *parts).answer(photo, CUP)
+        assert other.evidence == in_the_cup.evidence
+        drafts = [answer.trace["draft"].result for answer in (other, in_the_cup)]
+        assert drafts[0].candidates != drafts[1].candidates
+
+    def test_same_question_same_answer(
+        self, trained_pipeline: Pipeline, photo: Path, in_the_cup: Answer
+    ) -> None:
+        again = trained_pipeline.answer(photo, CUP)
+        assert same_but_for_time(again) == same_but_for_time(in_the_cup)
+
+    def test_looking_up_beside_the_drafter_changes_nothing(
+        self, trained_pipeline: Pipeline, photo: Path, in_the_cup: Answer
+    ) -> None:
+        one = trained_pipeline
+        config = override(one.config, {"draft": {"parallel": True}})
+        both = Pipeline(one.backbone, one.index, config, one.components)
+        assert same_but_for_time(both.answer(photo, CUP)) == same_but_for_time(in_the_cup)
+
+    def test_an_open_fast_path_is_taken(self, trained_pipeline: Pipeline, photo: Path) -> None:
+        one = trained_pipeline
+        config = override(one.config, {"draft": {"threshold": 0.5, "parallel": True}})
+        answer = Pipeline(one.backbone, one.index, config, one.components).answer(photo, CUP)
+        assert (answer.text, answer.route) == ("coffee", "draft")
+        assert [stage.name for stage in answer.trace.stages] == ["encode", "draft"]
+
+
+class Unwell(Drafter):
+    def forward(self, *_: object, **__: object) -> torch.Tensor:
+        raise ZeroDivisionError
+
+
+class TestFailingDrafter:
+    @pytest.fixture
+    def one_thread(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadPoolExecutor]:
+        with ThreadPoolExecutor(1) as executor:
+            monkeypatch.setattr(way, "AHEAD", executor)
+            yield executor
+
+    def test_is_told_and_nothing_waits_for_it(
+        self, pipeline: Pipeline, photo: Path, one_thread: ThreadPoolExecutor
+    ) -> None:
+        from skipqa.nn.drafter import DrafterConfig
+
+        config = override(pipeline.config, {"draft": {"parallel": True}})
+        unwell = Unwell(DrafterConfig(4, 4, 4, ("yes",), width=8, heads=2, ffn=8, layers=1))
+        decoded: list[object] = []
+        system = Pipeline(
+            pipeline.backbone,
+            pipeline.index,
+            config,
+            replace(TRAINING_FREE, drafter=unwell),
+            Stages(decode=lambda *given: decoded.append(given) or ""),
+        )
+        with pytest.raises(ZeroDivisionError):
+            system.answer(photo, QUESTION)
+        assert one_thread.submit(lambda: "free again").result(timeout=60) == "free again"
+        assert decoded == []
+
+
+class TestFolder:
+    def test_is_small_and_complete(self) -> None:
+        sizes = {path.name: path.stat().st_size for path in FOLDER.iterdir()}
+        assert sum(sizes.values()) <= MOST_BYTES
+        parts = ("tagger", "drafter", "question", "reader")
+        assert sizes.keys() == {f"{part}.safetensors" for part in parts} | {SETTINGS, "README.md"}
+
+    def test_others_have_none(self) -> None:
+        assert [name for name in PRESETS if shipped(name) is not None] == ["pocket"]
+
+    def test_its_settings_hold_unless_overridden(self, home: Path) -> None:
+        found = load().config
+        assert found.decode.prompt == "short"
+        assert found.draft.threshold == found.draft.counting_threshold == 1.0
+        changed = load(overrides={"draft": {"threshold": 0.9}, "budget": {"tokens": 32}}).config
+        assert (changed.draft.threshold, changed.draft.counting_threshold) == (0.9, 1.0)
+        assert changed.budget.tokens == 32
+        assert changed.decode == found.decode
+
+    def test_untrained_is_as_if_it_were_not_there(
+        self, pipeline: Pipeline, looked_up: Answer, photo: Path
+    ) -> None:
+        assert pipeline.components == TRAINING_FREE
+        assert pipeline.config == PRESETS["pocket"]
+        assert pipeline.backbone.learned.tagger is None  # type: ignore[attr-defined]
+        assert len(pipeline.backbone.concepts) == 1_000
+        again = load(trained=False).answer(photo, QUESTION)
+        assert same_but_for_time(again) == same_but_for_time(looked_up)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The shipped files by links: what a test damages, it replaces."""
+    for path in FOLDER.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    return tmp_path
+
+
+def refused(folder: Path, complaint: str) -> str:
+    with pytest.raises(UserError, match=complaint) as error:
+        load(components=folder)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+class TestDamage:
+    @pytest.mark.parametrize(
+        ("content", "complaint"),
+        [
+            (b"[draft\nthreshold = 1", "settings.toml is damaged"),
+            (b"\xff\xfe", "settings.toml is damaged"),
+            (b"[draft]\nthresold = 1.0", "unknown setting draft.thresold"),
+            (b"[draft]\nthreshold = 2.0", "draft.threshold takes 0.0 to 1.0"),
+            (b"draft = 1", "draft is a group of settings"),
+            (b'preset = "ablation-13b"', "a preset is chosen by its name"),
+        ],
+    )
+    def test_settings(self, folder: Path, home: Path, content: bytes, complaint: str) -> None:
+        (folder / SETTINGS).unlink()
+        (folder / SETTINGS).write_bytes(content)
+        refused(folder, complaint)
+
+    @pytest.mark.parametrize("name", ["tagger", "drafter", *DIFFERENCES])
+    def test_half_a_file(self, folder: Path, home: Path, name: str) -> None:
+        path = folder / f"{name}.safetensors"
+        beginning = path.read_bytes()[: path.stat().st_size // 2]
+        path.unlink()
+        path.write_bytes(beginning)
+        assert str(path) in refused(folder, "is damaged or no safetensors file")
+
+    @pytest.mark.parametrize("name", DIFFERENCES)
+    def test_another_presets(self, folder: Path, home: Path, name: str) -> None:
+        path = folder / f"{name}.safetensors"
+        path.unlink()
+        checkpoint.save_tensors({"x": torch.ones(1)}, path, component=name, preset="ablation-13b")
+        refused(folder, "was trained for preset 'ablation-13b' and cannot serve 'pocket'")
+
+    def test_one_in_the_place_of_the_other(self, folder: Path, home: Path) -> None:
+        (folder / "question.safetensors").unlink()
+        (folder / "question.safetensors").symlink_to(FOLDER / "reader.safetensors")
+        refused(folder, "holds a reader, not a question")
+
+    def test_a_foreign_file(self, folder: Path, home: Path) -> None:
+        from safetensors.torch import save_file
+
+        (folder / "reader.safetensors").unlink()
+        save_file({"x": torch.ones(1)}, folder / "reader.safetensors")
+        refused(folder, "is not a skipqa component")
+
+    def test_a_drafter_of_words_without_its_tagger(self, folder: Path, home: Path) -> None:
+        (folder / "tagger.safetensors").unlink()
+        refused(folder, "reads words: tagger.safetensors has to be beside it")
+
+    def test_a_larger_preset_refuses_what_it_has_no_place_for(self, tmp_path: Path) -> None:
+        from skipqa.backbones.build import build
+        from skipqa.backbones.pocket import Learned
+
+        with pytest.raises(UserError, match="takes no tagger, question or reader"):
+            build(PRESETS["submission-7b"], learned=Learned(reader=FOLDER / "reader.safetensors"))
+
+    def test_any_subset_will_do(self, folder: Path, home: Path) -> None:
+        for name in ("drafter", "tagger", "question"):
+            (folder / f"{name}.safetensors").unlink()
+        found = components.load(folder, preset="pocket")
+        assert found.reader == folder / "reader.safetensors"
+        assert (found.tagger, found.drafter, found.question) == (None, None, None)
+        assert load(components=folder).config.decode.prompt == "short"
+
+
+def test_files_are_in_eight_bits() -> None:
+    for path in FOLDER.glob("*.safetensors"):
+        tensors = load_file(path).values()
+        small = sum(t.nbytes for t in tensors if t.dtype == torch.int8)
+        assert small > 0.8 * sum(t.nbytes for t in tensors), path.name
