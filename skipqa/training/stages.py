@@ -27,7 +27,7 @@ class Stage:
     settings: Any  # the defaults, a frozen dataclass
     run: Callable[[Mixture, Any, Run, torch.device], dict[str, Any]]
     memory_bytes: Callable[[Mixture, Any], int]
-    # At the default settings, for each question: measured on an H200 and on two cores
+    # At the default settings, for each question: measured on an H200, reckoned for two cores
     seconds: Mapping[str, float]
 
 
