@@ -14,17 +14,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from skipqa import assets
+from skipqa import assets, components
 from skipqa.backbones import convert, loading
 from skipqa.backbones.minilm import MiniLm
 from skipqa.backbones.pocket import Learned, Pocket
-from skipqa.components import shipped
 from skipqa.config import EncodeConfig
 from skipqa.errors import UserError
 
-FOLDER = shipped("pocket")
-assert FOLDER is not None
-READER = FOLDER / "reader.safetensors"
+READER = Path(components.__file__).parent / "checkpoints" / "pocket" / "reader.safetensors"
 
 
 @pytest.fixture

@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 from conftest import Command
 
-from skipqa import assets
-from skipqa.components import shipped
+from skipqa import assets, components
 
-FOLDER = shipped("pocket")
-assert FOLDER is not None
+FOLDER = Path(components.__file__).parent / "checkpoints" / "pocket"
 CUP = "What is in the cup?"
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import WIDTH, concepts, kept_tokens, question, verified, visual_tokens
 
@@ -130,6 +130,7 @@ def drafter_of(answers: int, seed: int, temperature: float) -> Drafter:
     threshold=st.floats(0, 1),
     seed=seeds,
 )
+@settings(max_examples=40)
 def test_candidates_are_the_best_answers_with_calibrated_log_probabilities(
     answers: int, candidates: int, temperature: float, threshold: float, seed: int
 ) -> None:
@@ -155,6 +156,7 @@ def test_candidates_are_the_best_answers_with_calibrated_log_probabilities(
 
 
 @given(temperature=st.floats(0.001, 10), seed=seeds)
+@settings(max_examples=20)
 def test_threshold_one_closes_the_fast_path(temperature: float, seed: int) -> None:
     """However sure: one answer alone has all of the probability."""
     config = DraftConfig(threshold=1.0, counting_threshold=1.0)
