@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from safetensors.torch import load_file
 from tiny_training import SETTINGS, VOCABULARY
 
 from skipqa.backbones.llama import Llama
+from skipqa.config import preset
 from skipqa.errors import UserError
 from skipqa.nn import checkpoint
 from skipqa.nn.drafter import Drafter, DrafterConfig
@@ -110,6 +112,11 @@ def test_metrics_are_of_all_parts_and_sets(trained: Path) -> None:
     for part in ("drafter", "reader"):
         assert metrics[part]["ranks"]["rank"] in SETTINGS.ranks
     assert f"drafter_weight = {weights.pop()}" in (trained / "settings.toml").read_text()
+
+
+def test_the_pipeline_can_be_set_so(trained: Path) -> None:
+    config = preset("pocket", tomllib.loads((trained / "settings.toml").read_text()))
+    assert config.decode.prompt == "short"
 
 
 def test_a_seed_decides(train: Train, trained: Path, tmp_path: Path) -> None:
