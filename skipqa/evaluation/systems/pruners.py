@@ -9,6 +9,7 @@ Shapes: V tokens, D their feature width, N tokens left on the way from V to V'.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import zlib
 from collections.abc import Callable
@@ -72,13 +73,16 @@ def tome(base: Pipeline, seed: int) -> Pipeline:
 def downsample(base: Pipeline, seed: int) -> Pipeline:
     """The picture so small that it has at most V' tokens, the largest square below; all are kept.
 
-    A drafter learned the places of the full grid and cannot read a smaller one: it is left out.
+    A drafter that learned the places of the full grid cannot read a smaller one and is left out;
+    one that takes a glance of its own at the picture stays.
     """
-    encode = base.config.encode
+    encode, widths = base.config.encode, base.backbone.widths
     side = math.isqrt(base.config.budget.most_tokens(encode.num_tokens))
     scales = [scale for scale in encode.scales if scale < encode.cell * side]
     system = with_config(base, encode={"scales": [*scales, encode.cell * side]})
-    return with_budget(with_components(system, drafter=None), tokens=side * side)
+    if widths.glance == widths.tokens:
+        system = with_components(system, drafter=None)
+    return with_budget(system, tokens=side * side)
 
 
 PRUNERS = {
@@ -179,12 +183,11 @@ def merge(
         sizes = torch.bincount(merged_into, minlength=V).float()
         positions = sizes.nonzero()[:, 0]
         features_ND = _means(tokens.features, merged_into, sizes)[positions]
-    joined = VisualTokens(
+    joined = dataclasses.replace(
+        tokens,  # what was seen of the whole picture, its words too, stays as it is
         features=_means(tokens.features, merged_into, sizes),
         evidence=_means(tokens.evidence, merged_into, sizes),
         meaning=F.normalize(_means(tokens.meaning, merged_into, sizes), dim=-1),
-        overview=tokens.overview,
-        grid=tokens.grid,
     )
     kept = KeptTokens(positions, sizes / V, joined, merged_into)
     record.kept, record.dropped = len(positions), V - len(positions)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,7 +22,7 @@ from skipqa.nn.keep_head import KeepHead, KeepHeadConfig
 from skipqa.pipeline import Answer, Pipeline
 from skipqa.stages.regions import find_regions
 from skipqa.trace import StageRecord
-from skipqa.types import Budget, KeptTokens, Question, VisualTokens
+from skipqa.types import Budget, KeptTokens, Question, SeenWords, VisualTokens
 
 Ask = Callable[[Variant | str], Answer]
 Two = tuple[Question, Question]
@@ -194,12 +196,35 @@ def test_the_smallest_picture_can_be_seen(ask: Ask) -> None:
     assert len(trace["regions"].result) == 1
 
 
-def test_a_drafter_of_the_full_grid_is_left_out_of_a_smaller_one(pipeline: Pipeline) -> None:
+@pytest.mark.parametrize("own_glance", [True, False])
+def test_a_drafter_of_the_full_grid_is_left_out_of_a_smaller_one(
+    pipeline: Pipeline, own_glance: bool
+) -> None:
+    """One that looks at the picture whole and small, as pocket's does, reads it as before."""
     head = KeepHead(KeepHeadConfig(width=6, hidden=8))
     trained = with_components(pipeline, drafter=head, keep_head=head)
+    widths = pipeline.backbone.widths
+    assert widths.glance != widths.tokens
+    if not own_glance:
+        on_grid = SimpleNamespace(widths=dataclasses.replace(widths, glance=widths.tokens))
+        trained = Pipeline(on_grid, trained.index, trained.config, trained.components)
     found = systems.build(Variant("skip", "downsample"), trained).components
-    assert found.drafter is None
+    assert found.drafter is (head if own_glance else None)
     assert found.keep_head is head
+
+
+def test_merging_leaves_what_was_seen_of_the_whole_picture(
+    pipeline: Pipeline, tokens: VisualTokens, questions: Two
+) -> None:
+    seen = dataclasses.replace(
+        tokens,
+        glance=torch.ones(4, 10),
+        words=SeenWords(("dog",), torch.ones(1), torch.ones(1, 12)),
+    )
+    joined = prune(pipeline, "tome", seen, questions[0], 9)[0].tokens
+    assert joined.words is seen.words
+    assert joined.glance is seen.glance
+    assert joined.overview is seen.overview
 
 
 def test_merged_tokens_go_all_the_way(ask: Ask) -> None:
