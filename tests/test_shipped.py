@@ -3,10 +3,12 @@ and one clear line for whatever is wrong with such a folder."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -22,7 +24,9 @@ from skipqa.config import PRESETS, override
 from skipqa.errors import UserError
 from skipqa.nn import checkpoint
 from skipqa.nn.drafter import Drafter, DrafterConfig
-from skipqa.pipeline import Answer, Pipeline, load
+from skipqa.pipeline import Answer, Pipeline, Stages, load
+from skipqa.stages.fuse import fuse
+from skipqa.types import Fused
 
 FOLDER = Path(components.__file__).parent / "checkpoints" / "pocket"
 QUESTION = "How is this drink brewed?"
@@ -91,7 +95,13 @@ class TestAnswers:
 
 
 class Unwell(Drafter):
+    def __init__(self, looked_up: Event) -> None:
+        super().__init__(DrafterConfig(4, 4, 4, ("yes",), width=8, heads=2, ffn=8, layers=1))
+        self.looked_up = looked_up
+
     def forward(self, *_: object, **__: object) -> torch.Tensor:
+        assert self.looked_up.wait(60)
+        time.sleep(0.2)  # by now only the draft is awaited
         raise ZeroDivisionError
 
 
@@ -107,9 +117,16 @@ class TestFailingDrafter:
         self, pipeline: Pipeline, photo: Path, one_thread: ThreadPoolExecutor
     ) -> None:
         config = override(pipeline.config, {"draft": {"parallel": True}})
-        unwell = Unwell(DrafterConfig(4, 4, 4, ("yes",), width=8, heads=2, ffn=8, layers=1))
-        learned = replace(TRAINING_FREE, drafter=unwell)
-        system = Pipeline(pipeline.backbone, pipeline.index, config, learned)
+        looked_up = Event()
+
+        def fuse_and_tell(*given: Any) -> Fused:
+            fused = fuse(*given)
+            looked_up.set()
+            return fused
+
+        learned = replace(TRAINING_FREE, drafter=Unwell(looked_up))
+        stages = Stages(fuse=fuse_and_tell)
+        system = Pipeline(pipeline.backbone, pipeline.index, config, learned, stages)
         with pytest.raises(ZeroDivisionError):
             system.answer(photo, QUESTION)
         assert one_thread.submit(lambda: "free again").result(timeout=60) == "free again"
