@@ -246,6 +246,8 @@ def load(
     published models for the larger presets, else their cache serves.
     """
     preset(name)  # an unknown name is told before anything is read
+    if components is not None and not trained:
+        raise UserError(f"either the components in {components} or --untrained, not both")
     if components is None and trained:
         components = shipped_components(name)
     learned = TRAINING_FREE if components is None else read_components(components, preset=name)

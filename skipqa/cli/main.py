@@ -15,6 +15,9 @@ from skipqa.cli.console import print_json
 from skipqa.data.__main__ import app as data
 from skipqa.errors import UserError
 
+# A place that was named cannot be read or written: a file where a folder should be, no permission
+NO_PLACE = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS)
+
 app = typer.Typer(
     name="skipqa",
     help="Ask knowledge questions about pictures; compute goes only where the question needs it.",
@@ -65,7 +68,10 @@ def run() -> None:
         sys.stderr.close()
         sys.exit(1)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            print("error: no space left on the disk", file=sys.stderr)
+        elif error.errno in NO_PLACE and error.filename is not None:
+            print(f"error: cannot use {error.filename}: {error.strerror}", file=sys.stderr)
+        else:
             raise
-        print("error: no space left on the disk", file=sys.stderr)
         sys.exit(2)

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from skipqa.cli.console import Untrained, counting, err, out, prepare_process, print_json, working
+from skipqa.errors import UserError
 
 app = typer.Typer(invoke_without_command=True)
 
@@ -58,7 +59,10 @@ def theory(
     if plot is not None:
         from skipqa.theory.plot import draw
 
-        plot.write_text(draw(sweeps, epsilon, used))
+        try:
+            plot.write_text(draw(sweeps, epsilon, used))
+        except OSError as error:
+            raise UserError(f"{plot} cannot be written: {error.strerror}") from None
         err.print(f"drawn into {plot}")
     if json:
         print_json(
@@ -146,7 +150,6 @@ def fidelity(
     """
     from dataclasses import asdict
 
-    from skipqa.errors import UserError
     from skipqa.evaluation import harness
     from skipqa.evaluation.token_worth import measure_question
     from skipqa.pipeline import load

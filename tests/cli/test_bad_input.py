@@ -224,6 +224,26 @@ class TestOptions:
         assert "giant" in line
         assert "pocket" in line
 
+    def test_trained_and_untrained_at_once(
+        self, refuses: Command, photo: Path, tmp_path: Path
+    ) -> None:
+        line = refuses("ask", photo, QUESTION, "--untrained", "--components", tmp_path)
+        assert "not both" in line
+
+    def test_a_figure_into_a_missing_folder(self, refuses: Command, tmp_path: Path) -> None:
+        line = refuses("theory", "--plot", tmp_path / "none" / "bound.svg")
+        assert "cannot be written" in line
+
+    def test_results_into_a_file(self, refuses: Command, photo: Path, tmp_path: Path) -> None:
+        row = {"question_id": 1, "image": photo.name, "question": QUESTION, "answer": "?"}
+        questions, taken = tmp_path / "q.jsonl", tmp_path / "taken"
+        questions.write_text(json.dumps(row))
+        taken.touch()
+        options = ("--questions", questions, "--images", photo.parent)
+        for out in (taken, taken / "inside"):
+            line = refuses("eval", "vqa", *options, "--out", out)
+            assert f"cannot use {out}: " in line
+
 
 def test_the_installed_command_does_the_same(tmp_path: Path) -> None:
     """In a process of its own, as a shell script would call it."""
