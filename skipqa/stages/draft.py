@@ -65,14 +65,14 @@ def _drafted(
         words = tokens.words.embeddings[None], tokens.words.shares[None]
         num_words = len(tokens.words.names)
     logits = learned(seen[None], asked[None], words=words)
-    best = learned.log_shares(logits)[0].topk(min(count, len(learned.config.answers)))
-    candidates = tuple(
-        (learned.config.answers[i], value)
-        for i, value in zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    )
+    answers = learned.config.answers
+    # One more than asked for: a vocabulary may hold the empty answer, which is none.
+    best = learned.log_shares(logits)[0].topk(min(count + 1, len(answers)))
+    ranked = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    candidates = tuple((answers[i], value) for i, value in ranked if answers[i])[:count]
     answer, value = candidates[0]
     reason = f"the drafter says {answer}"
-    drafted = Draft(answer, math.exp(value), reason, candidates, learned.config.answers)
+    drafted = Draft(answer, math.exp(value), reason, candidates, answers)
     return drafted, drafter.flops(learned.config, len(asked), num_words)
 
 

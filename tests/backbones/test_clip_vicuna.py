@@ -57,6 +57,15 @@ def test_vicuna_has_the_logits_of_transformers(submission: EvaClipVicuna) -> Non
         close(logits(submission, submission.embed(text, None)), expected, rtol=1e-4, atol=1e-4)
 
 
+def test_answers_are_weighed_beside_a_reply(submission: EvaClipVicuna) -> None:
+    prompt, beside = "What is this?", ["tea", "a cup"]
+    alone, weighed = (submission.complete(prompt, 3, beside=b) for b in ((), beside))
+    assert (alone.text, alone.weights) == (weighed.text, ())
+    apart, spent = submission.weigh(prompt, [*beside, alone.text])
+    assert weighed.weights == pytest.approx(apart, abs=1e-4)
+    assert weighed.flops == alone.flops + spent
+
+
 def test_llava_sees_and_says_what_transformers_does(ablation: Llava, pixels: torch.Tensor) -> None:
     theirs = transformers.LlavaNextForConditionalGeneration.from_pretrained(ablation.folders[0])
     with torch.inference_mode():

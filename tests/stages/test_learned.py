@@ -180,3 +180,18 @@ def test_the_drafter_looks_with_its_own_eyes() -> None:
     assert given_to_it == run(replace(tokens, features=coarse), replace(asked, states=own))
     assert given_to_it != run(tokens, asked)
     assert given_to_it[1] < run(tokens, asked)[1]  # three words, not five
+
+
+def test_the_empty_answer_is_none() -> None:
+    config = DrafterConfig(4, 6, WIDTH, ("", "red", "two"), width=8, layers=1, heads=2, ffn=8)
+    drafter = Drafter(config).eval().requires_grad_(False)
+    drafter.to_answers.weight.zero_()
+    drafter.to_answers.bias.copy_(torch.tensor([5.0, 1.0, 0.0]))
+    for count, wanted in ((1, ["red"]), (2, ["red", "two"]), (3, ["red", "two"])):
+        settings = DraftConfig(candidates=count)
+        tokens, record = visual_tokens(2, 3, 0), StageRecord("draft")
+        found = draft(question("What is it?"), tokens, KINDS, settings, record, drafter)
+        assert [answer for answer, _ in found.candidates] == wanted
+        assert found.answer == "red"
+        assert found.confidence < 0.1
+        assert not found.accepted
