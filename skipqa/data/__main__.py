@@ -20,7 +20,6 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from skipqa.data import download
 from skipqa.errors import UserError
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
@@ -33,6 +32,8 @@ def list_collections(json: Json = False) -> None:
 
     Example: skipqa data list
     """
+    from skipqa.data import download
+
     found = download.manifest().values()
     if json:
         urls = {c.name: [source.url for source in c.sources] for c in found}
@@ -59,6 +60,8 @@ def fetch(
 
     Example: skipqa data fetch okvqa --to data/okvqa
     """
+    from skipqa.data import download
+
     known = download.manifest()
     if name not in known:
         raise UserError(f"unknown collection {name!r}: use one of {', '.join(known)}")
@@ -78,7 +81,7 @@ def fetch(
     else:
         print(f"{name} is in {to} ({len(new)} of {len(collection.sources)} files were new)")
     if collection.images:
-        print(f"its images: python -m skipqa.data fetch {collection.images}", file=sys.stderr)
+        print(f"its images: skipqa data fetch {collection.images} --to DIR", file=sys.stderr)
     for what, where in collection.by_hand.items():
         print(f"by hand: {what}: {where}", file=sys.stderr)
 
@@ -103,8 +106,7 @@ def pocket_kb(
 
     err = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    if out.exists():
-        raise UserError(f"{out} exists: delete it or choose another folder")
+    build.check_places(data, out)
     err.print(f"about 10,000 questions, 70 MB in {out}, about two minutes")
     with Progress(*columns, TimeElapsedColumn(), console=err) as bars:
         tasks: dict[str, TaskID] = {}

@@ -12,7 +12,7 @@ def official_file(data_set: str, folder: Path, name: str) -> Path:
     path = folder / name
     if not path.is_file():
         raise UserError(
-            f"{path} does not exist: fetch it with `python -m skipqa.data fetch {data_set} "
+            f"{path} does not exist: fetch it with `skipqa data fetch {data_set} "
             f"--to {folder}` or set the folder that holds it"
         )
     return path

@@ -280,7 +280,7 @@ def test_answers_may_be_kept_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", list(LAYOUTS))
 def test_absent_files_and_splits_are_named(name: str, tmp_path: Path) -> None:
     split = LAYOUTS[name][2]
-    with pytest.raises(UserError, match=f"python -m skipqa.data fetch {name}"):
+    with pytest.raises(UserError, match=f"`skipqa data fetch {name} --to"):
         DATA_SETS[name].load(tmp_path, split, IMAGES)
     with pytest.raises(UserError, match="has no split 'tset'"):
         DATA_SETS[name].load(tmp_path, "tset", IMAGES)

@@ -34,6 +34,7 @@ from skipqa.wordnet import PARTS_OF_SPEECH, Synset, read_synsets
 
 Progress = Callable[[str, int, int | None], None]
 FILES = ("train.jsonl", "val.jsonl", "photos.zip", "passages.jsonl", "gold.jsonl", "held_out.json")
+INPUTS = ("entities/photos.jsonl", "entities/photos.zip", "coco/labels.jsonl", "coco/photos.zip")
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the zip format's first moment: a date would change the bytes
 TERMS = {
     "questions and own passages": "this project's own words, under its licence",
@@ -81,8 +82,7 @@ def build(
     progress: Progress = lambda *_: None,
 ) -> dict[str, Any]:
     """Write the benchmark into `out`, which must not exist, and return its manifest."""
-    if out.exists():
-        raise UserError(f"{out} exists: delete it or choose another folder")
+    check_places(data, out)
     photos = read_photos(data)
     labels = read_labels(data)
     progress("reading the corpus", 0, 3)
@@ -118,6 +118,15 @@ def build(
         _write_json(folder / "manifest.json", manifest)
         (folder / "README.md").write_text(readme(manifest), encoding="utf-8")
     return manifest
+
+
+def check_places(data: Path, out: Path) -> None:
+    """Before anything is read: there is a data folder, and none of this name to write."""
+    if out.exists():
+        raise UserError(f"{out} exists: delete it or choose another folder")
+    for name in INPUTS:
+        if not (data / name).is_file():
+            raise UserError(f"{data / name} does not exist")
 
 
 def read_photos(data: Path) -> list[Photo]:
