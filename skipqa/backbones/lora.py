@@ -23,10 +23,6 @@ WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 NAME = re.compile(r"\.layers\.(\d+)\.self_attn\.([qkvo])_proj\.lora_([AB])\.weight$")
 
 
-def is_in(folder: Path | None) -> bool:
-    return folder is not None and (folder / WEIGHTS).is_file()
-
-
 @torch.no_grad()
 def merge(decoder: Llama, folder: Path, base: str) -> None:
     """`base` is the decoder's repository: an adapter of another one is refused."""

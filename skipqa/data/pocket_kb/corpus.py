@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from skipqa.data.pocket_kb.text import plain, says
-from skipqa.knowledge.corpus import BadRow, Document, Source
+from skipqa.knowledge.corpus import Document
 
 
 class Cut(Protocol):
@@ -29,21 +29,12 @@ def index_cut(documents: Sequence[Document]) -> Iterable[tuple[str, str]]:
     return ((one.passage.id, one.passage.text) for one in chunk(documents, tokenizer))
 
 
-def uncut(documents: Sequence[Document]) -> Iterable[tuple[str, str]]:
-    return ((document.id, document.lead + document.text) for document in documents)
-
-
 @dataclass(slots=True)
 class Corpus:
     cut: Cut = index_cut
     texts: dict[str, str] = field(default_factory=dict)  # passage id -> text
     passages_of: dict[str, list[str]] = field(default_factory=dict)  # document id -> passage ids
     titles: dict[str, str] = field(default_factory=dict)  # document id -> title
-
-    def read(self, source: Source) -> list[Document]:
-        documents = [one for one in source.read() if not isinstance(one, BadRow)]
-        self.add(documents)
-        return documents
 
     def add(self, documents: Sequence[Document]) -> None:
         for id, text in self.cut(documents):

@@ -35,14 +35,6 @@ class Entity:
     names: tuple[str, ...]  # as people write them, the usual first
     facts: tuple[Fact, ...]
 
-    @property
-    def single(self) -> list[Fact]:
-        return [fact for fact in self.facts if len(fact.hops) == 1]
-
-    @property
-    def multihop(self) -> list[Fact]:
-        return [fact for fact in self.facts if len(fact.hops) > 1]
-
 
 @cache
 def templates() -> dict[str, Any]:

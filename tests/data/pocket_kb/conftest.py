@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,15 @@ import pytest
 from PIL import Image, ImageDraw
 
 from skipqa.data.pocket_kb.build import Knowledge
-from skipqa.data.pocket_kb.corpus import uncut
 from skipqa.knowledge.corpus import Document
 from skipqa.wordnet import Synset
 
 COLOURS = ("red", "green", "blue", "orange", "purple", "teal", "brown", "black")
+
+
+def uncut(documents: Sequence[Document]) -> Iterable[tuple[str, str]]:
+    """These are short: each is one passage."""
+    return ((document.id, document.lead + document.text) for document in documents)
 
 
 def drawn(number: int) -> bytes:
