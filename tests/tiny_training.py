@@ -21,9 +21,10 @@ from skipqa.backbones.bert import Bert, BertConfig
 from skipqa.backbones.concepts import Concept, Concepts
 from skipqa.backbones.efficientnet_lite import EfficientNetLite, EfficientNetLiteConfig
 from skipqa.backbones.llama import Llama, LlamaConfig
+from skipqa.backbones.pocket import END
 from skipqa.training.drafts import DraftTraining
 from skipqa.training.mixture import is_held_out
-from skipqa.training.reader import END, ReaderTraining
+from skipqa.training.reader import ReaderTraining
 from skipqa.training.stage1 import Networks, Stage1
 from skipqa.training.tags import TagTraining
 

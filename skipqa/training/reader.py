@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from skipqa.backbones.llama import Llama
+from skipqa.backbones.pocket import END
 from skipqa.config import Count, Weight
 from skipqa.errors import UserError
 from skipqa.evaluation.scoring.okvqa import normalise
@@ -28,7 +29,6 @@ from skipqa.training.run import Counted, Run
 from skipqa.training.words import Words
 
 MAX_ANSWER_TOKENS = 8
-END = "<|im_end|>"
 UNWANTED = -100  # no target: what stands in the prompt, and padding
 GOLD = 0.85  # how often passages that state the answer are among the facts
 

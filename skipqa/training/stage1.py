@@ -29,6 +29,7 @@ from skipqa.backbones.concepts import Concepts
 from skipqa.backbones.efficientnet_lite import EfficientNetLite
 from skipqa.backbones.llama import SMOLLM2_135M, Llama
 from skipqa.backbones.minilm import MiniLm
+from skipqa.backbones.pocket import NUM_WORDS
 from skipqa.config import Between, Count, Share
 from skipqa.errors import UserError
 from skipqa.nn import checkpoint
@@ -55,7 +56,7 @@ TAGGER, DRAFTER, QUESTION, READER = (
 @dataclass(frozen=True, slots=True)
 class Stage1:
     answers: Count = 4_000
-    words: Count = 12
+    words: Count = NUM_WORDS  # of a picture; answering takes as many
     views: Annotated[int, Between(1, 8)] = 3
     ranks: Annotated[tuple[int, ...], Between(1, 1_000)] = (64, 160)  # the smallest that will do
     max_loss: Share = 0.003  # of held-out accuracy, for a smaller rank
@@ -254,10 +255,7 @@ def _learn_to_read(
     ranks = _ship(lesson, decoder, networks.decoder, right, run.folder / READER)
     shipped = {name: accuracy(name) for name in rows_of}
     answers = asker.drafter.config.answers
-    opinions = {
-        name: (logits / asker.drafter.temperature).log_softmax(-1)
-        for name, logits in drafted.items()
-    }
+    opinions = {name: asker.drafter.log_shares(logits) for name, logits in drafted.items()}
     sets = {
         name: weighing.gather(
             decoder,
@@ -276,13 +274,20 @@ def _learn_to_read(
 
 
 def _write_settings(path: Path, drafter_weight: float) -> None:
-    """What the pipeline has to be set to where it answers with these files."""
+    """What the pipeline has to be set to where it answers with these files.
+
+    The fast path stays closed: this drafter learned knowledge questions too and is sure of wrong
+    answers (the shipped one's card); its best ones are weighed with the reader's instead.
+    """
     path.write_text(
         "# Chosen on held-out training photos, together with the components beside this file\n"
+        "[draft]\n"
+        "threshold = 1.0\n"
+        "counting_threshold = 1.0\n"
+        "\n"
         "[decode]\n"
         'prompt = "short"\n'
-        f"drafter_weight = {drafter_weight}\n"
-        f"max_new_tokens = {reader.MAX_ANSWER_TOKENS}\n",
+        f"drafter_weight = {drafter_weight}\n",
         encoding="utf-8",
     )
 

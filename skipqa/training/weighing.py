@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 
 from skipqa.backbones.llama import Llama
+from skipqa.config import DraftConfig
 from skipqa.nn.drafter import calibrate_threshold
 from skipqa.training import reader
 from skipqa.training.mixture import Example
 from skipqa.training.reader import Prompts
 from skipqa.training.run import Counted
 
-DRAFTED = 24  # candidates that the reader weighs
+DRAFTED = DraftConfig().candidates  # that the reader weighs
 WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5)  # of the drafter's opinion beside the reader's
 
 

@@ -14,9 +14,9 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from skipqa.backbones import bert
+from skipqa.config import DecodeConfig
 
-SHOWN = 10  # words in the reader's prompt
-LEAST_SHARE = 0.03
+ASKED_WITH = DecodeConfig()  # the reader learns from prompts as it will be asked with
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,9 @@ class Words:
         return self.embeddings[self.indices[photos]], self.shares[photos]
 
     def written(self, photo: int) -> list[str]:
-        best = self.indices[photo, :SHOWN].tolist(), self.shares[photo, :SHOWN].tolist()
-        return [self.names[i] for i, share in zip(*best, strict=True) if share > LEAST_SHARE]
+        shown, least = ASKED_WITH.words, ASKED_WITH.least_share
+        best = self.indices[photo, :shown].tolist(), self.shares[photo, :shown].tolist()
+        return [self.names[i] for i, share in zip(*best, strict=True) if share > least]
 
 
 def best_words(

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 from tiny_training import SETTINGS, VOCABULARY
 
+from skipqa import components
 from skipqa.backbones.llama import Llama
 from skipqa.config import preset
 from skipqa.errors import UserError
@@ -115,8 +116,15 @@ def test_metrics_are_of_all_parts_and_sets(trained: Path) -> None:
 
 
 def test_the_pipeline_can_be_set_so(trained: Path) -> None:
+    """And answers as it does with what is shipped, but for the weight that the data chose."""
     config = preset("pocket", tomllib.loads((trained / "settings.toml").read_text()))
     assert config.decode.prompt == "short"
+    folder = components.shipped("pocket")
+    assert folder is not None
+    shipped = preset("pocket", tomllib.loads((folder / "settings.toml").read_text()))
+    weight = config.decode.drafter_weight
+    decode = dataclasses.replace(shipped.decode, drafter_weight=weight)
+    assert config == dataclasses.replace(shipped, decode=decode)
 
 
 def test_a_seed_decides(train: Train, trained: Path, tmp_path: Path) -> None:
