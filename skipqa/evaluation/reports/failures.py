@@ -65,8 +65,10 @@ def check_made_by(run: Run, system: Pipeline, *, trained: bool) -> None:
     if (name := system.index.folder.name) != run.trait("index"):
         raise UserError(f"{run.folder} was run over the index {run.trait('index')}, not {name}")
     if trained != bool(run.about.get("components")):
-        had = "none" if trained else "some"
-        raise UserError(f"{run.folder} was run with {had} of its components trained")
+        had = "none of its components trained: add --untrained"
+        if not trained:
+            had = "some of its components trained: leave out --untrained"
+        raise UserError(f"{run.folder} was run with {had}")
     was, now = _flat(run.about.get("config", {})), _flat(dataclasses.asdict(system.config))
     for setting in was.keys() & now.keys():
         if was[setting] != now[setting]:

@@ -145,7 +145,7 @@ def asked(made: MakeRun, photo: Path, tmp_path: Path, pipeline: Pipeline) -> lis
 
 
 def test_command(asked: list[str], tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, [*asked, "--json"])
+    done = CliRunner().invoke(app, [*asked, "--untrained", "--json"])
     assert done.exit_code == 0, done.exception
     assert json.loads(done.stdout)["page"] == str(tmp_path / "sheet.html")
     assert "1 of 1 wrong answers" in (tmp_path / "sheet.html").read_text()
@@ -158,5 +158,6 @@ def test_command_refuses_what_does_not_belong_together(asked: list[str], tmp_pat
         assert why in str(done.exception)
 
     refused([*asked[:-1], str(tmp_path / "sheet.pdf")], "should end in .html")
+    refused(asked, "was run with none of its components trained: add --untrained")
     (tmp_path / "q.jsonl").write_text((tmp_path / "q.jsonl").read_text() + "\n")
     refused(asked, "is not the file of questions that")
