@@ -34,6 +34,7 @@ from skipqa.evaluation.reports.verdict import (
     on_every_set,
 )
 from skipqa.evaluation.statistics import across_seeds
+from skipqa.evaluation.systems import SYSTEMS
 from skipqa.theory.bound import EXAMPLE_TOKENS, Sweep, constant, tokens_needed
 
 DENSE = ("dense", "fid", "late", "memory")
@@ -68,7 +69,8 @@ def claims_table(judged: Sequence[tuple[Claim, Finding]]) -> str:
 
 def _eval(*systems: str, more: str = "") -> str:
     """What to run for a claim that nothing was measured for."""
-    named = ", ".join(f"`{system}`" for system in systems)
+    built = {system: "" if system in SYSTEMS else " (not built yet)" for system in systems}
+    named = ", ".join(f"`{system}`{note}" for system, note in built.items())
     return f"needs runs of {named} over the same questions (`skipqa eval vqa --system …{more}`)"
 
 
