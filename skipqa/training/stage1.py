@@ -124,8 +124,7 @@ def run(
     if all(part in run.metrics() for part in PARTS):
         return run.metrics()
     groups = group_rows(mixed)
-    if not all(len(groups.get(name, ())) for name in (HELD_OUT, "knowledge", "other")):
-        raise UserError("too few questions to train on and to choose by: raise the limit")
+    _check_enough(mixed, groups, settings)
     lesson = Lesson(mixed, groups, networks or Networks.pocket(run.say), settings, run, device)
     seen = _see(lesson)
     words = _learn_tags(lesson, seen)
@@ -146,6 +145,18 @@ def group_rows(mixed: Mixture) -> dict[str, Tensor]:
     empty = torch.zeros(0, dtype=torch.long)
     knowledge = [found.get("okvqa/train", empty), found.get("pocket-kb/train", empty)]
     return found | {"knowledge": torch.cat(knowledge), "other": found.get("coco/train", empty)}
+
+
+def _check_enough(mixed: Mixture, groups: dict[str, Tensor], settings: Stage1) -> None:
+    """Before anything is computed: there is something to learn and something to choose by."""
+    answers = set(mixture.answer_vocabulary(mixed.examples, settings.answers))
+
+    def answered(name: str) -> bool:
+        rows = groups.get(name, torch.zeros(0)).tolist()
+        return any(not answers.isdisjoint(mixed.examples[row].answers) for row in rows)
+
+    if not all(map(answered, (HELD_OUT, "knowledge", "other"))):
+        raise UserError("too few questions to train on and to choose by: raise the limit")
 
 
 def _see(lesson: Lesson) -> Seen:
