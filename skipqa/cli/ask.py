@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skipqa.cli.console import Settings, Untrained, err, out, prepare_process, print_json, working
+from skipqa.cli.console import (
+    ComponentsFolder,
+    Index,
+    Preset,
+    Settings,
+    Untrained,
+    WeightsFolder,
+    err,
+    out,
+    prepare_process,
+    print_json,
+    working,
+)
 
 if TYPE_CHECKING:
     from skipqa.pipeline import Answer
@@ -16,21 +28,10 @@ if TYPE_CHECKING:
 def ask(
     photo: Annotated[Path, typer.Argument(help="An image file.", show_default=False)],
     question: Annotated[str, typer.Argument(help="The question.", show_default=False)],
-    index: Annotated[
-        str | None,
-        typer.Option(help="An index: a folder or ENGINE:folder; the default corpus otherwise."),
-    ] = None,
-    components: Annotated[
-        Path | None,
-        typer.Option(help="A folder of trained components, else the preset's own."),
-    ] = None,
-    preset: Annotated[
-        str, typer.Option(help="pocket, submission-7b or ablation-13b: which models and budgets.")
-    ] = "pocket",
-    weights: Annotated[
-        Path | None,
-        typer.Option(help="Published models of a larger preset; else the Hugging Face cache."),
-    ] = None,
+    index: Index = None,
+    components: ComponentsFolder = None,
+    preset: Preset = "pocket",
+    weights: WeightsFolder = None,
     untrained: Untrained = False,
     settings: Settings = None,
     draft: Annotated[bool, typer.Option(help="Let the drafter answer easy questions.")] = True,

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -24,11 +25,26 @@ from skipqa.assets import Report
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
+# Options of every command that reads a pipeline
+Index = Annotated[
+    str | None,
+    typer.Option(help="An index: a folder or ENGINE:folder; the default corpus otherwise."),
+]
+ComponentsFolder = Annotated[
+    Path | None,
+    typer.Option(help="A folder of trained components, else the preset's own."),
+]
+Preset = Annotated[
+    str, typer.Option(help="pocket, submission-7b or ablation-13b: which models and budgets.")
+]
+WeightsFolder = Annotated[
+    Path | None,
+    typer.Option(help="Published models of a larger preset; else the Hugging Face cache."),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="STAGE.NAME=VALUE", help="Change a setting; repeatable."),
 ]
-
 Untrained = Annotated[
     bool,
     typer.Option("--untrained", help="Leave out all that was trained; every stage does without."),

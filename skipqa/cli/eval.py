@@ -12,8 +12,12 @@ import typer
 
 from skipqa.assets import sha256_of
 from skipqa.cli.console import (
+    ComponentsFolder,
+    Index,
+    Preset,
     Settings,
     Untrained,
+    WeightsFolder,
     counting,
     err,
     out,
@@ -55,21 +59,10 @@ def vqa(
         int | None, typer.Option(min=1, help="Ask only so many, drawn by the seed.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of every draw.")] = 0,
-    index: Annotated[
-        str | None,
-        typer.Option(help="An index: a folder or ENGINE:folder; the default corpus otherwise."),
-    ] = None,
-    components: Annotated[
-        Path | None,
-        typer.Option(help="A folder of trained components, else the preset's own."),
-    ] = None,
-    preset: Annotated[
-        str, typer.Option(help="pocket, submission-7b or ablation-13b: which models and budgets.")
-    ] = "pocket",
-    weights: Annotated[
-        Path | None,
-        typer.Option(help="Published models of a larger preset; else the Hugging Face cache."),
-    ] = None,
+    index: Index = None,
+    components: ComponentsFolder = None,
+    preset: Preset = "pocket",
+    weights: WeightsFolder = None,
     untrained: Untrained = False,
     settings: Settings = None,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,

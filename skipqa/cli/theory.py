@@ -7,7 +7,19 @@ from typing import Annotated, Literal
 
 import typer
 
-from skipqa.cli.console import Untrained, counting, err, out, prepare_process, print_json, working
+from skipqa.cli.console import (
+    ComponentsFolder,
+    Index,
+    Preset,
+    Untrained,
+    WeightsFolder,
+    counting,
+    err,
+    out,
+    prepare_process,
+    print_json,
+    working,
+)
 from skipqa.errors import UserError
 
 app = typer.Typer(invoke_without_command=True)
@@ -120,21 +132,10 @@ def fidelity(
         int | None, typer.Option(min=1, help="Ask only so many, drawn by the seed.")
     ] = 20,
     seed: Annotated[int, typer.Option(min=0, help="Of every draw.")] = 0,
-    index: Annotated[
-        str | None,
-        typer.Option(help="An index: a folder or ENGINE:folder; the default corpus otherwise."),
-    ] = None,
-    components: Annotated[
-        Path | None,
-        typer.Option(help="A folder of trained components, else the preset's own."),
-    ] = None,
-    preset: Annotated[
-        str, typer.Option(help="pocket, submission-7b or ablation-13b: which models and budgets.")
-    ] = "pocket",
-    weights: Annotated[
-        Path | None,
-        typer.Option(help="Published models of a larger preset; else the Hugging Face cache."),
-    ] = None,
+    index: Index = None,
+    components: ComponentsFolder = None,
+    preset: Preset = "pocket",
+    weights: WeightsFolder = None,
     untrained: Untrained = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
