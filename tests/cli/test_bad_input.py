@@ -10,14 +10,17 @@ import subprocess
 import sys
 import zlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from conftest import Command
 from PIL import Image
 
 from skipqa.knowledge.index.build import build
 from skipqa.knowledge.sources.tables import JsonLines
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
+
+if TYPE_CHECKING:
+    from conftest import Command
 
 QUESTION = "How is this drink brewed?"
 

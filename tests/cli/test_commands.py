@@ -9,11 +9,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import pytest
 import typer
-from conftest import Command
 from PIL import Image
 
 from skipqa import __version__, assets
@@ -21,6 +21,9 @@ from skipqa.backbones import mobile_sam
 from skipqa.backbones.segmenter import Segmenter
 from skipqa.cli.main import app
 from skipqa.knowledge import default_index_path
+
+if TYPE_CHECKING:
+    from conftest import Command
 
 QUESTION = "How is this drink brewed?"
 KEYS = "answer route evidence regions tokens passages stages flops latency_ms".split()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from conftest import Command
 
 from skipqa import assets, components
+
+if TYPE_CHECKING:
+    from conftest import Command
 
 FOLDER = Path(components.__file__).parent / "checkpoints" / "pocket"
 CUP = "What is in the cup?"
