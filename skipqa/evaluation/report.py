@@ -377,7 +377,7 @@ def _stage1(results: Results) -> str:
     rows = [
         [
             title,
-            f"{100 * found['drafter'][name]:.1f}",
+            f"{100 * found['drafter']['shipped'][name]:.1f}",
             f"{100 * found['reader']['all_weights'][name]:.1f}",
             f"{100 * found['reader']['shipped'][name]:.1f}",
             f"**{100 * found['reader']['joint'][name]['accuracy']:.1f}**",

@@ -191,7 +191,7 @@ MADE: dict[str, tuple[dict[str, Any], str]] = {
         {
             "examples": 60_000,
             "photos": 28_000,
-            "drafter": dict.fromkeys(STAGE1_SETS, 0.3),
+            "drafter": {"shipped": dict.fromkeys(STAGE1_SETS, 0.3)},
             "reader": {
                 "all_weights": dict.fromkeys(STAGE1_SETS, 0.34),
                 "shipped": dict.fromkeys(STAGE1_SETS, 0.325),
