@@ -137,6 +137,9 @@ def fidelity(
     preset: Preset = "pocket",
     weights: WeightsFolder = None,
     untrained: Untrained = False,
+    results: Annotated[
+        Path | None, typer.Option(help="A folder to keep it in as well, for `skipqa report runs`.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """How well saliency predicts what a visual token is worth: eta and Spearman's correlation.
@@ -148,6 +151,8 @@ def fidelity(
       skipqa theory fidelity --questions val.jsonl --images val.zip
 
       skipqa theory fidelity --questions val.jsonl --images photos --proxy evidence --limit 100
+
+      skipqa theory fidelity --questions val.jsonl --images val.zip --results benchmarks/results
     """
     from dataclasses import asdict
 
@@ -192,10 +197,13 @@ def fidelity(
     for line in bad:
         err.print(f"skipped: {line}", markup=False, highlight=False, soft_wrap=True)
     found = saliency_fidelity(pairs)
+    said = {"proxy": proxy, "tokens": tokens, "seed": seed, **asdict(found), "bad_rows": bad}
+    if results is not None:
+        from skipqa.costs.environment import write_results
+
+        err.print(f"written to {write_results(said, 'fidelity', results)}", soft_wrap=True)
     if json:
-        print_json(
-            {"proxy": proxy, "tokens": tokens, "seed": seed, **asdict(found), "bad_rows": bad}
-        )
+        print_json(said)
         return
     from rich.table import Table
 

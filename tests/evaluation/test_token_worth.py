@@ -12,6 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 from skipqa.cli.theory import app
+from skipqa.evaluation.report import newest
 from skipqa.evaluation.token_worth import Proxy, measure_question
 from skipqa.pipeline import Pipeline
 
@@ -67,6 +68,7 @@ def test_command(photo: Path, home: Path, tmp_path: Path) -> None:
     questions = tmp_path / "questions.jsonl"
     questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
     arguments = ["fidelity", "--questions", str(questions), "--images", str(photo.parent)]
+    arguments += ["--results", str(tmp_path / "results")]
     ran = CliRunner().invoke(app, [*arguments, "--tokens", "4", "--proxy", "evidence", "--json"])
     assert ran.exit_code == 0, ran.output
     said = json.loads(ran.stdout)
@@ -74,3 +76,4 @@ def test_command(photo: Path, home: Path, tmp_path: Path) -> None:
     assert -1 <= said["spearman"] <= 1
     assert said["eta"] >= 0
     assert said["bad_rows"] == ["line 2: no photo 'nowhere.png'"]
+    assert newest(tmp_path / "results", "fidelity")["results"] == said, "as a report reads it"

@@ -233,7 +233,7 @@ def _adaptive_budget(evidence: Evidence) -> Finding:
 
 def _fidelity(evidence: Evidence) -> Finding:
     if (fidelity := evidence.benchmark("fidelity")) is None:
-        return missing("needs `skipqa theory fidelity`, kept as `fidelity` in benchmarks/results")
+        return missing("needs `skipqa theory fidelity --results benchmarks/results`")
     eta, spearman = fidelity["results"]["eta"], fidelity["results"]["spearman"]
     verdict = holds_if(eta <= 0.018 and spearman >= 0.76)
     return Finding(verdict, f"eta {eta:.3f}, Spearman {spearman:.2f}")
