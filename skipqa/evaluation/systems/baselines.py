@@ -1,9 +1,8 @@
 """Retrieval-augmented baselines: other ways to bring passages to the decoder.
 
-Enters: a pipeline. Leaves: one without SKIP's sparsity (all tokens, one query, no fast path) that
-reads as the baseline does:
+Enters: a pipeline. Leaves: SKIP that looks nothing up (`no-retrieval`), or a system without its
+sparsity (all tokens, one query, no fast path) that reads as the baseline does:
 
-- `no-retrieval`: not at all;
 - `fid` (KAT style): each passage with the question apart, joined while decoding;
 - `late` (RA-VQA style): those that token by token resemble question and picture most;
 - `memory` (ReVeaL style): a few slots a passage, attended to with the retrieval score as prior.
@@ -46,7 +45,7 @@ SMALLEST = 1e-6
 
 
 def without_retrieval(base: Pipeline, seed: int) -> Pipeline:
-    """K' = 0: the decoder answers from the names of what it is shown."""
+    """SKIP with K' = 0: the decoder answers from the names of what the picture shows."""
     return with_budget(base, passages=0)
 
 
