@@ -76,9 +76,13 @@ def read_csv(path: Path, columns: Iterable[str]) -> list[dict[str, str]]:
     return rows
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any, *, indent: int | None = None) -> None:
+    """Whole or not at all: a kill must not leave half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value, ensure_ascii=False), encoding="utf-8")
+    partial = path.with_suffix(".partial")
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    partial.write_text(f"{text}\n", encoding="utf-8")
+    partial.replace(path)
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

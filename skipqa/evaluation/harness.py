@@ -24,7 +24,7 @@ import numpy as np
 
 from skipqa.costs import memory
 from skipqa.costs.environment import describe
-from skipqa.data.files import Fields, check_object, read_json, read_text
+from skipqa.data.files import Fields, check_object, read_json, read_text, write_json
 from skipqa.errors import UserError
 from skipqa.evaluation.scoring.okvqa import normalise
 from skipqa.evaluation.statistics import mean_interval
@@ -228,7 +228,7 @@ class _Sheet:
         if not found:
             raise UserError(f"no question could be answered; {self.bad[0]}")
         summary = {**describe(), **self.entrant.run, **summarise(found), "bad_rows": self.bad}
-        _write(self.entrant.folder / "summary.json", summary)
+        write_json(self.entrant.folder / "summary.json", summary, indent=1)
         return summary
 
 
@@ -248,7 +248,7 @@ def claim(folder: Path, run: Mapping[str, Any]) -> None:
     elif (folder / "predictions.jsonl").exists():
         raise UserError(f"{folder} holds answers of an unknown run: choose another folder")
     else:
-        _write(path, run)
+        write_json(path, run, indent=1)
 
 
 def read_back(path: Path) -> dict[int | str, Record]:
@@ -361,10 +361,3 @@ def names_in(record: Record, group: str) -> list[str]:
     """The record's category, or the subsets it is in."""
     names = record.get(group) or []
     return [names] if isinstance(names, str) else names
-
-
-def _write(path: Path, value: Any) -> None:
-    """Whole or not at all: a kill must not leave half a file."""
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    partial.replace(path)

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from skipqa.data.files import read_json
+from skipqa.data.files import read_json, write_json
 from skipqa.errors import UserError
 
 Progress = Callable[[str, int, int, float | None], None]  # (what, done, of how many, loss)
@@ -43,7 +43,7 @@ class Run:
                     f"folder, or delete it"
                 )
         else:
-            _write_json(path, config)
+            write_json(path, config, indent=1)
 
     def metrics(self) -> dict[str, Any]:
         """Of every part that is finished."""
@@ -53,7 +53,7 @@ class Run:
 
     def finish(self, part: str, metrics: Mapping[str, Any]) -> None:
         """Call when the part's files are in place: from then on it is not trained again."""
-        _write_json(self.folder / "metrics.json", self.metrics() | {part: metrics})
+        write_json(self.folder / "metrics.json", self.metrics() | {part: metrics}, indent=1)
         for path in self.state(part).parent.glob(f"{part}*"):
             path.unlink()
 
@@ -76,13 +76,6 @@ class Run:
             for name, value in values.items():
                 board.add_scalar(f"{part}/{name}", value, step)
             board.flush()
-
-
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-    partial.replace(path)
 
 
 @cache

@@ -9,7 +9,6 @@ The same seed gives the same bytes.
 from __future__ import annotations
 
 import hashlib
-import json
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from typing import Any
 
 from skipqa import assets
 from skipqa.data import flags as flag_files
-from skipqa.data.files import check_rows, read_jsonl
+from skipqa.data.files import check_rows, read_jsonl, write_json, write_jsonl
 from skipqa.data.pocket_kb.classes import Nouns, class_entity, synsets_of
 from skipqa.data.pocket_kb.corpus import Corpus, Cut, index_cut
 from skipqa.data.pocket_kb.countries import Country, read_countries
@@ -100,10 +99,10 @@ def build(
         rows = _write_pictures(folder / "photos.zip", drafts, data, knowledge.flags, seed, progress)
         check(rows, corpus)
         for split in ("train", "val"):
-            _write_lines(folder / f"{split}.jsonl", [r for r in rows if r["split"] == split])
-        _write_lines(folder / "passages.jsonl", [_passage(document) for document in documents])
-        _write_lines(folder / "gold.jsonl", gold(rows, corpus))
-        _write_json(folder / "held_out.json", held_out(rows))
+            write_jsonl(folder / f"{split}.jsonl", [r for r in rows if r["split"] == split])
+        write_jsonl(folder / "passages.jsonl", [_passage(document) for document in documents])
+        write_jsonl(folder / "gold.jsonl", gold(rows, corpus))
+        write_json(folder / "held_out.json", held_out(rows), indent=1)
         manifest: dict[str, Any] = {
             "name": "Pocket-KB",
             "seed": seed,
@@ -115,7 +114,7 @@ def build(
         manifest["checksum"] = hashlib.sha256(
             "".join(manifest["sha256"][name] for name in FILES).encode()
         ).hexdigest()
-        _write_json(folder / "manifest.json", manifest)
+        write_json(folder / "manifest.json", manifest, indent=1)
         (folder / "README.md").write_text(readme(manifest), encoding="utf-8")
     return manifest
 
@@ -289,11 +288,3 @@ def readme(manifest: Mapping[str, Any]) -> str:
         "",
     ]
     return "\n".join(lines)
-
-
-def _write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows), "utf-8")
-
-
-def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
