@@ -211,7 +211,7 @@ class Pocket:
         spent += generated.flops
         weights: list[float] = []
         if beside:
-            answers = [self._as_answer(answer) for answer in (*beside, text)]
+            answers = [self.as_answer(answer) for answer in (*beside, text)]
             weights, flops = self.decoder.weigh(embedded, answers, past)
             spent += flops
         return Completion(text, len(ids), len(generated.tokens), spent, tuple(weights))
@@ -219,9 +219,9 @@ class Pocket:
     def weigh(self, prompt: str, answers: Sequence[str]) -> tuple[list[float], int]:
         ids = self.decoder_tokenizer.encode(prompt).ids
         embedded = self.decoder.embedding(torch.tensor([ids]))
-        return self.decoder.weigh(embedded, [self._as_answer(answer) for answer in answers])
+        return self.decoder.weigh(embedded, [self.as_answer(answer) for answer in answers])
 
-    def _as_answer(self, text: str) -> list[int]:
+    def as_answer(self, text: str) -> list[int]:
         """What the decoder would have to write for its answer to be `text`."""
         written = self.decoder_tokenizer.encode(f" {text}").ids if text else []
         return [*written, self._end]

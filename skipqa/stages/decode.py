@@ -14,7 +14,7 @@ there is a projector for them, or the fused ones where one was trained for those
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -76,7 +76,11 @@ def decode(
         words = words_shown(kept_tokens.tokens.words, config) or shown
         prompt = reading_prompt(texts, words, question.text)
         unread = reading_prompt([], words, question.text) if texts else None
-        reply, answer, how = _read(prompt, unread, drafted, backbone, config)
+
+        def complete(beside: Sequence[str]) -> Completion:
+            return backbone.complete(prompt, config.max_new_tokens, beside=beside)
+
+        reply, answer, how = read(complete, unread, drafted, backbone, config)
         answer = as_written(answer, texts)
     elif config.prompt in ("short", "examples"):
         prompt, how = write_prompt(question, texts, shown), "by examples"
@@ -99,16 +103,21 @@ def decode(
     return answer
 
 
-def _read(
-    prompt: str, unread: str | None, drafted: Draft, backbone: Backbone, config: DecodeConfig
+def read(
+    complete: Callable[[Sequence[str]], Completion],
+    unread: str | None,
+    drafted: Draft,
+    backbone: Backbone,
+    config: DecodeConfig,
 ) -> tuple[Completion, str, str]:
     """The trained reader's reply, the answer, and in words how it came to be.
 
-    `unread` is the prompt without the facts, where there are any: an answer that they made
-    likelier is theirs, and the drafter, who has read nothing, has no say.
+    `complete` lets it reply and weigh other answers beside its own. `unread` is the prompt without
+    the facts, where there are any: an answer that they made likelier is theirs, and the drafter,
+    who has read nothing, has no say.
     """
     beside = [answer for answer, _ in drafted.candidates]
-    reply = backbone.complete(prompt, config.max_new_tokens, beside=beside)
+    reply = complete(beside)
     if not beside:
         return reply, reply.text, "as the reader says"
     if unread is not None and reply.text:

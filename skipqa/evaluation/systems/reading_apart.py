@@ -2,7 +2,8 @@
 
 Enters: what the decode stage gets. Leaves: the answer. Every passage is read with the question
 into its own stretch of keys and values, blind to the other passages; the answer's tokens attend
-to all stretches at once. The worked examples come before every passage and are read once.
+to all stretches at once. What comes before every passage, the worked examples of an untrained
+decoder, is read once. A trained one replies freely and is weighed with the drafter, as in ours.
 
 A stretch is rotated so that it ends right where the answer begins: RoPE only sees distances, so
 each passage is as near to the answer as if it were the only one, and with one passage this
@@ -23,7 +24,19 @@ from skipqa.backbones.quoting import SpanConstraint
 from skipqa.config import DecodeConfig
 from skipqa.errors import UserError
 from skipqa.language import words_of
-from skipqa.stages.decode import ENDING, EXAMPLES, facts, names_shown, read_order, write_prompt
+from skipqa.stages.decode import (
+    ENDING,
+    EXAMPLES,
+    as_written,
+    explained,
+    facts,
+    names_shown,
+    read,
+    read_order,
+    words_shown,
+    write_prompt,
+)
+from skipqa.stages.prompts import reading_prompt
 from skipqa.trace import StageRecord
 from skipqa.types import Budget, Draft, Fused, KeptTokens, Question, Region, Verified
 
@@ -43,20 +56,30 @@ def read_apart(
     """decode: as ours, but for the passages in one prompt each."""
     if not isinstance(backbone, Pocket):
         raise UserError("the system fid needs the preset pocket")
-    if config.prompt != "examples":
-        raise UserError("the system fid has no trained reader yet: ask it with --untrained")
     used = read_order(verified, fused)[: config.max_passages]
     texts = facts(verified, used)
     shown = names_shown(regions, backbone.concepts)
-    prompts = [write_prompt(question, [text], shown) for text in texts]
-    known = words_of(" ".join([question.text, *shown]))
-    prompts = prompts or [write_prompt(question, [], shown)]
-    reply = complete_jointly(backbone, prompts, config.max_new_tokens, texts, known)
+    each = [[text] for text in texts] or [[]]
+    if config.prompt == "short" and not explained(question, texts):
+        words = words_shown(kept_tokens.tokens.words, config) or shown
+        prompts = [reading_prompt(fact, words, question.text) for fact in each]
+        unread = reading_prompt([], words, question.text) if texts else None
+
+        def complete(beside: Sequence[str]) -> Completion:
+            return complete_jointly(backbone, prompts, config.max_new_tokens, beside=beside)
+
+        reply, answer, how = read(complete, unread, drafted, backbone, config)
+        answer = as_written(answer, texts)
+    else:
+        prompts, how = [write_prompt(question, fact, shown) for fact in each], "by examples"
+        known = words_of(" ".join([question.text, *shown]))
+        reply = complete_jointly(backbone, prompts, config.max_new_tokens, texts, known)
+        answer = reply.text
     record.flops = reply.flops
     record.kept, record.dropped = len(used), len(verified.passages) - len(used)
-    record.why = f"{reply.prompt_tokens} prompt tokens, {reply.new_tokens} new"
+    record.why = f"{how}: {reply.prompt_tokens} prompt tokens, {reply.new_tokens} new"
     record.result = "\n\n".join(prompt.removeprefix(EXAMPLES) for prompt in prompts)
-    return reply.text
+    return answer
 
 
 @torch.inference_mode()
@@ -66,10 +89,13 @@ def complete_jointly(
     max_new_tokens: int,
     quote_from: Sequence[str] = (),
     avoid: Collection[str] = (),
+    beside: Sequence[str] = (),
 ) -> Completion:
-    """The greedy completion of all prompts at once; they share the examples and the ending."""
+    """The greedy completion of all prompts at once; they share the examples, or else the first
+    word, and the ending. Answers `beside` it are weighed with it."""
     decoder, tokenizer = backbone.decoder, backbone.decoder_tokenizer
-    parts = [_split(encoding) for encoding in tokenizer.encode_batch(list(prompts))]
+    shared = EXAMPLES if prompts[0].startswith(EXAMPLES) else prompts[0].partition(" ")[0]
+    parts = [_split(encoding, shared) for encoding in tokenizer.encode_batch(list(prompts))]
     opening, _, ending = parts[0]
 
     def embed(ids: Sequence[int]) -> torch.Tensor:
@@ -85,14 +111,20 @@ def complete_jointly(
     spans = SpanConstraint(quote_from, tokenizer, backbone.line_ends, avoid) or None
     generated = decoder.generate(embed(ending), max_new_tokens, backbone.line_ends, spans, past)
     text = tokenizer.decode(generated.tokens).strip()
+    spent += generated.flops
+    weights: list[float] = []
+    if beside:
+        answers = [backbone.as_answer(answer) for answer in (*beside, text)]
+        weights, weighed = decoder.weigh(embed(ending), answers, past)
+        spent += weighed
     num_read = past.length + len(ending)
-    return Completion(text, num_read, len(generated.tokens), spent + generated.flops)
+    return Completion(text, num_read, len(generated.tokens), spent, tuple(weights))
 
 
-def _split(prompt: Encoding) -> tuple[list[int], list[int], list[int]]:
-    """Tokens of the examples, of the passage with the question, and of the ending."""
+def _split(prompt: Encoding, shared: str) -> tuple[list[int], list[int], list[int]]:
+    """Tokens of the shared start, of the passage with the question, and of the ending."""
     ends = [end for _, end in prompt.offsets]
-    first = sum(end <= len(EXAMPLES) for end in ends)
+    first = sum(end <= len(shared) for end in ends)
     last = sum(end <= ends[-1] - len(ENDING) for end in ends)
     return prompt.ids[:first], prompt.ids[first:last], prompt.ids[last:]
 

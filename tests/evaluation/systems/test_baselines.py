@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,11 +13,13 @@ from skipqa.backbones.llama import Llama, LlamaConfig
 from skipqa.backbones.pocket import Pocket
 from skipqa.config import FuseConfig, VerifyConfig
 from skipqa.costs.flops import count_flops
+from skipqa.evaluation import systems
 from skipqa.evaluation.systems import baselines
 from skipqa.evaluation.systems.baselines import LATE_PASSAGES, SLOTS, attend_to_memory, rerank
 from skipqa.evaluation.systems.reading_apart import complete_jointly, join
 from skipqa.pipeline import Answer, Pipeline
 from skipqa.stages.decode import write_prompt
+from skipqa.stages.prompts import reading_prompt
 from skipqa.trace import StageRecord
 from skipqa.types import (
     Budget,
@@ -73,6 +76,19 @@ def test_one_passage_apart_is_plain_decoding(backbone: Pocket, asked: Question, 
     assert 0.9 * plain.flops < apart.flops < plain.flops
 
 
+@pytest.mark.parametrize("facts", [FACTS[:1], [ODD], []])
+def test_one_passage_apart_is_plain_reading(
+    backbone: Pocket, asked: Question, facts: list[str]
+) -> None:
+    """Without examples, and with answers weighed beside the reader's own."""
+    prompt, beside = reading_prompt(facts, ["espresso"], asked.text), ["by steam", "tea"]
+    plain = backbone.complete(prompt, 6, beside=beside)
+    apart = complete_jointly(backbone, [prompt], 6, beside=beside)
+    assert apart.text == plain.text
+    assert apart.weights == pytest.approx(plain.weights, abs=1e-3)
+    assert apart.prompt_tokens == plain.prompt_tokens
+
+
 def test_the_order_of_passages_read_apart_is_nothing(backbone: Pocket, asked: Question) -> None:
     prompts = [write_prompt(asked, [fact], ["espresso"]) for fact in FACTS]
     forth = complete_jointly(backbone, prompts, 8, FACTS)
@@ -86,6 +102,12 @@ def test_flops_of_reading_apart_are_what_torch_counts(backbone: Pocket, asked: Q
     said = []
     counted = count_flops(lambda: said.append(complete_jointly(backbone, prompts, 3, FACTS[:2])))
     assert said[0].flops == counted
+    prompts = [reading_prompt([fact], ["espresso"], asked.text) for fact in FACTS[:2]]
+    beside = ["by steam", "tea"]
+    counted = count_flops(
+        lambda: said.append(complete_jointly(backbone, prompts, 3, beside=beside))
+    )
+    assert said[1].flops == counted
 
 
 def test_a_stretch_ends_where_the_answer_begins() -> None:
@@ -235,3 +257,19 @@ def test_baselines_find_what_dense_finds_and_read_it_their_way(
         text = memory["retrieve"].result.passages[j].passage.text
         assert " ".join(text.split()) in memory["decode"].result
     assert 0 < memory["fuse"].flops < dense["fuse"].flops
+
+
+@pytest.mark.parametrize("question", ["Where does this come from?", "How is this drink brewed?"])
+def test_what_was_trained_reads_apart_too(
+    trained_pipeline: Pipeline, photo: Path, question: str
+) -> None:
+    """Freely, weighed with the drafter; where a passage explains, it is quoted as ours does."""
+    fid, dense = (
+        systems.build(name, trained_pipeline).answer(photo, question).trace["decode"]
+        for name in ("fid", "dense")
+    )
+    ways = ("by examples", "as the reader", "as the passages", "not ")
+    assert fid.why.startswith(ways), fid.why
+    assert fid.why.startswith("by examples") == dense.why.startswith("by examples")
+    assert fid.kept == dense.kept > 2
+    assert fid.result.count("Question: ") == fid.kept
