@@ -53,7 +53,6 @@ Question: Which country does this food come from?
 Answer: Finland
 
 """
-ENDING = "Answer:"
 _EXPLAIN = re.compile(r"(?:how (?:is|are|was|were|do|does|did|can|could)|why)\b")
 
 

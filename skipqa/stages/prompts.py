@@ -36,6 +36,7 @@ as the difficulty asks for and rely on the passages rather than on memory.
 {depth}
 End with the answer alone, a few words at most, between tags: <answer>...</answer>"""
 
+ENDING = "Answer:"  # of what a small decoder reads
 _TAGGED = re.compile(r"<answer>(.*?)(?:</answer>|$)", re.DOTALL | re.IGNORECASE)
 _LABEL = re.compile(r"^(?:(?:final |short )?answer\s*(?:is)?\s*[:\-]\s*)", re.IGNORECASE)
 
@@ -54,7 +55,7 @@ def answer_prompt(level: Level, seen: str, passages: Sequence[str], question: st
 def reading_prompt(facts: Sequence[str], shown: Sequence[str], question: str) -> str:
     """What a small decoder reads: facts, the best last, then what is seen, then the question."""
     lines = [f"Fact: {fact}" for fact in facts]
-    lines += [f"Picture: {', '.join(shown)}", f"Question: {question}", "Answer:"]
+    lines += [f"Picture: {', '.join(shown)}", f"Question: {question}", ENDING]
     return "\n".join(lines)
 
 

@@ -25,7 +25,6 @@ from skipqa.config import DecodeConfig
 from skipqa.errors import UserError
 from skipqa.language import words_of
 from skipqa.stages.decode import (
-    ENDING,
     EXAMPLES,
     as_written,
     explained,
@@ -36,7 +35,7 @@ from skipqa.stages.decode import (
     words_shown,
     write_prompt,
 )
-from skipqa.stages.prompts import reading_prompt
+from skipqa.stages.prompts import ENDING, reading_prompt
 from skipqa.trace import StageRecord
 from skipqa.types import Budget, Draft, Fused, KeptTokens, Question, Region, Verified
 
