@@ -72,14 +72,25 @@ def verify(
         record.why += f", the best {len(kept)} kept"
     if len(verdict.recalled):
         record.why += f", {len(verdict.recalled)} recalled"
-    record.result = Verified(
+    record.result = divided(candidates, scores, encoded, kept, rejected)
+    return record.result
+
+
+def divided(
+    candidates: Sequence[RetrievedPassage],
+    scores: Sequence[float],
+    encoded: EncodedTexts,
+    kept: Sequence[int],
+    rejected: Sequence[int],
+) -> Verified:
+    """The candidates at `kept` with all that fusion needs of them, and those at `rejected`."""
+    return Verified(
         passages=tuple(candidates[j] for j in kept),
         scores=tuple(scores[j] for j in kept),
         token_states=tuple(encoded.states[j] for j in kept),
         embeddings=encoded.embeddings[kept],
         rejected=tuple((candidates[j], scores[j]) for j in rejected),
     )
-    return record.result
 
 
 def _likeness(

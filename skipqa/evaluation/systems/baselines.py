@@ -28,6 +28,7 @@ from skipqa.evaluation.systems.reading_apart import read_apart
 from skipqa.nn.fusion import BipartiteFusion
 from skipqa.nn.verifier import Verifier
 from skipqa.pipeline import Pipeline
+from skipqa.stages.verify import divided
 from skipqa.trace import StageRecord
 from skipqa.types import (
     Budget,
@@ -155,13 +156,7 @@ def rerank(
     kept, left = order[:LATE_PASSAGES], order[LATE_PASSAGES:]
     record.kept, record.dropped = len(kept), len(left)
     record.why = f"best of {len(candidates)} by late interaction"
-    record.result = Verified(
-        passages=tuple(candidates[j] for j in kept),
-        scores=tuple(scores[j] for j in kept),
-        token_states=tuple(encoded.states[j] for j in kept),
-        embeddings=encoded.embeddings[kept],
-        rejected=tuple((candidates[j], scores[j]) for j in left),
-    )
+    record.result = divided(candidates, scores, encoded, kept, left)
     return record.result
 
 
