@@ -1,9 +1,10 @@
 """SKV, second half: which retrieved passages deserve to be read.
 
 Enters: the pooled question [..., D], the pooled kept tokens [..., D_v] and the passages'
-embeddings [..., K, D]. Leaves: one logit a passage, nu_j = sigmoid(logit) (eq. B.6). `judge`
-turns any nu_j into the kept set (inference), `gates` into what tends to it (training). It
-neither retrieves nor fuses.
+embeddings [..., K, D]; where it was trained with them also S signals a passage, what the stage
+knows of it beside its embedding. Leaves: one logit a passage, nu_j = sigmoid(logit) (eq. B.6).
+`judge` turns any nu_j into the kept set (inference), `gates` into what tends to it (training).
+It neither retrieves nor fuses.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ class VerifierConfig:
     width: int  # of question and passages
     visual_width: int
     hidden: int = 512
+    signals: int = 0  # S; 0 is the paper's own form
+    dropout: float = 0.0  # of the embeddings' blocks, while training
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +49,25 @@ class Verifier(nn.Module):
         # The first layer in two blocks: what all passages share is computed once.
         self.of_query = nn.Linear(config.width + config.visual_width, config.hidden)
         self.of_passage = nn.Linear(3 * config.width, config.hidden, bias=False)
+        self.of_signals = (
+            nn.Linear(config.signals, config.hidden, bias=False) if config.signals else None
+        )
         self.out = nn.Linear(config.hidden, 1)
 
-    def forward(self, question: Tensor, visual: Tensor, passages: Tensor) -> Tensor:
-        shared = self.of_query(torch.cat((question, visual), dim=-1))
+    def forward(
+        self, question: Tensor, visual: Tensor, passages: Tensor, signals: Tensor | None = None
+    ) -> Tensor:
+        shared = self.of_query(self._thin(torch.cat((question, visual), dim=-1)))
         q = question[..., None, :]
-        own = self.of_passage(torch.cat((passages, passages * q, (passages - q).abs()), dim=-1))
-        return self.out(F.gelu(shared[..., None, :] + own))[..., 0]
+        own = torch.cat((passages, passages * q, (passages - q).abs()), dim=-1)
+        hidden = shared[..., None, :] + self.of_passage(self._thin(own))
+        if self.of_signals is not None:
+            assert signals is not None
+            hidden = hidden + self.of_signals(signals)
+        return self.out(F.gelu(hidden))[..., 0]
+
+    def _thin(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.config.dropout, self.training)
 
 
 def judge(nu_K: Tensor, most: int, threshold: float, least: int) -> Verdict:
@@ -95,4 +110,5 @@ def distillation_loss(logits: Tensor, oracle: Tensor) -> Tensor:
 def flops(config: VerifierConfig, num_passages: int) -> int:
     """FLOPs for one question, a multiply and an add counted as two."""
     shared = (config.width + config.visual_width) * config.hidden
-    return 2 * (shared + num_passages * (3 * config.width + 1) * config.hidden)
+    own = 3 * config.width + config.signals + 1
+    return 2 * (shared + num_passages * own * config.hidden)

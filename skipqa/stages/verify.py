@@ -1,11 +1,12 @@
 """verify: keep the passages that have to do with the question (SKV).
 
-A trained verifier gives nu_j. Without one, nu_j = sigmoid(slope (cos(e_j, q_r) - midpoint) + w
-log(s_j / s_best)), where e_j is the passage's embedding, q_r that of the question together with
-the name of what its region shows, and s_j its retrieval score. The embedding judges the topic,
-the retrieval score tells the entry itself from its relatives, which embeddings confuse. Of the
-K passages with nu_j >= tau_nu the best stay, at most K' and ceil(rho_r K). When too few survive,
-the best rejected passages are recalled: thin evidence beats none.
+A trained verifier gives nu_j, from embeddings and what else speaks for a passage (`signals.py`).
+Without one, nu_j = sigmoid(slope (cos(e_j, q_r) - midpoint) + w log(s_j / s_best)), where e_j is
+the passage's embedding, q_r that of the question together with the name of what its region
+shows, and s_j its retrieval score. The embedding judges the topic, the retrieval score tells the
+entry itself from its relatives, which embeddings confuse. Of the K passages with nu_j >= tau_nu
+the best stay, at most K' and ceil(rho_r K). When too few survive, the best rejected passages are
+recalled: thin evidence beats none.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import math
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from skipqa.backbones.backbone import Backbone, EncodedTexts
 from skipqa.backbones.concepts import Concepts
 from skipqa.config import VerifyConfig
 from skipqa.nn import verifier
 from skipqa.nn.verifier import Verifier
+from skipqa.stages.signals import signals
 from skipqa.trace import StageRecord
 from skipqa.types import (
     Budget,
@@ -47,14 +50,20 @@ def verify(
 ) -> Verified:
     candidates = retrieved.passages
     encoded = backbone.encode_texts([candidate.passage.text for candidate in candidates])
+    embeddings = encoded.embeddings
     record.flops = encoded.flops
     if learned is None:
-        scores, flops = _likeness(candidates, encoded, question, regions, backbone, config)
+        scores, flops = likeness(candidates, embeddings, question, regions, backbone, config)
         record.flops += flops
     else:
         visual = kept_tokens.tokens.meaning[kept_tokens.positions].mean(0)
+        told = None
+        if learned.config.signals:
+            told = signals(
+                candidates, embeddings, question, kept_tokens, regions, backbone.concepts
+            )
         with torch.inference_mode():
-            logits = learned(question.embedding, visual, encoded.embeddings)
+            logits = learned(question.embedding, visual, embeddings, told)
         scores = logits.sigmoid().tolist()
         record.flops += verifier.flops(learned.config, len(candidates))
 
@@ -93,9 +102,9 @@ def divided(
     )
 
 
-def _likeness(
+def likeness(
     candidates: Sequence[RetrievedPassage],
-    encoded: EncodedTexts,
+    embeddings_Kd: Tensor,
     question: Question,
     regions: Sequence[Region],
     backbone: Backbone,
@@ -109,7 +118,7 @@ def _likeness(
     questions = dict(zip(asking, grounded.embeddings, strict=True))
     best = max((candidate.score for candidate in candidates), default=1.0)
     scores = []
-    for candidate, embedding in zip(candidates, encoded.embeddings, strict=True):
+    for candidate, embedding in zip(candidates, embeddings_Kd, strict=True):
         topic = config.slope * (float(embedding @ questions[candidate.region]) - config.midpoint)
         # A dense inner product may be negative; the floor keeps the logarithm finite.
         share = max(candidate.score, SMALLEST) / max(best, SMALLEST)

@@ -1,0 +1,144 @@
+"""What speaks for a passage beside its embedding: the numbers that a trained verifier also reads.
+
+Enters: the retrieved passages with their embeddings, the question, the tokens that were kept and
+the regions that asked. Leaves: [K, SIGNALS]. An embedding of a short passage knows its topic, not
+which of a hundred like things it is about, nor whether the picture shows that one; so the numbers
+compare: how surely the picture shows what the passage is titled with, whether the passage uses
+the words of the question, and by how much it leads the others, those about other things and those
+about the same thing.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from skipqa.backbones.concepts import Concepts
+from skipqa.language import base_forms, content_words
+from skipqa.types import KeptTokens, Question, Region, RetrievedPassage
+
+SIGNALS = 14
+SMALLEST = 1e-6
+_NOT_WORDS = re.compile(r"[^a-z0-9]+")
+_OF_A_FLAG = re.compile(r"^flag of (the )?")
+
+
+def signals(
+    candidates: Sequence[RetrievedPassage],
+    embeddings_Kd: Tensor,
+    question: Question,
+    kept: KeptTokens,
+    regions: Sequence[Region],
+    concepts: Concepts,
+) -> Tensor:
+    """Each of about unit size, so that none needs a scale of its own."""
+    if not candidates:
+        return torch.zeros(0, SIGNALS)
+    score_K = torch.tensor([max(c.score, SMALLEST) for c in candidates])
+    titles = [names_in(c.passage.title) for c in candidates]
+    seen_K = _seen(titles, kept, concepts)
+    shown_K = _shown(titles, kept, concepts)
+    meaning = kept.tokens.meaning
+    centres_Rd = torch.stack([meaning[list(region.members)].mean(0) for region in regions])
+    asking_Kd = centres_Rd[[c.region for c in candidates]]
+    sure_K = torch.tensor([regions[c.region].concepts[0][1] for c in candidates])
+    topic_K = embeddings_Kd @ question.embedding
+    asked_K = torch.tensor([_overlap(question, c.passage.text) for c in candidates])
+    subject = [names[0] if names else "" for names in titles]
+    same_KK = torch.tensor([[one == other for other in subject] for one in subject])
+    alone_KK = same_KK & ~torch.eye(len(candidates), dtype=torch.bool)
+    order_K = torch.arange(len(candidates)) / len(candidates)
+    return torch.stack(
+        (
+            (score_K / score_K.max()).log().clamp(min=-3),
+            score_K.log1p() - 2,
+            topic_K,
+            (embeddings_Kd * asking_Kd).sum(1),
+            seen_K,
+            _root(seen_K),
+            _root(shown_K),
+            _lead(_root(seen_K), ~same_KK),
+            _lead(_root(shown_K), ~same_KK),
+            asked_K,
+            3 * _lead(topic_K, alone_KK),
+            _lead(asked_K, alone_KK),
+            _root(sure_K),
+            order_K,
+        ),
+        dim=1,
+    )
+
+
+def names_in(title: str) -> tuple[str, ...]:
+    """ "Luxembourg: Government > Flag" is about Luxembourg, "bag, traveling bag" has two names."""
+    parts = title.partition(":")[0].split(",")
+    return tuple(name for part in parts if (name := _plain(part)))
+
+
+def _plain(text: str) -> str:
+    return _OF_A_FLAG.sub("", _NOT_WORDS.sub(" ", text.lower()).strip())
+
+
+@functools.lru_cache(maxsize=2)
+def _by_name(concepts: _ByIdentity) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for number, concept in enumerate(concepts.of.entries):
+        for name in concept.names:
+            found.setdefault(_plain(name), []).append(number)
+    return found
+
+
+class _ByIdentity:
+    """A table of concepts as a key: there are one or two in a process."""
+
+    def __init__(self, of: Concepts) -> None:
+        self.of = of
+
+    def __hash__(self) -> int:
+        return id(self.of)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ByIdentity) and self.of is other.of
+
+
+def _numbers(names: Sequence[str], concepts: Concepts) -> list[int]:
+    table = _by_name(_ByIdentity(concepts))
+    return [number for name in names for number in table.get(name, ())]
+
+
+def _seen(titles: Sequence[Sequence[str]], kept: KeptTokens, concepts: Concepts) -> Tensor:
+    """[K]: how surely some kept token shows what the passage is titled with."""
+    most_C = kept.tokens.evidence[kept.positions].amax(0)
+    return _best(titles, most_C, concepts)
+
+
+def _shown(titles: Sequence[Sequence[str]], kept: KeptTokens, concepts: Concepts) -> Tensor:
+    """[K]: how surely the picture as a whole does."""
+    return _best(titles, kept.tokens.overview, concepts)
+
+
+def _best(titles: Sequence[Sequence[str]], share_C: Tensor, concepts: Concepts) -> Tensor:
+    found = [_numbers(names, concepts) for names in titles]
+    return torch.tensor([float(share_C[some].max()) if some else 0.0 for some in found])
+
+
+def _overlap(question: Question, text: str) -> float:
+    """The share of the question's words that the passage uses, in whatever form."""
+    used = {form for word in content_words(text) for form in base_forms(word)}
+    asked = [set(base_forms(word)) for word in question.words]
+    return sum(not used.isdisjoint(forms) for forms in asked) / max(1, len(asked))
+
+
+def _lead(values_K: Tensor, others_KK: Tensor) -> Tensor:
+    """By how much each leads the best of its others; 0 where it has none."""
+    best = values_K.expand_as(others_KK).masked_fill(~others_KK, -torch.inf).amax(1)
+    return torch.where(others_KK.any(1), values_K - best, torch.zeros(()))
+
+
+def _root(share: Tensor) -> Tensor:
+    """Evidence is thin where many names share it: small shares are told apart as well."""
+    return share.clamp(min=0).sqrt()

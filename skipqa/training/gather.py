@@ -1,0 +1,328 @@
+"""What stages II to VI learn from: the real pipeline's stages over training questions, kept.
+
+Enters: Pocket-KB and OK-VQA's training questions, a pipeline. Leaves a folder of records, a file
+for every few questions, so that a killed gathering goes on with the next file: what the picture
+shows token by token, the question, the regions, and the passages that they found with the flags
+of those that hold the answer. A record holds enough to send its question through the later stages
+again without the photo (`replay.py`). It trains nothing.
+
+Shape letters: N questions of a file, V visual tokens, E names kept a token, C concepts, R regions,
+K passages, d text width.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import random
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import cache
+from io import BytesIO
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from skipqa import pipeline as pipelines
+from skipqa.costs.environment import available_cores
+from skipqa.data.files import check_rows, read_jsonl
+from skipqa.data.pocket_kb.text import accepted, says
+from skipqa.errors import UserError
+from skipqa.nn.budget import BudgetController, DiscreteBudgetConfig
+from skipqa.pipeline import Pipeline, Stages
+from skipqa.training.mixture import Split, is_held_out
+from skipqa.training.run import Run
+from skipqa.types import Budget, Fused, KeptTokens, Question, Region, Retrieved, Verified
+
+A_FILE = 32  # questions
+NAMES_A_TOKEN = 32  # the rest of a token's evidence is too thin to name a region
+MOST_REGIONS = 8
+MOST_PASSAGES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question to gather, and what is known of its answer."""
+
+    id: str
+    archive: Path
+    image: str
+    question: str
+    answers: Mapping[str, float]
+    source: str  # a data set
+    split: Split
+    category: str
+    gold: tuple[str, ...] = ()  # passages that hold the answer, or a step to it
+    box: tuple[float, float, float, float] | None = None  # left, top, right, bottom of the thing
+    subset: tuple[str, ...] = ()
+
+    def about(self) -> dict[str, Any]:
+        """All but where the photo lies."""
+        return {k: v for k, v in dataclasses.asdict(self).items() if k != "archive"}
+
+
+def questions(
+    data: Path | None, pocket_kb: Path | None, counts: Mapping[str, int], seed: int
+) -> list[Asked]:
+    """So many of each `source/split`, drawn by the seed: a smaller draw is part of a larger one.
+
+    What the photo of a row shows decides whether it is held out, so that no photo is on both sides.
+    """
+    found: list[Asked] = []
+    if pocket_kb is not None:
+        found += [row for split in ("train", "val") for row in _pocket_kb(pocket_kb, split)]
+    if data is not None:
+        found += _okvqa(data, pocket_kb)
+    groups: dict[str, list[Asked]] = {}
+    for row in found:
+        groups.setdefault(f"{row.source}/{row.split}", []).append(row)
+    drawn: list[Asked] = []
+    for name, count in counts.items():
+        some = groups.get(name, [])
+        random.Random(f"{seed}/{name}").shuffle(some)
+        drawn += some[:count]
+    if not any(row.split == "train" and row.gold for row in drawn):
+        raise UserError("nothing to learn from: no training question names its passages")
+    return drawn
+
+
+def _pocket_kb(folder: Path, split: Split) -> Iterator[Asked]:
+    path = folder / f"{split}.jsonl"
+    fields = {"question_id": str, "image": str, "question": str, "answers": dict, "gold": list}
+    for row in check_rows(str(path), read_jsonl(path), fields | {"category": str, "subset": list}):
+        held_out = split == "train" and is_held_out(row.get("photo") or row["image"])
+        left, top, width, height = row.get("box") or (0.0, 0.0, 1.0, 1.0)
+        yield Asked(
+            row["question_id"],
+            folder / "photos.zip",
+            row["image"],
+            row["question"],
+            row["answers"],
+            "pocket-kb",
+            "held-out" if held_out else split,
+            row["category"],
+            tuple(row["gold"]),
+            (left, top, left + width, top + height) if row.get("box") else None,
+            tuple(row["subset"]),
+        )
+
+
+def _okvqa(data: Path, pocket_kb: Path | None) -> Iterator[Asked]:
+    taken: frozenset[str] = frozenset()
+    if pocket_kb is not None:  # a photo that Pocket-KB's val is made of is not trained on
+        taken = frozenset(json.loads((pocket_kb / "held_out.json").read_text())["coco"])
+    path = data / "okvqa" / "train.jsonl"
+    fields = {"image": str, "question": str, "answers": dict}
+    for number, row in enumerate(check_rows(str(path), read_jsonl(path), fields)):
+        if row["image"] in taken or not row["answers"]:
+            continue
+        yield Asked(
+            str(row.get("question_id", number)),
+            data / "okvqa" / "train.zip",
+            row["image"],
+            row["question"],
+            row["answers"],
+            "okvqa",
+            "held-out" if is_held_out(row["image"]) else "train",
+            str(row.get("category", "okvqa")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """How a worker builds the pipeline for itself."""
+
+    preset: str = "pocket"
+    components: Path | None = None
+    index: Path | None = None
+    overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def load(self) -> Pipeline:
+        return pipelines.load(
+            self.preset,
+            components=self.components,
+            index=self.index,
+            overrides=dict(self.overrides),
+        )
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What the records depend on: what sees and searches, not what is trained from them."""
+        folder = self.components or pipelines.shipped_components(self.preset)
+        seeing = ("tagger", "drafter", "question", "region_query", "vision")
+        digest = hashlib.sha256()
+        for path in sorted(folder.glob("*.safetensors")) if folder else ():
+            if path.stem in seeing:
+                digest.update(path.name.encode() + path.read_bytes())
+        index = "default" if self.index is None else (self.index / "manifest.json").read_text()
+        return {
+            "preset": self.preset,
+            "seeing": digest.hexdigest()[:16],
+            "index": hashlib.sha256(index.encode()).hexdigest()[:16],
+            "overrides": dict(self.overrides),
+        }
+
+
+def gather(
+    rows: Sequence[Asked], source: Source, run: Run, *, workers: int | None = None
+) -> list[Path]:
+    """The files of the records, in the order of `rows`; those that are there are left alone."""
+    asked = [row.about() for row in rows]
+    run.claim(
+        {
+            "questions": hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16],
+            "number": len(rows),
+            **source.fingerprint(),
+        }
+    )
+    batches = [rows[first : first + A_FILE] for first in range(0, len(rows), A_FILE)]
+    files = [run.folder / f"records-{number:05d}.safetensors" for number in range(len(batches))]
+    todo = [pair for pair in zip(batches, files, strict=True) if not pair[1].exists()]
+    counted, done = run.counted("gathering"), len(files) - len(todo)
+    counted(done * A_FILE, len(rows))
+    workers = available_cores() if workers is None else workers
+    if workers < 2 or len(todo) < 2:
+        pipeline = source.load() if todo else None
+        for batch, path in todo:
+            assert pipeline is not None
+            write(pipeline, batch, path)
+            counted(min(len(rows), (done := done + 1) * A_FILE), len(rows))
+        return files
+    with ProcessPoolExecutor(min(workers, len(todo)), get_context("spawn"), one_thread) as pool:
+        for job in as_completed([pool.submit(_work, source, batch, path) for batch, path in todo]):
+            job.result()
+            counted(min(len(rows), (done := done + 1) * A_FILE), len(rows))
+    return files
+
+
+def one_thread() -> None:
+    torch.set_num_threads(1)  # a process a core: threads of one would wait for another's
+
+
+_loaded: list[Pipeline] = []  # the one of this worker process
+
+
+def worker_pipeline(source: Source) -> Pipeline:
+    if not _loaded:
+        _loaded.append(source.load())
+    return _loaded[0]
+
+
+def _work(source: Source, rows: Sequence[Asked], path: Path) -> None:
+    write(worker_pipeline(source), rows, path)
+
+
+def write(pipeline: Pipeline, rows: Sequence[Asked], path: Path) -> None:
+    """Whole or not at all."""
+    found = [observe(pipeline, row) for row in rows]
+    tensors = {name: torch.stack([one[name] for one, _ in found]) for name in found[0][0]}
+    said = [row.about() | more for row, (_, more) in zip(rows, found, strict=True)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    save_file(tensors, partial, metadata={"rows": json.dumps(said)})
+    partial.replace(path)
+
+
+def observe(pipeline: Pipeline, row: Asked) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """One question through the pipeline up to retrieval: tensors, and what is said in words."""
+    seen: list[tuple[Retrieved, Question, KeptTokens, Sequence[Region]]] = []
+
+    def stop(
+        retrieved: Retrieved,
+        question: Question,
+        allowed: object,
+        kept: KeptTokens,
+        regions: Sequence[Region],
+        *_: object,
+    ) -> Verified:
+        seen.append((retrieved, question, kept, regions))
+        return Verified((), (), (), torch.zeros(0), ())
+
+    nothing = Fused(torch.zeros(0), torch.zeros(0, 0), ())
+    generous = _Generous(pipeline)
+    watched = Pipeline(
+        pipeline.backbone,
+        pipeline.index,
+        pipeline.config,
+        dataclasses.replace(pipeline.components, budget=generous),
+        Stages(verify=stop, fuse=lambda *_: nothing, decode=lambda *_: ""),
+    )
+    trace = watched.answer(BytesIO(_read(row)), row.question, fast_path=False).trace
+    [(retrieved, question, kept, regions)] = seen
+    drafted = trace["draft"].result
+    tokens = kept.tokens
+    share, concept = tokens.evidence.topk(min(NAMES_A_TOKEN, tokens.evidence.shape[1]), dim=1)
+    region_of = torch.full((len(tokens),), -1, dtype=torch.int8)
+    boxes = torch.zeros(MOST_REGIONS, 4)
+    for number, region in enumerate(regions[:MOST_REGIONS]):
+        region_of[list(region.members)] = number
+        boxes[number] = torch.tensor(region.box)
+    answers = accepted(row.answers)
+    passages = retrieved.passages[:MOST_PASSAGES]
+
+    def of_passages(values: Sequence[float], dtype: torch.dtype, absent: float) -> Tensor:
+        return _padded(torch.tensor(values, dtype=dtype), MOST_PASSAGES, absent)
+
+    return {
+        "question": question.embedding.half(),
+        "glance": generous.visual.half(),
+        "meaning": tokens.meaning.half(),
+        "evidence": share.half(),
+        "concepts": concept.to(torch.int16),
+        "overview": tokens.overview.half(),
+        "saliency": kept.saliency.half(),
+        "kept": torch.isin(torch.arange(len(tokens)), kept.positions),
+        "region_of": region_of,
+        "boxes": boxes,
+        "passages": of_passages([p.row for p in passages], torch.int32, -1),
+        "scores": of_passages([p.score for p in passages], torch.float32, 0),
+        "asked_by": of_passages([p.region for p in passages], torch.int8, -1),
+        "gold": of_passages([p.passage.id in row.gold for p in passages], torch.bool, 0),
+        "stated": of_passages([says(p.passage.text, answers) for p in passages], torch.bool, 0),
+    }, {
+        "gold_rows": [found for id in row.gold if (found := pipeline.index.row_of(id)) is not None],
+        "words": list(question.words),
+        "seen": list(tokens.words.names) if tokens.words else [],
+        "regions": [[(c, round(s, 5)) for c, s in region.concepts] for region in regions],
+        "draft": drafted.answer if drafted else "",
+        "confidence": round(drafted.confidence, 4) if drafted else 0.0,
+    }
+
+
+class _Generous(BudgetController):
+    """The usual tokens, and as many passages as a controller may ever ask for: most of them are
+    there to be rejected. Remembers what a controller would decide by."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        super().__init__()
+        widths = pipeline.backbone.widths
+        self.config = DiscreteBudgetConfig(widths.text, widths.text)
+        self.budget = pipeline.config.budget
+
+    def decide(
+        self, visual: Tensor, question: Tensor, num_tokens: int, num_passages: int
+    ) -> Budget:
+        self.visual = visual
+        most = min(self.budget.max_passages, MOST_PASSAGES)
+        return Budget(self.budget.most_tokens(num_tokens), most)
+
+
+def _padded(values: Tensor, length: int, absent: float) -> Tensor:
+    whole = torch.full((length,), absent, dtype=values.dtype)
+    whole[: len(values)] = values
+    return whole
+
+
+def _read(row: Asked) -> bytes:
+    return _archive(row.archive).read(row.image)
+
+
+@cache
+def _archive(path: Path) -> zipfile.ZipFile:
+    return zipfile.ZipFile(path)

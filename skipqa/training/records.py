@@ -1,0 +1,223 @@
+"""Gathered records in memory, the passages that they name, and their way through the stages again.
+
+Enters: the folder that `gather.py` filled. Leaves: tensors over all questions, a table of every
+passage once (its embedding, its words' states), and `replay`, which sends a record through prune,
+regions and retrieve with any budget and any saliency, by the stages' own code.
+
+Shape letters: N questions, V visual tokens, K passages, P passages of the table, d text width.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from skipqa.costs.environment import available_cores
+from skipqa.nn.saliency import Saliency
+from skipqa.pipeline import Pipeline
+from skipqa.stages.prune import prune
+from skipqa.stages.regions import find_regions
+from skipqa.stages.retrieve import retrieve
+from skipqa.trace import StageRecord
+from skipqa.training import gather
+from skipqa.training.gather import Source
+from skipqa.training.run import Run
+from skipqa.types import (
+    Budget,
+    KeptTokens,
+    Passage,
+    Question,
+    Region,
+    Retrieved,
+    RetrievedPassage,
+    VisualTokens,
+)
+
+PASSAGES_A_FILE = 512
+WORDS_A_PASSAGE = 64  # whose states are kept
+
+
+@dataclass(frozen=True, slots=True)
+class PassageTable:
+    passages: tuple[Passage, ...]
+    place: dict[int, int]  # a row of the index -> a row here
+    embeddings: Tensor  # [P, d]
+    states: tuple[Tensor, ...]  # [L, d] each, half precision
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    about: list[dict[str, Any]]  # of each question, what is said in words
+    tensors: dict[str, Tensor]  # [N, …] each
+    table: PassageTable
+
+    def __len__(self) -> int:
+        return len(self.about)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.tensors[name]
+
+    @property
+    def grid(self) -> int:
+        return int(self["meaning"].shape[1] ** 0.5)
+
+    def select(self, split: str, source: str | None = None) -> list[int]:
+        return [
+            i
+            for i, row in enumerate(self.about)
+            if row["split"] == split and source in (None, row["source"])
+        ]
+
+    def question(self, i: int) -> Question:
+        embedding = self["question"][i].float()
+        row = self.about[i]
+        return Question(row["question"], embedding, tuple(row["words"]), embedding[None])
+
+    def tokens(self, i: int, num_concepts: int) -> VisualTokens:
+        """What the stages up to retrieval ask of them; features are not kept."""
+        shares, concepts = self["evidence"][i].float(), self["concepts"][i].long()
+        evidence = torch.zeros(len(shares), num_concepts).scatter_(1, concepts, shares)
+        return VisualTokens(
+            features=torch.zeros(len(shares), 0),
+            evidence=evidence,
+            meaning=self["meaning"][i].float(),
+            overview=self["overview"][i].float(),
+            grid=self.grid,
+        )
+
+    def regions(self, i: int) -> tuple[Region, ...]:
+        """As they were found while gathering."""
+        region_of, saliency = self["region_of"][i], self["saliency"][i].float()
+        found = []
+        for number, named in enumerate(self.about[i]["regions"][: gather.MOST_REGIONS]):
+            members = (region_of == number).nonzero()[:, 0]
+            left, top, right, bottom = self["boxes"][i, number].tolist()
+            found.append(
+                Region(
+                    (left, top, right, bottom),
+                    tuple(members.tolist()),
+                    tuple((int(c), float(s)) for c, s in named),
+                    float(saliency[members].mean()) if len(members) else 0.0,
+                )
+            )
+        return tuple(found)
+
+    def candidates(self, i: int) -> tuple[RetrievedPassage, ...]:
+        """The passages that were retrieved, best first."""
+        rows, scores = self["passages"][i].tolist(), self["scores"][i].tolist()
+        asked_by = self["asked_by"][i].tolist()
+        return tuple(
+            RetrievedPassage(row, self.table.passages[self.table.place[row]], score, region)
+            for row, score, region in zip(rows, scores, asked_by, strict=True)
+            if row >= 0
+        )
+
+    def places(self, i: int) -> list[int]:
+        """Rows of the table of what was retrieved."""
+        return [self.table.place[row] for row in self["passages"][i].tolist() if row >= 0]
+
+
+def collect(
+    rows: Sequence[gather.Asked], source: Source, run: Run, *, workers: int | None = None
+) -> Records:
+    """Gather what is missing, encode each passage once, read it all."""
+    files = gather.gather(rows, source, run, workers=workers)
+    about: list[dict[str, Any]] = []
+    parts: list[dict[str, Tensor]] = []
+    for path in files:
+        with safe_open(path, framework="pt") as file:
+            about += json.loads(file.metadata()["rows"])
+        parts.append(load_file(path))
+    tensors = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    wanted = {row for row in tensors["passages"].flatten().tolist() if row >= 0}
+    wanted |= {row for one in about for row in one["gold_rows"]}
+    return Records(about, tensors, _table(sorted(wanted), source, run, workers))
+
+
+def _table(rows: list[int], source: Source, run: Run, workers: int | None) -> PassageTable:
+    batches = [rows[n : n + PASSAGES_A_FILE] for n in range(0, len(rows), PASSAGES_A_FILE)]
+    files = [run.folder / f"passages-{number:04d}.safetensors" for number in range(len(batches))]
+    todo = [pair for pair in zip(batches, files, strict=True) if not pair[1].exists()]
+    workers = available_cores() if workers is None else workers
+    counted = run.counted("encoding passages")
+    if workers < 2 or len(todo) < 2:
+        pipeline = source.load() if todo else None
+        for done, (batch, path) in enumerate(todo):
+            counted(done, len(todo))
+            assert pipeline is not None
+            _write_passages(pipeline, batch, path)
+    else:
+        with ProcessPoolExecutor(workers, get_context("spawn"), gather.one_thread) as pool:
+            jobs = [pool.submit(_encode_passages, source, *pair) for pair in todo]
+            for done, job in enumerate(jobs):
+                counted(done, len(todo))
+                job.result()
+    passages: list[Passage] = []
+    embeddings, states = [], []
+    for path in files:
+        with safe_open(path, framework="pt") as file:
+            passages += [Passage(*one) for one in json.loads(file.metadata()["passages"])]
+        part = load_file(path)
+        embeddings.append(part["embeddings"].float())
+        states += part["states"].split(part["lengths"].tolist())
+    place = {row: number for number, row in enumerate(rows)}
+    return PassageTable(tuple(passages), place, torch.cat(embeddings), tuple(states))
+
+
+def _encode_passages(source: Source, rows: Sequence[int], path: Path) -> None:
+    _write_passages(gather.worker_pipeline(source), rows, path)
+
+
+def _write_passages(pipeline: Pipeline, rows: Sequence[int], path: Path) -> None:
+    passages = [pipeline.index.passage(row) for row in rows]
+    encoded = pipeline.backbone.encode_texts([passage.text for passage in passages])
+    states = [some[:WORDS_A_PASSAGE].half() for some in encoded.states]
+    said = [(p.id, p.title, p.text, p.source) for p in passages]
+    partial = path.with_suffix(".partial")
+    save_file(
+        {
+            "embeddings": encoded.embeddings.half(),
+            "states": torch.cat(states),
+            "lengths": torch.tensor([len(some) for some in states]),
+        },
+        partial,
+        metadata={"passages": json.dumps(said)},
+    )
+    partial.replace(path)
+
+
+def replay(
+    records: Records,
+    i: int,
+    pipeline: Pipeline,
+    allowed: Budget,
+    saliency: Saliency | None = None,
+) -> tuple[KeptTokens, tuple[Region, ...], Retrieved]:
+    """Record `i` through prune, regions and retrieve, with this budget and this saliency."""
+    config, concepts = pipeline.config, pipeline.backbone.concepts
+    tokens, question = records.tokens(i, len(concepts)), records.question(i)
+    record = StageRecord("replay")
+    kept = prune(tokens, question, allowed, concepts, config.prune, record, saliency)
+    regions = find_regions(kept, config.regions, record)
+    retrieved = retrieve(
+        regions,
+        question,
+        allowed,
+        concepts,
+        pipeline.index,
+        config.retrieve,
+        record,
+        pipeline.components.region_query,
+        tokens,
+    )
+    return kept, regions, retrieved

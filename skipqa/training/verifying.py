@@ -1,0 +1,187 @@
+"""Stage IV: the verifier (SKV) learns which retrieved passages the answer is in.
+
+Enters: gathered records. Leaves: a verifier, and how it compares with the training-free verdict on
+held-out questions. The paper's label is the dense oracle's: how often the answer is right with
+passage j alone, relative to all (eq. D.4). A reader of a passage that states the answer is right,
+of one that does not is wrong, so a passage's label here is whether it is named as gold or states
+an accepted answer; on a sample of questions the reader itself is asked, passage by passage, where
+the run says so, and its verdict replaces the flag (`oracle_questions`).
+
+Shape letters: N questions, K passages, d text width, S signals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+
+from skipqa.config import Between, Count, CountOrNone, Share
+from skipqa.evaluation.scoring.okvqa import normalise
+from skipqa.nn.verifier import Verifier, VerifierConfig, distillation_loss
+from skipqa.pipeline import Pipeline
+from skipqa.stages.prompts import reading_prompt
+from skipqa.stages.signals import SIGNALS, signals
+from skipqa.stages.verify import likeness
+from skipqa.training.loop import Phase, fit
+from skipqa.training.records import Records
+from skipqa.training.run import Run
+from skipqa.training.sampling import inverse_frequency
+from skipqa.types import KeptTokens
+
+THRESHOLDS = tuple(n / 20 for n in range(4, 17))
+
+
+@dataclass(frozen=True, slots=True)
+class VerifierTraining:
+    steps: Count = 1_500
+    rate: Annotated[float, Between(1e-7, 1.0)] = 1e-3
+    warmup: CountOrNone = 100
+    batch: Count = 64  # questions, of up to 16 passages each
+    weight_decay: Annotated[float, Between(0.0, 10.0)] = 0.05
+    hidden: Count = 128
+    dropout: Share = 0.3
+    oracle_questions: CountOrNone = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cases:
+    """What a verifier reads of every question, padded to K passages."""
+
+    question: Tensor  # [N, d]
+    visual: Tensor  # [N, d]
+    passages: Tensor  # [N, K, d]
+    signals: Tensor  # [N, K, S]
+    there: Tensor  # [N, K] bool: a passage, not padding
+    label: Tensor  # [N, K] in [0, 1]
+    untrained: Tensor  # [N, K]: nu_j of the training-free stage
+
+    def logits(self, verifier: Verifier, rows: Tensor) -> Tensor:
+        inputs = (self.question, self.visual, self.passages, self.signals)
+        return verifier(*(x[rows] for x in inputs))
+
+
+@torch.inference_mode()
+def cases(records: Records, pipeline: Pipeline, run: Run) -> Cases:
+    """Over all records, in their order."""
+    num, most = records["passages"].shape
+    width = records["question"].shape[1]
+    passages, told = torch.zeros(num, most, width), torch.zeros(num, most, SIGNALS)
+    visual, untrained = torch.zeros(num, width), torch.zeros(num, most)
+    counted, concepts = run.counted("reading records"), pipeline.backbone.concepts
+    for i in range(num):
+        if i % 100 == 0:
+            counted(i, num)
+        tokens = records.tokens(i, len(concepts))
+        positions = records["kept"][i].nonzero()[:, 0]
+        visual[i] = tokens.meaning[positions].mean(0)
+        candidates = records.candidates(i)
+        if not candidates:
+            continue
+        kept = KeptTokens(positions, records["saliency"][i].float(), tokens)
+        embeddings = records.table.embeddings[records.places(i)]
+        question, regions = records.question(i), records.regions(i)
+        here = slice(len(candidates))
+        passages[i, here] = embeddings
+        told[i, here] = signals(candidates, embeddings, question, kept, regions, concepts)
+        scores, _ = likeness(
+            candidates, embeddings, question, regions, pipeline.backbone, pipeline.config.verify
+        )
+        untrained[i, here] = torch.tensor(scores)
+    counted(num, num)
+    return Cases(
+        question=records["question"].float(),
+        visual=visual,
+        passages=passages,
+        signals=told,
+        there=records["passages"] >= 0,
+        label=(records["gold"] | records["stated"]).float(),
+        untrained=untrained,
+    )
+
+
+def train(found: Cases, records: Records, settings: VerifierTraining, run: Run) -> Verifier:
+    width = found.question.shape[1]
+    torch.manual_seed(run.seed)
+    config = VerifierConfig(width, width, settings.hidden, SIGNALS, settings.dropout)
+    rows = [i for i in records.select("train") if bool(found.there[i].any())]
+    draw = inverse_frequency(
+        rows, [records.about[i]["category"] for i in rows], settings.batch, run.seed
+    )
+    verifier = Verifier(config)
+
+    def loss(step: int) -> Tensor:
+        some = draw(step)
+        there = found.there[some]
+        return distillation_loss(found.logits(verifier, some)[there], found.label[some][there])
+
+    phase = Phase(settings.steps, settings.rate, settings.warmup)
+    return fit("verifier", verifier, loss, phase, run, weight_decay=settings.weight_decay)
+
+
+@torch.inference_mode()
+def compare(
+    verifier: Verifier, found: Cases, rows: Sequence[int], threshold: float = 0.5
+) -> dict[str, Any]:
+    """Trained and training-free on the same passages: F1 of the verdict, and of the questions with
+    an answering passage the share that has one among the two best, which is what is read."""
+    some = torch.tensor(rows)
+    nu = found.logits(verifier, some).sigmoid()
+    return {
+        "questions": len(rows),
+        "passages": int(found.there[some].sum()),
+        "positive": float(found.label[some][found.there[some]].mean()),
+        "trained": _quality(nu, found, some, threshold),
+        "training_free": _quality(found.untrained[some], found, some, 0.5),
+    }
+
+
+def _quality(nu: Tensor, found: Cases, rows: Tensor, threshold: float) -> dict[str, float]:
+    there, label = found.there[rows], found.label[rows] > 0.5
+    accepted = (nu >= threshold) & there
+    right = int((accepted & label).sum())
+    precision, recall = right / max(1, int(accepted.sum())), right / max(1, int(label.sum()))
+    best = nu.masked_fill(~there, -1.0).topk(2, dim=1).indices
+    findable = label.any(1)
+    read = label.gather(1, best).any(1)[findable]
+    return {
+        "f1": 2 * precision * recall / max(1e-9, precision + recall),
+        "precision": precision,
+        "recall": recall,
+        "read": float(read.float().mean()) if len(read) else 0.0,
+    }
+
+
+def best_threshold(verifier: Verifier, found: Cases, rows: Sequence[int]) -> float:
+    """The tau_nu of the best F1; of equals the one nearest to the paper's 0.5."""
+    some = torch.tensor(rows)
+    with torch.inference_mode():
+        nu = found.logits(verifier, some).sigmoid()
+    return max(
+        THRESHOLDS,
+        key=lambda t: (round(_quality(nu, found, some, t)["f1"], 3), -abs(t - 0.5)),
+    )
+
+
+def ask_the_oracle(
+    found: Cases, records: Records, pipeline: Pipeline, rows: Sequence[int], run: Run
+) -> dict[str, Any]:
+    """The reader's verdict on each passage alone replaces the flag of these questions; how far
+    flag and verdict agree comes back."""
+    counted, agreed, asked = run.counted("asking the oracle"), 0, 0
+    for done, i in enumerate(rows):
+        counted(done, len(rows))
+        about = records.about[i]
+        right = {normalise(text): float(score) for text, score in about["answers"].items()}
+        for k, candidate in enumerate(records.candidates(i)):
+            prompt = reading_prompt([candidate.passage.text], about["seen"], about["question"])
+            said = pipeline.backbone.complete(prompt, pipeline.config.decode.max_new_tokens).text
+            verdict = right.get(normalise(said), 0.0)
+            agreed += (verdict > 0.5) == bool(found.label[i, k] > 0.5)
+            asked += 1
+            found.label[i, k] = verdict
+    counted(len(rows), len(rows))
+    return {"questions": len(rows), "passages": asked, "agreement": agreed / max(1, asked)}
