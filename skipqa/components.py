@@ -113,7 +113,7 @@ def load(folder: Path, *, preset: str) -> Components:
     drafter = modules.get("drafter")
     if drafter is not None and drafter.config.words and "tagger" not in modules:
         raise UserError(f"{files['drafter']} reads words: tagger.safetensors has to be beside it")
-    return Components(**modules, **added, settings=_settings(folder / SETTINGS), folder=folder)
+    return Components(**modules, **added, settings=read_settings(folder / SETTINGS), folder=folder)
 
 
 def _difference(folder: Path, name: str, preset: str) -> Path | None:
@@ -124,7 +124,7 @@ def _difference(folder: Path, name: str, preset: str) -> Path | None:
     return path
 
 
-def _settings(path: Path) -> Mapping[str, Any]:
+def read_settings(path: Path) -> Mapping[str, Any]:
     if not path.is_file():
         return {}
     try:

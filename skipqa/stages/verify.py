@@ -50,23 +50,10 @@ def verify(
 ) -> Verified:
     candidates = retrieved.passages
     encoded = backbone.encode_texts([candidate.passage.text for candidate in candidates])
-    embeddings = encoded.embeddings
-    record.flops = encoded.flops
-    if learned is None:
-        scores, flops = likeness(candidates, embeddings, question, regions, backbone, config)
-        record.flops += flops
-    else:
-        visual = kept_tokens.tokens.meaning[kept_tokens.positions].mean(0)
-        told = None
-        if learned.config.signals:
-            told = signals(
-                candidates, embeddings, question, kept_tokens, regions, backbone.concepts
-            )
-        with torch.inference_mode():
-            logits = learned(question.embedding, visual, embeddings, told)
-        scores = logits.sigmoid().tolist()
-        record.flops += verifier.flops(learned.config, len(candidates))
-
+    scores, flops = scores_of(
+        candidates, encoded.embeddings, question, kept_tokens, regions, backbone, config, learned
+    )
+    record.flops = encoded.flops + flops
     verdict = verifier.judge(
         torch.tensor(scores, dtype=torch.float64),
         allowed.most_passages(len(candidates)),
@@ -83,6 +70,29 @@ def verify(
         record.why += f", {len(verdict.recalled)} recalled"
     record.result = divided(candidates, scores, encoded, kept, rejected)
     return record.result
+
+
+def scores_of(
+    candidates: Sequence[RetrievedPassage],
+    embeddings_Kd: Tensor,
+    question: Question,
+    kept_tokens: KeptTokens,
+    regions: Sequence[Region],
+    backbone: Backbone,
+    config: VerifyConfig,
+    learned: Verifier | None = None,
+) -> tuple[list[float], int]:
+    """nu_j of every candidate, and the FLOPs of that."""
+    if learned is None:
+        return _likeness(candidates, embeddings_Kd, question, regions, backbone, config)
+    told = None
+    if learned.config.signals:
+        concepts = backbone.concepts
+        told = signals(candidates, embeddings_Kd, question, kept_tokens, regions, concepts)
+    visual = kept_tokens.tokens.meaning[kept_tokens.positions].mean(0)
+    with torch.inference_mode():
+        nu_K = learned(question.embedding, visual, embeddings_Kd, told).sigmoid()
+    return nu_K.tolist(), verifier.flops(learned.config, len(candidates))
 
 
 def divided(
@@ -102,7 +112,7 @@ def divided(
     )
 
 
-def likeness(
+def _likeness(
     candidates: Sequence[RetrievedPassage],
     embeddings_Kd: Tensor,
     question: Question,

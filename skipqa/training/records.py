@@ -23,6 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from skipqa.costs.environment import available_cores
+from skipqa.nn.region_query import DenseRegionQuery, SparseRegionQuery
 from skipqa.nn.saliency import Saliency
 from skipqa.pipeline import Pipeline
 from skipqa.stages.prune import prune
@@ -201,9 +202,10 @@ def replay(
     i: int,
     pipeline: Pipeline,
     allowed: Budget,
-    saliency: Saliency | None = None,
+    saliency: Saliency | None,
+    query: SparseRegionQuery | DenseRegionQuery | None,
 ) -> tuple[KeptTokens, tuple[Region, ...], Retrieved]:
-    """Record `i` through prune, regions and retrieve, with this budget and this saliency."""
+    """Record `i` through prune, regions and retrieve, with this budget and these components."""
     config, concepts = pipeline.config, pipeline.backbone.concepts
     tokens, question = records.tokens(i, len(concepts)), records.question(i)
     record = StageRecord("replay")
@@ -217,7 +219,7 @@ def replay(
         pipeline.index,
         config.retrieve,
         record,
-        pipeline.components.region_query,
+        query,
         tokens,
     )
     return kept, regions, retrieved

@@ -12,8 +12,9 @@ Shape letters: N questions, K passages, d text width, S signals.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import Annotated, Any
 
 import torch
@@ -25,11 +26,12 @@ from skipqa.nn.verifier import Verifier, VerifierConfig, distillation_loss
 from skipqa.pipeline import Pipeline
 from skipqa.stages.prompts import reading_prompt
 from skipqa.stages.signals import SIGNALS, signals
-from skipqa.stages.verify import likeness
+from skipqa.stages.verify import scores_of
 from skipqa.training.loop import Phase, fit
 from skipqa.training.records import Records
 from skipqa.training.run import Run
 from skipqa.training.sampling import inverse_frequency
+from skipqa.training.study import Study
 from skipqa.types import KeptTokens
 
 THRESHOLDS = tuple(n / 20 for n in range(4, 17))
@@ -45,6 +47,39 @@ class VerifierTraining:
     hidden: Count = 128
     dropout: Share = 0.3
     oracle_questions: CountOrNone = 0
+
+
+def run(study: Study, settings: VerifierTraining) -> dict[str, Any]:
+    """The stage: train, choose tau_nu, compare, leave."""
+    if "verifier" in study.run.metrics():
+        return study.run.metrics()
+    records, pipeline = study.records, study.pipeline
+    held_out, val = study.rows("held-out"), study.rows("val")
+    found = cases(records, pipeline, study.run, compared={*held_out, *val})
+    rows = Random(study.run.seed).sample(
+        study.rows("train"), min(settings.oracle_questions, len(study.rows("train")))
+    )
+    oracle = ask_the_oracle(found, records, pipeline, rows, study.run) if rows else None
+    verifier = train(found, study, settings)
+    threshold = best_threshold(verifier, found, held_out)
+    compared = compare(verifier, found, held_out, threshold)
+    ships = all(
+        compared["trained"][name] >= compared["training_free"][name] for name in ("f1", "read")
+    )
+    study.leave(verifier, "verifier", ships=ships)
+    if ships:
+        study.set(verify={"threshold": threshold})
+    study.run.finish(
+        "verifier",
+        {
+            "ships": ships,
+            "threshold": threshold,
+            "oracle": oracle,
+            "held-out": compared,
+            "val": compare(verifier, found, val, threshold) if val else None,
+        },
+    )
+    return study.run.metrics()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +100,8 @@ class Cases:
 
 
 @torch.inference_mode()
-def cases(records: Records, pipeline: Pipeline, run: Run) -> Cases:
-    """Over all records, in their order."""
+def cases(records: Records, pipeline: Pipeline, run: Run, compared: Collection[int] = ()) -> Cases:
+    """Over all records, in their order; of those `compared` also the training-free scores."""
     num, most = records["passages"].shape
     width = records["question"].shape[1]
     passages, told = torch.zeros(num, most, width), torch.zeros(num, most, SIGNALS)
@@ -87,10 +122,10 @@ def cases(records: Records, pipeline: Pipeline, run: Run) -> Cases:
         here = slice(len(candidates))
         passages[i, here] = embeddings
         told[i, here] = signals(candidates, embeddings, question, kept, regions, concepts)
-        scores, _ = likeness(
-            candidates, embeddings, question, regions, pipeline.backbone, pipeline.config.verify
-        )
-        untrained[i, here] = torch.tensor(scores)
+        if i in compared:
+            backbone, config = pipeline.backbone, pipeline.config.verify
+            nu, _ = scores_of(candidates, embeddings, question, kept, regions, backbone, config)
+            untrained[i, here] = torch.tensor(nu)
     counted(num, num)
     return Cases(
         question=records["question"].float(),
@@ -103,14 +138,12 @@ def cases(records: Records, pipeline: Pipeline, run: Run) -> Cases:
     )
 
 
-def train(found: Cases, records: Records, settings: VerifierTraining, run: Run) -> Verifier:
-    width = found.question.shape[1]
+def train(found: Cases, study: Study, settings: VerifierTraining) -> Verifier:
+    records, run, width = study.records, study.run, found.question.shape[1]
     torch.manual_seed(run.seed)
     config = VerifierConfig(width, width, settings.hidden, SIGNALS, settings.dropout)
     rows = [i for i in records.select("train") if bool(found.there[i].any())]
-    draw = inverse_frequency(
-        rows, [records.about[i]["category"] for i in rows], settings.batch, run.seed
-    )
+    draw = inverse_frequency(rows, study.categories(rows), settings.batch, run.seed)
     verifier = Verifier(config)
 
     def loss(step: int) -> Tensor:

@@ -1,0 +1,374 @@
+"""Stage V: the budget controller (DBC) learns what a question deserves, on a held-out split.
+
+Enters: held-out records and a verifier's scores. Leaves: a controller, and how it compares with
+every fixed budget at the same mean FLOPs on questions that it did not learn from.
+
+Each question goes through prune, regions, retrieve and verify at every V' of a grid; what it is
+worth at (V', K') is the answer's expected score: that of the draft where no passage that answers
+is read, that of a reader where one is (`gain`, measured by asking the reader on a sample). Costs
+are the FLOPs that the pipeline counts at each K'. The controller's real-valued (V', K') looks its
+worth and cost up between grid points, so gradients reach it; the loss is eq. 9.
+
+Shape letters: n questions, G points of V', H points of K'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Annotated, Any, Literal
+
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor
+
+from skipqa.config import Between, Count, CountOrNone
+from skipqa.data.pocket_kb.text import accepted, says
+from skipqa.evaluation.scoring.okvqa import normalise
+from skipqa.nn.budget import (
+    BudgetController,
+    DifficultyBudget,
+    DifficultyBudgetConfig,
+    DiscreteBudget,
+    DiscreteBudgetConfig,
+)
+from skipqa.nn.verifier import Verifier
+from skipqa.pipeline import Pipeline
+from skipqa.stages.prompts import reading_prompt
+from skipqa.stages.verify import scores_of
+from skipqa.training.loop import Phase, fit
+from skipqa.training.records import replay
+from skipqa.training.study import Study
+from skipqa.types import Budget
+
+TOKENS = (32, 64, 128)
+PASSAGES = (0, 1, 2, 4, 6, 10, 16)
+READ = 2  # passages that the decoder reads
+GIGA = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetTraining:
+    steps: Count = 400
+    rate: Annotated[float, Between(1e-8, 1.0)] = 1e-3
+    warmup: CountOrNone = 20
+    weight_decay: Annotated[float, Between(0.0, 10.0)] = 0.05
+    variant: Literal["A", "B"] = "A"
+    hidden: Count = 32
+    price: Annotated[float, Between(0.0, 10.0)] = 0.1  # lambda_2, of the whole range of costs
+    questions: Count = 400  # of each split, at most
+    readings: CountOrNone = 40  # that the reader is asked, with passages and without
+
+
+def run(study: Study, settings: BudgetTraining) -> dict[str, Any]:
+    """The stage: learn on a held-out split, compare on questions of neither, leave."""
+    if "budget" in study.run.metrics():
+        return study.run.metrics()
+    run, verifier = study.run, study.pipeline.components.verifier
+    random = Random(run.seed)
+
+    def some(split: str, count: int) -> list[int]:
+        rows = study.records.select(split)
+        return sorted(random.sample(rows, min(count, len(rows))))
+
+    learn_from = some("held-out", settings.questions)
+    gain = measure_gain(study, random.sample(learn_from, min(settings.readings, len(learn_from))))
+    cost = measure_cost(study)
+    known = worth(study, verifier, learn_from, gain)
+    controller = train(study, known, cost, settings)
+    num_tokens = study.records["meaning"].shape[1]
+    compared = {"held-out": compare(controller, known, cost, num_tokens)}
+    decides = "held-out"
+    if rows := some("val", settings.questions):
+        decides = "val"
+        compared[decides] = compare(
+            controller, worth(study, verifier, rows, gain), cost, num_tokens
+        )
+    final = compared[decides]
+    ships = final["adaptive"]["score"] >= final["fixed_at_equal_flops"]
+    study.leave(controller, "budget", ships=ships)
+    run.finish(
+        "budget",
+        {"ships": ships, "gain": gain, "giga_flops": cost.giga.tolist(), **compared},
+    )
+    return run.metrics()
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """Of each question at each point of the grid."""
+
+    rows: list[int]
+    value: Tensor  # [n, G, H] expected score of the answer
+    visual: Tensor  # [n, d]
+    question: Tensor  # [n, d]
+
+    def at(self, tokens_n: Tensor, passages_n: Tensor) -> Tensor:
+        """[n], linear between grid points."""
+        return _between(self.value, _place(tokens_n, TOKENS), _place(passages_n, PASSAGES))
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Mean FLOPs of a question at each point, in units of 1e9."""
+
+    giga: Tensor  # [G, H]
+
+    def at(self, tokens_n: Tensor, passages_n: Tensor) -> Tensor:
+        table = self.giga.expand(len(tokens_n), -1, -1)
+        return _between(table, _place(tokens_n, TOKENS), _place(passages_n, PASSAGES))
+
+
+def _place(values: Tensor, grid: Sequence[int]) -> Tensor:
+    """Where on the grid, as a real-valued index; differentiable."""
+    points = torch.tensor(grid, dtype=values.dtype)
+    left = (torch.searchsorted(points, values.detach().contiguous(), right=True) - 1).clamp(
+        0, len(grid) - 2
+    )
+    return left + ((values - points[left]) / (points[left + 1] - points[left])).clamp(0, 1)
+
+
+def _between(table_nGH: Tensor, row_n: Tensor, column_n: Tensor) -> Tensor:
+    every = torch.arange(len(row_n))
+    g, h = (
+        place.detach().floor().long().clamp(0, size - 2)
+        for place, size in ((row_n, table_nGH.shape[1]), (column_n, table_nGH.shape[2]))
+    )
+    y, x = row_n - g, column_n - h
+    upper = torch.lerp(table_nGH[every, g, h], table_nGH[every, g, h + 1], x)
+    lower = torch.lerp(table_nGH[every, g + 1, h], table_nGH[every, g + 1, h + 1], x)
+    return torch.lerp(upper, lower, y)
+
+
+@torch.inference_mode()
+def worth(
+    study: Study, verifier: Verifier | None, rows: Sequence[int], gain: dict[str, float]
+) -> Worth:
+    records, value = study.records, torch.zeros(len(rows), len(TOKENS), len(PASSAGES))
+    counted = study.run.counted("trying budgets")
+    for n, i in enumerate(rows):
+        counted(n, len(rows))
+        about = records.about[i]
+        right = {normalise(text): float(s) for text, s in about["answers"].items()}
+        drafted = right.get(normalise(about["draft"]), 0.0)
+        for g, tokens in enumerate(TOKENS):
+            answers = _answering(study, verifier, i, tokens)
+            for h, passages in enumerate(PASSAGES):
+                value[n, g, h] = _expected(drafted, answers, passages, gain)
+    counted(len(rows), len(rows))
+    some = torch.tensor(rows)
+    return Worth(
+        list(rows), value, records["glance"][some].float(), records["question"][some].float()
+    )
+
+
+def _answering(
+    study: Study, verifier: Verifier | None, i: int, tokens: int
+) -> list[tuple[float, bool]]:
+    """(nu_j, whether it answers) of what is retrieved with so many tokens, best score first."""
+    pipeline, about = study.pipeline, study.records.about[i]
+    tokens = min(tokens, study.records["meaning"].shape[1])
+    kept, regions, retrieved = replay(
+        study.records,
+        i,
+        pipeline,
+        Budget(tokens, PASSAGES[-1]),
+        pipeline.components.saliency,
+        pipeline.components.region_query,
+    )
+    if not retrieved.passages:
+        return []
+    answers = accepted(about["answers"])
+    nu, _ = scores_of(
+        retrieved.passages,
+        study.embed([one.passage.text for one in retrieved.passages]),
+        study.records.question(i),
+        kept,
+        regions,
+        pipeline.backbone,
+        pipeline.config.verify,
+        verifier,
+    )
+    return [
+        (score, one.passage.id in about["gold"] or says(one.passage.text, answers))
+        for score, one in zip(nu, retrieved.passages, strict=True)
+    ]
+
+
+def _expected(
+    drafted: float, answers: Sequence[tuple[float, bool]], passages: int, gain: dict[str, float]
+) -> float:
+    read = sorted(answers[:passages], key=lambda pair: -pair[0])[:READ]
+    if not read:
+        return drafted
+    if any(answering for _, answering in read):
+        return max(drafted * gain["kept"], gain["found"])
+    return drafted * gain["kept"]
+
+
+def measure_gain(study: Study, rows: Sequence[int]) -> dict[str, float]:
+    """By asking the reader: how often it is right with a passage that answers ("found"), and how
+    much of what it gets right alone it still gets right beside passages that do not ("kept")."""
+    if not rows:
+        return {"found": 0.8, "kept": 0.9, "readings": 0}
+    records, pipeline = study.records, study.pipeline
+    counted = study.run.counted("asking the reader")
+    found, kept = [], []
+    for done, i in enumerate(rows):
+        counted(done, len(rows))
+        about = records.about[i]
+        right = {normalise(text): float(s) for text, s in about["answers"].items()}
+        candidates = records.candidates(i)
+        label = (records["gold"][i] | records["stated"][i]).tolist()
+        answering = [c.passage.text for c, yes in zip(candidates, label, strict=False) if yes]
+        others = [c.passage.text for c, yes in zip(candidates, label, strict=False) if not yes]
+
+        def score(texts: list[str], about: Any = about, right: Any = right) -> float:
+            prompt = reading_prompt(texts, about["seen"][:10], about["question"])
+            said = pipeline.backbone.complete(prompt, pipeline.config.decode.max_new_tokens).text
+            return float(right.get(normalise(said), 0.0))
+
+        if answering:
+            found.append(score([*others[:1], answering[0]]))
+        alone = score([])
+        if others and alone > 0:
+            kept.append(score(others[:READ]) / alone)
+    counted(len(rows), len(rows))
+    return {
+        "found": _mean(found, 0.8),
+        "kept": min(1.0, _mean(kept, 0.9)),
+        "readings": len(rows),
+    }
+
+
+def measure_cost(study: Study, samples: int = 3) -> Cost:
+    """By asking a few questions at each K': FLOPs hardly depend on V', whose part is added as the
+    share of tokens that is scored and fused, and almost all on what is looked at and read."""
+    pipeline = study.pipeline
+    picture = Image.new("RGB", (640, 480), (120, 130, 90))
+    asked = [study.records.about[i]["question"] for i in study.rows("held-out")[:samples]]
+    giga = torch.zeros(len(TOKENS), len(PASSAGES))
+    counted = study.run.counted("counting FLOPs")
+    for h, passages in enumerate(PASSAGES):
+        for g, tokens in enumerate(TOKENS):
+            counted(h * len(TOKENS) + g, giga.numel())
+            if 0 < g < len(TOKENS) - 1:
+                continue
+            fixed = _with_budget(pipeline, tokens, passages)
+            spent = [fixed.answer(picture, text, fast_path=False).trace.flops for text in asked]
+            giga[g, h] = sum(spent) / len(spent) / GIGA
+    counted(giga.numel(), giga.numel())
+    for g in range(1, len(TOKENS) - 1):
+        share = (TOKENS[g] - TOKENS[0]) / (TOKENS[-1] - TOKENS[0])
+        giga[g] = torch.lerp(giga[0], giga[-1], share)
+    return Cost(giga)
+
+
+def _with_budget(pipeline: Pipeline, tokens: int, passages: int) -> Pipeline:
+    budget = replace(pipeline.config.budget, tokens=tokens, passages=passages)
+    config = replace(pipeline.config, budget=budget)
+    learned = replace(pipeline.components, budget=None)
+    return Pipeline(pipeline.backbone, pipeline.index, config, learned, pipeline.stages)
+
+
+def build(study: Study, settings: BudgetTraining) -> BudgetController:
+    width = study.records["question"].shape[1]
+    torch.manual_seed(study.run.seed)
+    if settings.variant == "B":
+        return DifficultyBudget(DifficultyBudgetConfig(width, width))
+    config = DiscreteBudgetConfig(
+        width, width, settings.hidden, (TOKENS[0], TOKENS[-1]), (PASSAGES[0], PASSAGES[-1])
+    )
+    return DiscreteBudget(config)
+
+
+def train(study: Study, known: Worth, cost: Cost, settings: BudgetTraining) -> BudgetController:
+    """On all of `known` at once: a held-out split is small."""
+    controller = build(study, settings)
+    least, most = float(cost.giga.min()), float(cost.giga.max())
+    num_tokens = study.records["meaning"].shape[1]
+    needs = (known.value.amax((1, 2)) > known.value[:, :, 0].amax(1)).float()
+    if isinstance(controller, DifficultyBudget):
+        _store_phi(controller, known, cost, num_tokens)
+
+    def loss(step: int) -> Tensor:
+        visual, question = known.visual, F.dropout(known.question, 0.1)
+        if isinstance(controller, DifficultyBudget):
+            d = controller.estimate(visual, question).clamp(1e-6, 1 - 1e-6)
+            return F.binary_cross_entropy(d, needs)
+        chosen = controller(visual, question, num_tokens, PASSAGES[-1])
+        spent = (cost.at(chosen.tokens, chosen.passages) - least) / (most - least)
+        value = known.at(chosen.tokens, chosen.passages)
+        return settings.price * spent.mean() - value.mean()
+
+    phase = Phase(settings.steps, settings.rate, settings.warmup)
+    name = f"budget-{settings.variant}-{settings.price:g}"
+    return fit(name, controller, loss, phase, study.run, weight_decay=settings.weight_decay)
+
+
+def _store_phi(controller: DifficultyBudget, known: Worth, cost: Cost, num_tokens: int) -> None:
+    """At each of 20 budgets the (rho_v, rho_r) that the split gets most from, never decreasing."""
+    config = controller.config
+    least, most = float(cost.giga.min()), float(cost.giga.max())
+    rho_v, rho_r = [config.rho_v[0]], [config.rho_r[0]]
+    for point in range(config.grid):
+        allowed = least + (most - least) * point / (config.grid - 1)
+        best = (-1.0, rho_v[-1], rho_r[-1])
+        for g, tokens in enumerate(TOKENS):
+            for h, passages in enumerate(PASSAGES):
+                v, r = tokens / num_tokens, passages / PASSAGES[-1]
+                inside = config.rho_v[0] <= v <= config.rho_v[1] and r <= config.rho_r[1]
+                if inside and v >= rho_v[-1] and r >= rho_r[-1] and cost.giga[g, h] <= allowed:
+                    best = max(best, (float(known.value[:, g, h].mean()), v, r))
+        rho_v.append(best[1])
+        rho_r.append(best[2])
+    controller.store_phi(rho_v[1:], rho_r[1:])
+
+
+@torch.inference_mode()
+def compare(
+    controller: BudgetController, known: Worth, cost: Cost, num_tokens: int
+) -> dict[str, Any]:
+    """The controller's mean score and FLOPs, and what fixed budgets, or a draw between two of
+    them, get at most for as many FLOPs."""
+    decided = [
+        controller.decide(v, q, num_tokens, PASSAGES[-1])
+        for v, q in zip(known.visual, known.question, strict=True)
+    ]
+    tokens = torch.tensor([float(one.tokens) for one in decided])
+    passages = torch.tensor([float(one.most_passages(PASSAGES[-1])) for one in decided])
+    spent, score = cost.at(tokens, passages), known.at(tokens, passages)
+    fixed = [
+        (float(cost.giga[g, h]), float(known.value[:, g, h].mean()), t, p)
+        for g, t in enumerate(TOKENS)
+        for h, p in enumerate(PASSAGES)
+    ]
+    mean = float(spent.mean())
+    return {
+        "questions": len(known.rows),
+        "adaptive": {"score": float(score.mean()), "giga_flops": mean},
+        "fixed_at_equal_flops": _frontier(fixed, mean),
+        "fixed": [
+            {"tokens": t, "passages": p, "score": s, "giga_flops": c} for c, s, t, p in fixed
+        ],
+        "no_retrieval": float((passages == 0).float().mean()),
+        "mean_tokens": float(tokens.mean()),
+        "mean_passages": float(passages.mean()),
+    }
+
+
+def _frontier(fixed: Sequence[tuple[float, float, int, int]], flops: float) -> float:
+    """The best score of a fixed budget, or of a draw between two, at no more than `flops`."""
+    best = max((s for c, s, *_ in fixed if c <= flops + 1e-6), default=0.0)
+    for below, low, *_ in fixed:
+        for above, high, *_ in fixed:
+            if below <= flops < above:
+                share = (flops - below) / (above - below)
+                best = max(best, low + share * (high - low))
+    return best
+
+
+def _mean(values: Sequence[float], otherwise: float) -> float:
+    return sum(values) / len(values) if values else otherwise

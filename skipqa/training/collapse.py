@@ -1,0 +1,29 @@
+"""Has a gate stopped choosing? Collapse is a gate that is open, or shut, for everything.
+
+Enters: gates in [0, 1] over many questions. Leaves: the share that is open and whether that is
+(next to) none or all of them, the paper's "all-zero or all-one".
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import Tensor
+
+NEAR = 0.005  # of the gates may still differ
+
+
+@dataclass(frozen=True, slots=True)
+class Openness:
+    open: float
+    collapsed: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def openness(gates: Tensor) -> Openness:
+    """Gates as 0 or 1, or between: one counts as open above a half."""
+    share = float((gates > 0.5).float().mean())
+    return Openness(share, not NEAR <= share <= 1 - NEAR)

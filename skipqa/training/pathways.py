@@ -1,0 +1,300 @@
+"""Stage III: what regions ask (RCSR) and what tokens read (BSCA) are learned behind open gates.
+
+Enters: gathered records, the saliency of stage II. Leaves: a saliency, a region query and a fusion
+layer, and how the fusion compares with its training-free stage on held-out questions. tau_G falls
+along a cosine from 1.0 to 0.1 and tau_e rises from 0.3 to 0.6; the loss is eq. D.3.
+
+Its cross-entropy, at pocket size where the decoder reads words, has three parts that pass through
+the relaxed components: the gold passage by what gated tokens speak for (as in stage II), the gold
+passage by the score of the regions' queries (`asking.py`), and the answer by the fused tokens:
+their gated mean against the embeddings of all known answers, so that a token must read the passage
+in which the answer stands.
+
+Shape letters: B questions, V' tokens, K candidates, A answers, d text width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from skipqa.config import Between, Count, CountOrNone
+from skipqa.nn.fusion import BipartiteFusion, FusionConfig
+from skipqa.nn.region_query import RegionQueryConfig, SparseRegionQuery
+from skipqa.nn.relaxation import cosine_schedule, linear_schedule
+from skipqa.nn.saliency import Saliency, squared_budget_loss
+from skipqa.nn.soft_edges import degree_loss, relaxed_fusion
+from skipqa.nn.verifier import judge
+from skipqa.stages.decode import read_order
+from skipqa.stages.fuse import fuse
+from skipqa.trace import StageRecord
+from skipqa.training import pruning
+from skipqa.training.asking import Asking
+from skipqa.training.collapse import openness
+from skipqa.training.loop import Phase, fit
+from skipqa.training.pruning import Candidates, gold_loss, noise_for, passage_logits
+from skipqa.training.records import replay
+from skipqa.training.sampling import inverse_frequency
+from skipqa.training.study import Study
+from skipqa.training.verifying import Cases, cases
+from skipqa.types import Budget, KeptTokens, Verified
+
+ANSWER_SCALE = 20.0
+TAU_G, TAU_E = (1.0, 0.1), (0.3, 0.6)
+
+
+@dataclass(frozen=True, slots=True)
+class PathwayTraining:
+    steps: Count = 300
+    rate: Annotated[float, Between(1e-8, 1.0)] = 5e-4  # the paper's 2e-5 is for 15,000 steps
+    warmup: CountOrNone = 30
+    batch: Count = 12
+    weight_decay: Annotated[float, Between(0.0, 10.0)] = 0.05
+    heads: Count = 4
+    read: Count = 6  # candidates that fusion may attend to, the gold ones among them
+    query_hidden: Count = 64
+    like_untrained: Annotated[float, Between(0.0, 100.0)] = 0.1
+
+
+def run(study: Study, settings: PathwayTraining) -> dict[str, Any]:
+    """The stage: train, compare each part, leave."""
+    if "pathways" in study.run.metrics():
+        return study.run.metrics()
+    parts = train(study, settings)
+    held_out = study.rows("held-out")
+    found = cases(study.records, study.pipeline, study.run, compared=held_out)
+    compared = {
+        "saliency": pruning.compare(study, parts.saliency),
+        "region_query": compare_query(study, parts.region_query),
+        "fusion": compare_fusion(study, parts.fusion, found, found.untrained),
+    }
+    ships = {
+        "saliency": pruning.is_as_good(compared["saliency"], pruning.kept_tokens(study)),
+        "region_query": _at_least(compared["region_query"], "recall@4"),
+        "fusion": _at_least(compared["fusion"], "read"),
+    }
+    for name, good in ships.items():
+        study.leave(getattr(parts, name), name, ships=good)
+    study.run.finish("pathways", {"ships": ships, "held-out": compared})
+    return study.run.metrics()
+
+
+def _at_least(compared: Mapping[str, Any], name: str) -> bool:
+    return bool(compared["trained"][name] >= compared["training_free"][name])
+
+
+class Pathways(nn.Module):
+    """The three that learn together."""
+
+    def __init__(
+        self, saliency: Saliency, region_query: SparseRegionQuery, fusion: BipartiteFusion
+    ) -> None:
+        super().__init__()
+        self.saliency, self.region_query, self.fusion = saliency, region_query, fusion
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What the losses read beside the records."""
+
+    found: Candidates
+    asking: Asking
+    answers: Tensor  # [A, d]
+    answer_of: Tensor  # [N], -1 where no passage is known to hold it
+    count: int  # V'
+
+
+def prepare(study: Study) -> Lesson:
+    best = [_surest(one["answers"]) if one["gold_rows"] else None for one in study.records.about]
+    number = {text: n for n, text in enumerate(sorted({text for text in best if text}))}
+    found = pruning.candidates(study.records)
+    return Lesson(
+        found,
+        Asking(study, found.rows, found.there),
+        study.pipeline.backbone.encode_texts(list(number)).embeddings,
+        torch.tensor([number.get(text, -1) if text else -1 for text in best]),
+        pruning.kept_tokens(study),
+    )
+
+
+def _surest(answers: Mapping[str, float]) -> str:
+    return max(answers, key=lambda text: answers[text])
+
+
+def build(study: Study, settings: PathwayTraining) -> Pathways:
+    """What earlier stages trained, and fresh ones where they did not."""
+    width, learned = study.records["question"].shape[1], study.learned
+    torch.manual_seed(study.run.seed)
+    saliency = learned.saliency or pruning.build(study, pruning.SaliencyTraining())
+    query = learned.region_query
+    if not isinstance(query, SparseRegionQuery):
+        query = SparseRegionQuery(RegionQueryConfig(width, width, hidden=settings.query_hidden))
+        nn.init.constant_(query.to_terms.bias, -0.5)  # most terms are not asked for
+    layer = FusionConfig(width, width, settings.heads, variant="B")
+    fusion = learned.fusion or BipartiteFusion(layer)
+    return Pathways(saliency, query, fusion).requires_grad_(True)
+
+
+def loss_of(
+    study: Study,
+    parts: Pathways,
+    settings: PathwayTraining,
+    lesson: Lesson,
+    tau_g: Callable[[int], float],
+    tau_e: Callable[[int], float],
+) -> Callable[[int], Tensor]:
+    """Eq. D.3 of the batch of a step."""
+    records, run = study.records, study.run
+    rows = study.rows("train", gold=True)
+    draw = inverse_frequency(rows, study.categories(rows), settings.batch, run.seed)
+    rho = lesson.count / records["meaning"].shape[1]
+
+    def loss(step: int) -> Tensor:
+        some = draw(step)
+        tokens, question = records["meaning"][some].float(), records["question"][some].float()
+        logits = parts.saliency(tokens, question)
+        generator = torch.Generator().manual_seed(run.seed * 1_000_003 + step)
+        noise = noise_for(parts.saliency, logits, generator)
+        gates = parts.saliency.gates(logits, lesson.count, tau_g(step), noise)
+        right, there = lesson.found.gold[some], lesson.found.there[some]
+        passages = records.table.embeddings[lesson.found.rows[some]]
+        seen = gold_loss(passage_logits(question, tokens, gates, passages), right, there)
+        scores, apart = lesson.asking.scores(parts.region_query, some, tokens, question, gates)
+        asked = gold_loss(scores, right, there) + settings.like_untrained * apart
+        said, edges = read(
+            study, parts.fusion, settings, lesson, some, gates, tau_g(step), tau_e(step)
+        )
+        answered = F.cross_entropy(said, lesson.answer_of[some])
+        degree = torch.stack([degree_loss(one) for one in edges]).mean()
+        return seen + asked + answered + squared_budget_loss(logits, rho) + degree
+
+    return loss
+
+
+def read(
+    study: Study,
+    layer: BipartiteFusion,
+    settings: PathwayTraining,
+    lesson: Lesson,
+    some: Tensor,
+    gates_BV: Tensor,
+    tau: float,
+    tau_e: float,
+) -> tuple[Tensor, list[Tensor]]:
+    """The logit of every answer by what fused tokens say [B, A], and the edges' gates."""
+    table, pooled, edges = study.records.table, [], []
+    for b, i in enumerate(some.tolist()):
+        open_V = gates_BV[b].topk(lesson.count).indices
+        chosen = lesson.found.rows[i][lesson.found.there[i]][: settings.read]
+        states = [table.states[j].float() for j in chosen.tolist()]
+        fused, gates = relaxed_fusion(
+            layer,
+            study.records["meaning"][i, open_V].float(),
+            torch.cat(states),
+            table.embeddings[chosen],
+            [len(one) for one in states],
+            temperature=tau,
+            threshold=tau_e,
+        )
+        weight_V = gates_BV[b, open_V]
+        pooled.append((weight_V[:, None] * fused).sum(0) / weight_V.sum())
+        edges.append(gates)
+    question = study.records["question"][some].float()
+    said_Bd = F.normalize(torch.stack(pooled) + question, dim=-1)
+    return ANSWER_SCALE * said_Bd @ lesson.answers.T, edges
+
+
+def train(study: Study, settings: PathwayTraining) -> Pathways:
+    parts, lesson, steps = build(study, settings), prepare(study), settings.steps
+    tau_g = partial(_annealed, cosine_schedule, TAU_G, steps)
+    tau_e = partial(_annealed, linear_schedule, TAU_E, steps)
+    loss = loss_of(study, parts, settings, lesson, tau_g, tau_e)
+    phase = Phase(steps, settings.rate, settings.warmup)
+    return fit("pathways", parts, loss, phase, study.run, weight_decay=settings.weight_decay)
+
+
+def _annealed(
+    schedule: Callable[..., float], ends: tuple[float, float], steps: int, step: int
+) -> float:
+    return schedule(*ends, step, steps)
+
+
+@torch.inference_mode()
+def compare_query(study: Study, query: SparseRegionQuery) -> dict[str, Any]:
+    """Gold passages found by the regions' queries, trained and as answering asks now."""
+    rows = study.rows("held-out", gold=True)
+    allowed = Budget(pruning.kept_tokens(study), study.pipeline.config.budget.passages)
+    result: dict[str, Any] = {"questions": len(rows)}
+    now = study.pipeline.components.region_query
+    for name, asking in (("trained", query), ("training_free", now)):
+        right = []
+        for i in rows:
+            _, _, retrieved = replay(study.records, i, study.pipeline, allowed, None, asking)
+            ids = {one.passage.id for one in retrieved.passages[: pruning.AT]}
+            right.append(not ids.isdisjoint(study.records.about[i]["gold"]))
+        result[name] = {f"recall@{pruning.AT}": sum(right) / max(1, len(right))}
+    return result
+
+
+@torch.inference_mode()
+def compare_fusion(
+    study: Study, layer: BipartiteFusion, found: Cases, nu_NK: Tensor, split: str = "held-out"
+) -> dict[str, Any]:
+    """Of the questions with an answering passage among the candidates, the share that has one
+    among what the decoder reads, whose order verification and fusion share; and the edges."""
+    rows = [i for i in study.rows(split) if bool((found.label[i] > 0.5).any())]
+    result: dict[str, Any] = {"questions": len(rows)}
+    for name, learned in (("trained", layer), ("training_free", None)):
+        right, edges = [], []
+        for i in rows:
+            verified, label = _verified(study, found, nu_NK[i], i)
+            kept = _kept(study, i)
+            record = StageRecord("fuse")
+            fused = fuse(
+                kept,
+                study.records.question(i),
+                verified,
+                study.pipeline.config.fuse,
+                record,
+                learned,
+            )
+            used = read_order(verified, fused)[: study.pipeline.config.decode.max_passages]
+            right.append(any(label[j] for j in used))
+            edges.append(fused.edges.float().flatten())
+        result[name] = {
+            "read": sum(right) / max(1, len(right)),
+            "edges": openness(torch.cat(edges)).as_dict() if edges else {},
+        }
+    return result
+
+
+def _kept(study: Study, i: int) -> KeptTokens:
+    records, num_concepts = study.records, len(study.pipeline.backbone.concepts)
+    positions = records["kept"][i].nonzero()[:, 0]
+    return KeptTokens(positions, records["saliency"][i].float(), records.tokens(i, num_concepts))
+
+
+def _verified(study: Study, found: Cases, nu_K: Tensor, i: int) -> tuple[Verified, Sequence[bool]]:
+    """As the stage would leave it with these scores, and which of its passages answer."""
+    records, config = study.records, study.pipeline.config
+    candidates, places = records.candidates(i), records.places(i)
+    budget = config.budget
+    nu = nu_K[: min(len(candidates), budget.passages)]
+    verdict = judge(
+        nu.double(), budget.passages, config.verify.threshold, config.verify.min_passages
+    )
+    kept = verdict.kept.tolist()
+    verified = Verified(
+        passages=tuple(candidates[j] for j in kept),
+        scores=tuple(float(nu[j]) for j in kept),
+        token_states=tuple(records.table.states[places[j]].float() for j in kept),
+        embeddings=records.table.embeddings[[places[j] for j in kept]],
+        rejected=(),
+    )
+    return verified, [bool(found.label[i, j] > 0.5) for j in kept]

@@ -1,0 +1,158 @@
+"""What stages II to VI have in common: the records, the pipeline they begin with, what they leave.
+
+A run's folder is a folder of components that answers questions (`--components`): what the stage
+began with, and of what it trained each part that is at least as good as the training-free stage on
+held-out questions. All that was trained, better or not, is in `trained/`, where the next stage
+looks first. Nothing here trains.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from skipqa import components
+from skipqa.components import NAMES, SETTINGS, Components
+from skipqa.config import CountOrNone, merged
+from skipqa.nn import checkpoint
+from skipqa.pipeline import Pipeline
+from skipqa.training import gather
+from skipqa.training.gather import Source
+from skipqa.training.records import Records, collect
+from skipqa.training.run import Run
+
+TRAINED = "trained"
+
+
+@dataclass(frozen=True, slots=True)
+class Gathering:
+    """How many questions of each kind are gathered."""
+
+    train: CountOrNone = 3_000
+    held_out: CountOrNone = 600
+    val: CountOrNone = 600
+    okvqa: CountOrNone = 600  # to train on; a tenth as many are held out
+    workers: CountOrNone = 0  # processes; 0: as many as there are cores
+
+    def counts(self) -> dict[str, int]:
+        return {
+            "pocket-kb/train": self.train,
+            "pocket-kb/held-out": self.held_out,
+            "pocket-kb/val": self.val,
+            "okvqa/train": self.okvqa,
+            "okvqa/held-out": self.okvqa // 10,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    records: Records
+    pipeline: Pipeline  # as it answers with what the stage began with
+    learned: Components  # what earlier stages trained, whether it ships or not
+    run: Run
+    texts: dict[str, Tensor] = field(default_factory=dict)  # embeddings
+
+    def rows(self, split: str, *, gold: bool = False) -> list[int]:
+        """Of Pocket-KB, whose answers are known to be in passages; `gold`: those that name them."""
+        found = self.records.select(split, "pocket-kb")
+        return [i for i in found if self.records.about[i]["gold_rows"]] if gold else found
+
+    def categories(self, rows: Sequence[int]) -> list[str]:
+        return [self.records.about[i]["category"] for i in rows]
+
+    def embed(self, texts: Sequence[str]) -> Tensor:
+        """[len(texts), d], each text encoded once."""
+        for text in texts:
+            if text not in self.texts:
+                self.texts[text] = self.pipeline.backbone.encode_texts([text]).embeddings[0]
+        return torch.stack([self.texts[text] for text in texts])
+
+    def leave(self, module: nn.Module, name: str, *, ships: bool) -> None:
+        """Its file, where the next stage finds it, and beside the others if it `ships`."""
+        preset = self.pipeline.config.preset
+        checkpoint.save(module, self.run.folder / TRAINED / f"{name}.safetensors", preset=preset)
+        if ships:
+            path = self.run.folder / f"{name}.safetensors"
+            checkpoint.save(module, path, preset=preset, eight_bit=True)
+
+    def set(self, **settings: Mapping[str, Any]) -> None:
+        """Write settings into those that answering reads."""
+        path = self.run.folder / SETTINGS
+        write_settings(path, merged(components.read_settings(path), settings))
+
+
+def begin(
+    source: Source,
+    data: Path | None,
+    pocket_kb: Path | None,
+    wanted: Gathering,
+    folder: Path,
+    run: Run,
+) -> Study:
+    """`folder` has, or gets, the records."""
+    rows = gather.questions(data, pocket_kb, wanted.counts(), seed=2026)
+    gathering = Run(folder, run.seed, run.progress, run.say)
+    records = collect(rows, source, gathering, workers=wanted.workers or None)
+    pipeline = source.load()
+    start = pipeline.components.folder
+    if start is not None:
+        take_over(start, run.folder)
+    learned = pipeline.components
+    if start is not None and (start / TRAINED).is_dir():
+        more = components.load(start / TRAINED, preset=pipeline.config.preset)
+        learned = _joined(learned, more)
+        take_over(start / TRAINED, run.folder / TRAINED)
+    table = records.table
+    known = {p.text: e for p, e in zip(table.passages, table.embeddings, strict=True)}
+    return Study(records, pipeline, learned, run, known)
+
+
+def _joined(below: Components, above: Components) -> Components:
+    return replace(below, **{n: m for n in NAMES if (m := getattr(above, n)) is not None})
+
+
+def take_over(start: Path, folder: Path) -> None:
+    """The files of a folder of components in another; those that are there stay."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in sorted(start.iterdir()):
+        wanted = path.suffix == ".safetensors" or path.name == SETTINGS
+        if wanted and not (folder / path.name).exists():
+            _link_or_copy(path, folder / path.name)
+
+
+def _link_or_copy(path: Path, target: Path) -> None:
+    if path.name == SETTINGS:  # will be rewritten
+        shutil.copyfile(path, target)
+        return
+    try:
+        os.link(path, target)
+    except OSError:
+        shutil.copyfile(path, target)
+
+
+def write_settings(path: Path, settings: Mapping[str, Mapping[str, Any]]) -> None:
+    lines = [
+        "# Chosen on held-out training questions, together with the components beside this file"
+    ]
+    for group, values in settings.items():
+        lines += [f"[{group}]", *(f"{name} = {_toml(value)}" for name, value in values.items()), ""]
+    partial = path.with_suffix(".partial")
+    partial.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+    partial.replace(path)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_toml, value))}]"
+    return repr(value)
