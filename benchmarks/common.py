@@ -21,7 +21,7 @@ from PIL import Image
 from skipqa.backbones.pocket import Pocket
 from skipqa.image import open_image
 from skipqa.language import content_words
-from skipqa.types import Question
+from skipqa.types import Question, VisualTokens
 
 
 class Photo(NamedTuple):
@@ -51,6 +51,12 @@ def opened(*archives: Path) -> Iterator[dict[str, Callable[[], Image.Image]]]:
     with ExitStack() as stack:
         zips = [stack.enter_context(zipfile.ZipFile(path)) for path in archives]
         yield {name: reader(archive, name) for archive in zips for name in archive.namelist()}
+
+
+def look(pocket: Pocket, image: Image.Image) -> VisualTokens:
+    """As closely as its scales allow."""
+    glance, _ = pocket.glance(image)
+    return pocket.look_closer(image, glance)[0]
 
 
 def ask(pocket: Pocket, text: str) -> Question:

@@ -23,7 +23,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from common import ask, opened
+from common import ask, look, opened
 from PIL import Image
 from rich.progress import track
 from rich.table import Table
@@ -74,9 +74,9 @@ def main() -> None:
             truth = [corners(*box) for label, *box in photo["boxes"] if label == name]
             areas = [(right - left) * (bottom - top) for left, top, right, bottom in truth]
             small.append(statistics.fmean(areas) < SMALL)
-            tokens, _ = pocket.encode_image(image)
+            tokens = look(pocket, image)
             question = ask(pocket, f"What is this {name} used for?")
-            allowed, config = Budget(BudgetConfig().tokens, 0), Config().prune
+            allowed, config = Budget(BudgetConfig().most_tokens(len(tokens)), 0), Config().prune
             kept = prune(tokens, question, allowed, pocket.concepts, config, StageRecord("prune"))
             for variant, regions_config in VARIANTS.items():
                 record, start = StageRecord("regions"), time.perf_counter()

@@ -1,7 +1,7 @@
 """Does saliency find what the question names? Kept tokens against COCO's boxes.
 
 For each class with boxes in a photo, the question "What is this CLASS used for?" goes through
-`Pocket.encode_image` and `prune` under several configurations. Each row's saliency is read on
+`Pocket.look_closer` and `prune` under several configurations. Each row's saliency is read on
 one 24 x 24 grid; the score is the share of the 64 best cells inside the class's boxes, relative
 to the most that is possible where the boxes are smaller than 64 cells. Classes whose boxes
 cover more than half the photo are left out. A photo counts once, with the mean of its classes.
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from common import ask, opened
+from common import ask, look, opened
 from rich.progress import track
 from rich.table import Table
 from torch import Tensor
@@ -34,14 +34,14 @@ from torch import Tensor
 from skipqa.backbones.efficientnet_lite import EfficientNetLite
 from skipqa.backbones.pocket import Pocket
 from skipqa.cli.console import err, out, prepare_process
-from skipqa.config import BudgetConfig, EncodeConfig, PruneConfig
+from skipqa.config import EncodeConfig, PruneConfig
 from skipqa.costs.environment import write_results
 from skipqa.evaluation.statistics import mean_interval, paired_bootstrap
 from skipqa.stages.prune import prune, top_positions
 from skipqa.trace import StageRecord
 from skipqa.types import Budget, Question, VisualTokens
 
-GRID, KEPT = 24, BudgetConfig().tokens
+GRID, KEPT = 24, 64  # a ninth of the cells
 LARGE, SMALL = 0.5, 0.1  # of the photo, covered by a class's boxes
 
 Boxes = list[tuple[str, float, float, float, float]]
@@ -100,7 +100,7 @@ def main() -> None:
             chance.append(mean([random_share(area) for area in areas.values()]))
             for row, scores in zip(ROWS, scored, strict=True):
                 pocket.config = row.encode
-                tokens, _ = pocket.encode_image(image)
+                tokens = look(pocket, image)
                 shares = {
                     name: share_inside(saliency(tokens, question(name), row, pocket), area)
                     for name, area in areas.items()

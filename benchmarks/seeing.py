@@ -72,7 +72,7 @@ def main() -> None:
 
 @torch.inference_mode()
 def class_probabilities(pocket: Pocket, image: Image.Image, size: int) -> Tensor:
-    """[C] of the whole picture, as `Pocket.encode_image` reads its overview."""
+    """[C] of the whole picture, as `Pocket.glance` reads its overview."""
     map_1Fhw = pocket.vision(_pixels(image, size))
     logits_1C = pocket.vision.classifier(map_1Fhw.mean((2, 3)))
     return logits_1C[0].softmax(-1)

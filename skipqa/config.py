@@ -40,8 +40,9 @@ Weight = Annotated[float, Between(0.0, 1_000.0)]
 
 @dataclass(frozen=True, slots=True)
 class EncodeConfig:
-    # The image is seen whole and at two finer scales; 768 / 32 = 24 cells a side, a token each.
-    scales: Annotated[tuple[int, ...], Between(32, 4_096)] = (256, 512, 768)
+    # The image is seen whole, at a glance, and where that does not suffice at finer scales;
+    # 512 / 32 = 16 cells a side, a token each.
+    scales: Annotated[tuple[int, ...], Between(32, 4_096)] = (256, 512)
     cell: Count = 32  # pixels a side, the vision tower's stride
     # A cell's evidence is this much its own and otherwise that of the native-sized view
     # around it; benchmarks/saliency_boxes.py chose it.
@@ -67,7 +68,7 @@ class DraftConfig:
 
 @dataclass(frozen=True, slots=True)
 class BudgetConfig:
-    tokens: CountOrNone = 64  # V'; 0: ceil(rho_v V)
+    tokens: CountOrNone = 0  # V'; 0: ceil(rho_v V)
     rho_v: Share = 0.11
     passages: CountOrNone = 6  # K'
     rho_r: Share = 1.0  # verification keeps at most this share of what was retrieved

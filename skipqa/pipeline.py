@@ -1,6 +1,6 @@
 """Read this first: the one way from an image and a question to an answer.
 
-    encode -> draft (SKV) -> budget (DBC) -> prune (QVS) -> regions + retrieve (RCSR)
+    encode -> draft (SKV) -> budget (DBC) -> look -> prune (QVS) -> regions + retrieve (RCSR)
            -> verify (SKV) -> fuse (BSCA) -> decode -> Answer
 
 Each stage is one file in `stages/`, takes frozen values and returns one; what it kept, dropped
@@ -34,6 +34,7 @@ from skipqa.stages.decode import decode
 from skipqa.stages.draft import draft
 from skipqa.stages.encode import encode
 from skipqa.stages.fuse import fuse
+from skipqa.stages.look import look
 from skipqa.stages.prune import prune
 from skipqa.stages.regions import find_regions
 from skipqa.stages.retrieve import retrieve
@@ -60,6 +61,13 @@ class Answer:
     evidence: tuple[Evidence, ...]
     trace: Trace
 
+    @property
+    def num_tokens(self) -> int:
+        """V, of a closer look where there was one."""
+        seen = self.trace["look" if "look" in self.trace else "encode"].kept
+        assert seen is not None
+        return seen
+
     def as_dict(self) -> dict[str, Any]:
         """What `skipqa ask --json` prints."""
         regions = self.trace["regions"].result if "regions" in self.trace else ()
@@ -73,7 +81,7 @@ class Answer:
                 for e in self.evidence
             ],
             "regions": [{"box": list(r.box), "tokens": len(r.members)} for r in regions],
-            "tokens": {"total": self.trace["encode"].kept, "kept": kept_tokens},
+            "tokens": {"total": self.num_tokens, "kept": kept_tokens},
             "passages": {
                 "retrieved": retrieved.num_hits if retrieved else 0,
                 "unique": retrieved.num_unique if retrieved else 0,
@@ -129,16 +137,16 @@ class Pipeline:
 
         with trace.stage("encode") as record:
             picture = open_image(image)
-            tokens, asked = encode(picture, question, backbone, config.encode, record)
+            glance, asked = encode(picture, question, backbone, config.encode, record)
         concepts, learned = backbone.concepts, self.components
 
         drafting: Future[Draft] = Future()
-        look_up = partial(self._look_up, picture, tokens, asked, drafting.result, rest)
+        look_up = partial(self._look_up, picture, glance, asked, drafting.result, rest)
         ahead = AHEAD.submit(look_up) if config.draft.parallel and fast_path else None
 
         try:
             with trace.stage("draft") as record:
-                drafted = draft(asked, tokens, concepts, config.draft, record, learned.drafter)
+                drafted = draft(asked, glance, concepts, config.draft, record, learned.drafter)
         except BaseException as error:
             rest.stop()
             drafting.set_exception(error)  # else what runs ahead would wait for it for ever
@@ -154,7 +162,7 @@ class Pipeline:
     def _look_up(
         self,
         picture: Image.Image,
-        tokens: VisualTokens,
+        glance: VisualTokens,
         asked: Question,
         drafted: Callable[[], Draft],
         trace: Trace,
@@ -164,7 +172,11 @@ class Pipeline:
         concepts = backbone.concepts
 
         with trace.stage("budget") as record:
-            allowed = budget(tokens, asked, config.budget, record, learned.budget)
+            num_tokens = config.encode.num_tokens
+            allowed = budget(glance, asked, num_tokens, config.budget, record, learned.budget)
+
+        with trace.stage("look") as record:
+            tokens = look(picture, glance, allowed, backbone, config.encode, record)
 
         with trace.stage("prune") as record:
             kept = stages.prune(

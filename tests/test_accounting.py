@@ -39,14 +39,18 @@ class SeenOnce:
         from skipqa.image import open_image
 
         self.backbone = pipeline.backbone
-        scales = pipeline.config.encode.scales
-        self.seen = self.backbone.encode_image(open_image(photo), scales)
+        image, scales = open_image(photo), pipeline.config.encode.scales
+        self.glanced = self.backbone.glance(image, scales)
+        self.seen = self.backbone.look_closer(image, self.glanced[0], scales)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.backbone, name)
 
-    def encode_image(self, *arguments: object) -> Any:
-        return self.seen
+    def glance(self, *arguments: object) -> Any:
+        return self.glanced
+
+    def look_closer(self, image: object, glance: object, scales: tuple[int, ...]) -> Any:
+        return (glance, 0) if len(scales) == 1 else self.seen
 
 
 @pytest.fixture(scope="module")
@@ -72,11 +76,12 @@ def check(answer: Answer) -> None:
     allowed, pruned, regions, retrieved, verified, fused = (
         trace[name].result for name in ("budget", "prune", "regions", "retrieve", "verify", "fuse")
     )
-    num_tokens = trace["encode"].kept
+    num_tokens = answer.num_tokens
+    assert counts(trace, "look") == (num_tokens, 0)
     # Every token was kept or dropped, and the kept ones are each in one region.
     kept_positions = pruned.positions.tolist()
     assert counts(trace, "prune") == (len(kept_positions), num_tokens - len(kept_positions))
-    assert len(kept_positions) == len(set(kept_positions)) == allowed.tokens
+    assert len(kept_positions) == len(set(kept_positions)) == min(allowed.tokens, num_tokens)
     members = sorted(member for region in regions for member in region.members)
     assert members == kept_positions
     # Every hit was kept or dropped; every passage kept was then accepted or rejected.
@@ -144,7 +149,8 @@ def test_with_the_shipped_components(
     )
     answer = system.answer(photo, QUESTION)
     check(answer)
-    assert counts(answer.trace, "encode") == (576, 0)
+    assert counts(answer.trace, "encode") == (64, 0)
+    assert counts(answer.trace, "look") == ((256 if passages else 64), 0)
     assert counts(answer.trace, "draft") == (0, 1)
 
 

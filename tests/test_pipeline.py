@@ -19,11 +19,12 @@ from skipqa.knowledge.index.build import build
 from skipqa.knowledge.sources.tables import JsonLines
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
 from skipqa.pipeline import Answer, Pipeline, load
+from skipqa.stages.regions import iou
 from skipqa.trace import Stopped, Trace
 
 QUESTION = "How is this drink brewed?"
 ESPRESSO = "wordnet:n07920052"
-STAGES = "encode draft budget prune regions retrieve verify fuse decode".split()
+STAGES = "encode draft budget look prune regions retrieve verify fuse decode".split()
 
 
 def same_but_for_time(answer: Answer) -> dict[str, Any]:
@@ -104,8 +105,9 @@ def test_trace_accounts_for_everything_dropped(looked_up: Answer) -> None:
         assert record.dropped is not None
         return record.kept, record.dropped
 
-    assert counts("encode") == (576, 0)
-    assert sum(counts("prune")) == 576
+    assert counts("encode") == (64, 0)
+    assert counts("look") == (256, 0)
+    assert sum(counts("prune")) == 256
     assert counts("prune")[0] == len(pruned.positions)
     assert counts("regions") == (len(pruned.positions), 0)
     members = sorted(member for region in regions for member in region.members)
@@ -178,7 +180,7 @@ def test_any_way_to_hand_over_a_picture_is_the_same(
 def test_pictures_of_any_shape_go_the_whole_way(pipeline: Pipeline, size: tuple[int, int]) -> None:
     answer = pipeline.answer(Image.new("RGB", size, (120, 60, 20)), "Where does it live?")
     assert answer.route == "full"
-    assert answer.trace["prune"].kept == pipeline.config.budget.tokens
+    assert answer.trace["prune"].kept == 29  # ceil(0.11 * 256)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +228,7 @@ def test_budgets_are_obeyed(home: Path, photo: Path) -> None:
     )
     answer = frugal.answer(photo, QUESTION)
     found = answer.as_dict()
-    assert found["tokens"] == {"total": 576, "kept": 9}
+    assert found["tokens"] == {"total": 256, "kept": 9}
     assert len(found["regions"]) <= 2
     assert found["passages"]["kept"] <= 3
 
@@ -236,15 +238,20 @@ def test_no_passages_allowed_means_no_retrieval(home: Path, photo: Path) -> None
     assert answer.route == "full"
     assert answer.evidence == ()
     assert answer.text
+    assert answer.trace["look"].flops == 0, "a glance is enough to name things"
+    assert answer.num_tokens == answer.trace["encode"].kept
 
 
 def test_evidence_is_a_distribution_on_every_token(pipeline: Pipeline, photo: Path) -> None:
-    with Image.open(photo) as image:
-        tokens, flops = pipeline.backbone.encode_image(image.convert("RGB"))
-    assert tokens.evidence.shape == (576, 1000)
-    np.testing.assert_allclose(tokens.evidence.sum(1), 1, rtol=1e-5)
-    np.testing.assert_allclose(tokens.meaning.norm(dim=1), 1, rtol=1e-5)
-    assert flops > 0
+    with Image.open(photo) as opened:
+        image = opened.convert("RGB")
+    glance, cheap = pipeline.backbone.glance(image)
+    closer, dear = pipeline.backbone.look_closer(image, glance)
+    for tokens, count in ((glance, 64), (closer, 256)):
+        assert tokens.evidence.shape == (count, 1000)
+        np.testing.assert_allclose(tokens.evidence.sum(1), 1, rtol=1e-5)
+        np.testing.assert_allclose(tokens.meaning.norm(dim=1), 1, rtol=1e-5)
+    assert 0 < 4 * cheap < dear + cheap
 
 
 def test_missing_default_index_says_what_to_run(
@@ -278,7 +285,7 @@ class TestBoxes:
         assert boxed.evidence[0].id == ESPRESSO
         cup = (0.3, 0.05, 0.67, 0.51)  # as seen by eye
         boxes = [region.box for region in boxed.trace["regions"].result]
-        assert any(box == pytest.approx(cup, abs=0.05) for box in boxes)
+        assert max(iou(box, cup) for box in boxes) > 0.5
 
     def test_the_trace_adds_up(self, boxed: Answer, segmenter: Segmenter) -> None:
         test_json_has_exactly_these_keys_and_types(boxed)

@@ -33,7 +33,8 @@ class Completion:
     prompt_tokens: int
     new_tokens: int
     flops: int
-    # Of each answer that was to be weighed, and last of the text itself: their log-probabilities
+    # Of each answer that was to be weighed, and last of the text itself: their log-probabilities;
+    # minus infinity of one that is not the best, whatever it is
     weights: tuple[float, ...] = ()
 
 
@@ -54,10 +55,15 @@ class Backbone(Protocol):
     def segmenter(self) -> Segmenter:
         """Boxes in a picture; its network is read when the first one is asked for."""
 
-    def encode_image(
-        self, image: Image.Image, scales: Sequence[int] = ()
+    def glance(self, image: Image.Image, scales: Sequence[int] = ()) -> tuple[VisualTokens, int]:
+        """The picture at the first of the scales, which is what a drafter looks at, and what that
+        cost. `scales`, ascending, stand in for the backbone's own."""
+
+    def look_closer(
+        self, image: Image.Image, glance: VisualTokens, scales: Sequence[int] = ()
     ) -> tuple[VisualTokens, int]:
-        """The tokens and what they cost; `scales`, ascending, stand in for the backbone's own."""
+        """The picture at the finer scales, too, and what they cost; the glance itself, for
+        nothing, where there are none."""
 
     def encode_texts(self, texts: Sequence[str]) -> EncodedTexts: ...
 
@@ -72,13 +78,13 @@ class Backbone(Protocol):
         quote_from: Sequence[str] = (),
         avoid: Collection[str] = (),
         visual: Tensor | None = None,
-        beside: Sequence[str] = (),
+        beside: Sequence[tuple[str, float]] = (),
     ) -> Completion:
         """The decoder's greedy completion.
 
         With `quote_from` it is a span of one of those texts that starts with no word of `avoid`.
         `visual`, as the projector made them, stand in the prompt at `IMAGE`. Answers `beside` it
-        are weighed with it.
+        are weighed with it, each with what else speaks for it, to find the best of all.
         """
 
     def weigh(self, prompt: str, answers: Sequence[str]) -> tuple[list[float], int]:

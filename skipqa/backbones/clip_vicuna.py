@@ -27,7 +27,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from skipqa.assets import Report
-from skipqa.backbones import clip, concepts, hub, llama, lora, minilm
+from skipqa.backbones import clip, concepts, continuations, hub, llama, lora, minilm
 from skipqa.backbones.backbone import IMAGE, Completion, EncodedTexts
 from skipqa.backbones.minilm import MiniLm
 from skipqa.backbones.quoting import SpanConstraint, Verbatim
@@ -146,10 +146,8 @@ class ClipVicuna(ABC):
         return torch.cat(found)
 
     @torch.inference_mode()
-    def encode_image(
-        self, image: Image.Image, scales: Sequence[int] = ()
-    ) -> tuple[VisualTokens, int]:
-        """The image whole at one scale, the largest: CLIP's patches see all of it as it is."""
+    def glance(self, image: Image.Image, scales: Sequence[int] = ()) -> tuple[VisualTokens, int]:
+        """At one scale, the largest: CLIP's patches see all of the image as it is."""
         size = (scales or self.config.scales)[-1]
         seen = self.clip.see(self._pixels(image, size))
         names_JC = self.concept_vectors.T * self.clip.log_scale.exp()
@@ -165,6 +163,11 @@ class ClipVicuna(ABC):
         )
         return tokens, clip.flops(self.clip_config, size) + 2 * products * names_JC.shape[1]
 
+    def look_closer(
+        self, image: Image.Image, glance: VisualTokens, scales: Sequence[int] = ()
+    ) -> tuple[VisualTokens, int]:
+        return glance, 0
+
     def encode_texts(self, texts: Sequence[str]) -> EncodedTexts:
         return self.texts.encode(texts)
 
@@ -179,29 +182,38 @@ class ClipVicuna(ABC):
         quote_from: Sequence[str] = (),
         avoid: Collection[str] = (),
         visual: Tensor | None = None,
-        beside: Sequence[str] = (),
+        beside: Sequence[tuple[str, float]] = (),
     ) -> Completion:
         """The reply to the prompt as one turn of a conversation."""
         embedded_1TD = self.embed(CONVERSATION.format(prompt=prompt), visual)
         stop = [self.published_decoder.eos_token_id]
-        spans = SpanConstraint(quote_from, self.decoder_tokenizer, stop, avoid) or None
-        generated = self.decoder.generate(embedded_1TD, max_new_tokens, stop, spans)
-        text = self.decoder_tokenizer.decode(generated.tokens).strip()
-        weights, spent = self._weigh(embedded_1TD, (*beside, text)) if beside else ([], 0)
+        weights: list[float] = []
+        if beside:
+            assert not quote_from
+            answers = [self._as_answer(answer) for answer, _ in beside]
+            support = [share for _, share in beside]
+            generated, weights = continuations.reply(
+                self.decoder, embedded_1TD, max_new_tokens, stop, answers, support
+            )
+        else:
+            spans = SpanConstraint(quote_from, self.decoder_tokenizer, stop, avoid) or None
+            generated = self.decoder.generate(embedded_1TD, max_new_tokens, stop, spans)
         return Completion(
-            text,
+            self.decoder_tokenizer.decode(generated.tokens).strip(),
             prompt_tokens=embedded_1TD.shape[1],
             new_tokens=len(generated.tokens),
-            flops=generated.flops + spent,
+            flops=generated.flops,
             weights=tuple(weights),
         )
 
     def weigh(self, prompt: str, answers: Sequence[str]) -> tuple[list[float], int]:
-        return self._weigh(self.embed(CONVERSATION.format(prompt=prompt), None), answers)
+        embedded_1TD = self.embed(CONVERSATION.format(prompt=prompt), None)
+        return continuations.weigh(
+            self.decoder, embedded_1TD, [self._as_answer(answer) for answer in answers]
+        )
 
-    def _weigh(self, embedded_1TD: Tensor, answers: Sequence[str]) -> tuple[list[float], int]:
-        end = self.published_decoder.eos_token_id
-        return self.decoder.weigh(embedded_1TD, [[*self._ids(answer), end] for answer in answers])
+    def _as_answer(self, text: str) -> list[int]:
+        return [*self._ids(text), self.published_decoder.eos_token_id]
 
     def log_probability(self, prompt: str, answer: str, visual: Tensor | None = None) -> float:
         embedded_1TD = self.embed(CONVERSATION.format(prompt=prompt), visual)

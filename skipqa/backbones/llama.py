@@ -10,7 +10,7 @@ Shapes: B batch, T new tokens, S cached tokens, D width, H heads, G key/value he
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -171,9 +171,9 @@ class Llama(nn.Module):
         mask = None
         if not from_zero:
             mask = torch.arange(end, device=x_BTD.device)[None] <= positions_T[:, None]
-        return self._through(x_BTD, cache, rope, positions_T, end, mask)
+        return self.through(x_BTD, cache, rope, positions_T, end, mask)
 
-    def _through(
+    def through(
         self,
         x_BTD: Tensor,
         cache: KVCache,
@@ -182,6 +182,8 @@ class Llama(nn.Module):
         end: int,
         mask_TS: Tensor | None,
     ) -> Tensor:
+        """As `forward`, of tokens that enter the cache elsewhere than their rotation says and see
+        what `mask_TS` says; without one, what came before them."""
         for index, layer in enumerate(self.layers):
             keys, values = cache.keys[index], cache.values[index]
             x_BTD = layer(x_BTD, rope, keys, values, slots_T, end, mask_TS)
@@ -251,37 +253,6 @@ class Llama(nn.Module):
     def read(self, x_1TD: Tensor, past: KVCache | None = None) -> KVCache:
         """`past` and then the keys and values of these tokens: a text to continue later."""
         return self._prefill(x_1TD, past, room=0)[0]
-
-    @torch.inference_mode()
-    def weigh(
-        self, x_1TD: Tensor, answers: Sequence[Sequence[int]], past: KVCache | None = None
-    ) -> tuple[list[float], int]:
-        """The log-probability of each continuation of the prompt, and the FLOPs of it all.
-
-        All go through in one pass, side by side: each sees the prompt and itself.
-        """
-        device, ahead = x_1TD.device, [list(answer[:-1]) for answer in answers]
-        ids = torch.tensor([token for answer in ahead for token in answer], device=device)
-        owner = torch.tensor([n for n, a in enumerate(ahead) for _ in a], device=device)
-        place = torch.tensor([p for a in ahead for p in range(len(a))], device=device)
-        cache, hidden_1D = self._prefill(x_1TD, past, room=len(ids))
-        T = cache.length - len(ids)
-        spent = flops(self.config, x_1TD.shape[1], T)
-        first = self.logits(hidden_1D)[0].log_softmax(-1)
-        totals = [float(first[answer[0]]) for answer in answers]
-        if len(ids) == 0:
-            return totals, spent
-        before = (owner[:, None] == owner) & (place[:, None] >= place)
-        mask = torch.cat((before.new_ones(len(ids), T), before), dim=1)
-        slots = torch.arange(T, cache.length, device=device)
-        rope = rotation(self.config, T + place, x_1TD.dtype)
-        embedded = self.embedding(ids)[None].to(x_1TD.dtype)
-        hidden_ND = self._through(embedded, cache, rope, slots, cache.length, mask)[0]
-        following = torch.tensor([t for a in answers for t in a[1:]], device=device)
-        each = self.logits(hidden_ND).log_softmax(-1).gather(1, following[:, None])[:, 0]
-        for n, value in zip(owner.tolist(), each.tolist(), strict=True):
-            totals[n] += value
-        return totals, spent + flops(self.config, len(ids), cache.length, logits=len(ids))
 
     def _prefill(self, x_1TD: Tensor, past: KVCache | None, room: int) -> tuple[KVCache, Tensor]:
         """A cache with room for more, and the last hidden state [1, D]."""

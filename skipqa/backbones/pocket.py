@@ -9,7 +9,8 @@ Shapes: V = G * G cells of the finest scale, C concepts, d text width.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +23,15 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from skipqa.assets import Report
-from skipqa.backbones import concepts, convert, efficientnet_lite, llama, loading, minilm
+from skipqa.backbones import (
+    concepts,
+    continuations,
+    convert,
+    efficientnet_lite,
+    llama,
+    loading,
+    minilm,
+)
 from skipqa.backbones.backbone import Completion, EncodedTexts
 from skipqa.backbones.minilm import MiniLm
 from skipqa.backbones.quoting import SpanConstraint, Verbatim
@@ -104,56 +113,72 @@ class Pocket:
         _ = self._decoder_folder, self.concepts
 
     @torch.inference_mode()
-    def encode_image(
-        self, image: Image.Image, scales: Sequence[int] = ()
-    ) -> tuple[VisualTokens, int]:
-        """The image at every scale; evidence of the scales averaged on the finest grid.
+    def glance(self, image: Image.Image, scales: Sequence[int] = ()) -> tuple[VisualTokens, int]:
+        scale = (scales or self.config.scales)[0]
+        map_1Fhw = self.vision(_pixels(image, scale))
+        # As many cells as the drafter knows, whatever the scale
+        coarse_1Fhw = F.adaptive_avg_pool2d(map_1Fhw, NATIVE_CELLS)
+        tokens, flops = self._tokens([map_1Fhw], coarse_1Fhw[0].flatten(1).T)
+        return tokens, flops + self._trunk_flops(scale)
 
-        `scales`, ascending, stand in for the config's.
+    @torch.inference_mode()
+    def look_closer(
+        self, image: Image.Image, glance: VisualTokens, scales: Sequence[int] = ()
+    ) -> tuple[VisualTokens, int]:
+        finer = (scales or self.config.scales)[1:]
+        if not finer:
+            return glance, 0
+        assert glance.glance is not None
+        seen_1Fhw = glance.features.T.unflatten(1, (glance.grid, glance.grid))[None]
+        maps = [seen_1Fhw, *(self.vision(_pixels(image, scale)) for scale in finer)]
+        tokens, flops = self._tokens(maps, glance.glance)
+        return tokens, flops + sum(map(self._trunk_flops, finer))
+
+    def _tokens(self, maps: Sequence[Tensor], glance_NF: Tensor) -> tuple[VisualTokens, int]:
+        """A token for each cell of the last map, the finest, with the evidence of all.
+
+        The tower's own classes are averaged over the maps. A name of the tagger's counts as far
+        as the surest map has it: what fills the picture is seen whole, what is small in a part.
         """
-        scales = scales or self.config.scales
-        grid = scales[-1] // self.config.cell
-        tagger = self.learned.tagger
-        total, tagged, glance_1Fhw, flops = torch.zeros(()), torch.zeros(()), torch.empty(0), 0
-        for scale in scales:
-            map_1Fhw = self.vision(_pixels(image, scale))
-            features_hwF = map_1Fhw[0].permute(1, 2, 0)
-            logits_1Chw = self.vision.classifier(features_hwF).permute(2, 0, 1)[None]
-            if scale == scales[0]:  # as many cells as the drafter knows, whatever the scale
-                glance_1Fhw = F.adaptive_avg_pool2d(map_1Fhw, NATIVE_CELLS)
-                overview = logits_1Chw.mean((2, 3))[0].softmax(-1)
-            mixed = self._mix_with_surroundings(logits_1Chw)
-            total = total + F.interpolate(mixed, (grid, grid), mode="bilinear")
-            flops += efficientnet_lite.flops(self.vision, scale)
-            if tagger is not None:
-                views_1Thw = tag_views(tagger, map_1Fhw)
-                # A name counts as far as the surest scale has it: what fills the picture is seen
-                # whole, what is small in a part of it.
-                spread = F.interpolate(views_1Thw, (grid, grid), mode="bilinear")
-                tagged = torch.maximum(tagged, spread)
-                flops += tags.flops(tagger.config, views_1Thw[0, 0].numel())
-        evidence_VC = (total / len(scales))[0].flatten(1).T.softmax(-1)
+        grid = maps[-1].shape[-1]
+        logits = [self._classify(map_1Fhw) for map_1Fhw in maps]
+        mixed = [_spread(self._mix_with_surroundings(one), grid) for one in logits]
+        evidence_VC = torch.stack(mixed).mean(0).softmax(-1)
+        overview_C = logits[0].mean((0, 2, 3)).softmax(-1)
+        num_cells = sum(one[0, 0].numel() for one in logits)
+        flops = 2 * num_cells * self.vision.classifier.weight.numel()
         words = None
-        if tagger is not None:
-            shares_T = tagger(glance_1Fhw.flatten(2).transpose(1, 2))[0].sigmoid()
-            flops += tags.flops(tagger.config)
-            words = self._words(tagger, shares_T, overview)
-            looked_up = torch.tensor([bool(kind) for kind in tagger.config.kinds])
-            tagged_VT = tagged[0].flatten(1).T[:, looked_up]
-            evidence_VC = _joined(evidence_VC, tagged_VT)
-            overview = _joined(overview, shares_T[looked_up])
+        if (tagger := self.learned.tagger) is not None:
+            views = [tag_views(tagger, map_1Fhw) for map_1Fhw in maps]
+            shares_T = surest(views)[0]
+            words = self._words(tagger, shares_T, overview_C)
+            known = torch.tensor([bool(kind) for kind in tagger.config.kinds])  # to be looked up
+            tagged_VT = torch.stack([_spread(one, grid) for one in views]).amax(0)
+            evidence_VC = _joined(evidence_VC, tagged_VT[:, known])
+            overview_C = _joined(overview_C, shares_T[known])
+            flops += tags.flops(tagger.config, sum(one[0, 0].numel() for one in views))
         meaning_VD = evidence_VC @ self.concepts.embeddings
         flops += 2 * evidence_VC.numel() * meaning_VD.shape[1]
         tokens = VisualTokens(
-            features=features_hwF.flatten(0, 1),
+            features=maps[-1][0].flatten(1).T,
             evidence=evidence_VC,
             meaning=F.normalize(meaning_VD, dim=-1),
-            overview=overview,
+            overview=overview_C,
             grid=grid,
-            glance=glance_1Fhw[0].flatten(1).T,
+            glance=glance_NF,
             words=words,
         )
         return tokens, flops
+
+    def _classify(self, map_1Fhw: Tensor) -> Tensor:
+        """[1, C, h, w]: the logits of each cell."""
+        return self.vision.classifier(map_1Fhw.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+    def _trunk_flops(self, scale: int) -> int:
+        """Of a map, not yet classified."""
+        cells = math.ceil(scale / self.config.cell) ** 2
+        classified = 2 * cells * self.vision.classifier.weight.numel()
+        return efficientnet_lite.flops(self.vision, scale) - classified
 
     def _words(self, tagger: Tagger, shares_T: Tensor, overview_C: Tensor) -> SeenWords:
         """The best of what the tagger and the tower's own classes say of the whole picture."""
@@ -190,36 +215,47 @@ class Pocket:
         quote_from: Sequence[str] = (),
         avoid: Collection[str] = (),
         visual: Tensor | None = None,
-        beside: Sequence[str] = (),
+        beside: Sequence[tuple[str, float]] = (),
     ) -> Completion:
-        """The decoder's greedy completion of the prompt's last line.
-
-        With `quote_from` it is a span of one of those texts that starts with no word of `avoid`.
-        Answers `beside` it are weighed with it, after one reading of the prompt.
-        """
+        """The decoder's greedy completion of the prompt's last line."""
         assert visual is None
         ids = self.decoder_tokenizer.encode(prompt).ids
         embedded = self.decoder.embedding(torch.tensor([ids]))
-        stop = self.line_ends
-        spans = SpanConstraint(quote_from, self.decoder_tokenizer, stop, avoid) or None
-        past, spent = None, 0
-        if beside:
-            past, embedded = self.decoder.read(embedded[:, :-1]), embedded[:, -1:]
-            spent = llama.flops(self.decoder.config, len(ids) - 1, len(ids) - 1, logits=0)
-        generated = self.decoder.generate(embedded, max_new_tokens, stop, spans, past)
-        text = self.decoder_tokenizer.decode(generated.tokens).strip()
-        spent += generated.flops
+        return self.continued(embedded, len(ids), max_new_tokens, quote_from, avoid, beside)
+
+    def continued(
+        self,
+        embedded_1TD: Tensor,
+        num_read: int,
+        max_new_tokens: int,
+        quote_from: Sequence[str] = (),
+        avoid: Collection[str] = (),
+        beside: Sequence[tuple[str, float]] = (),
+        past: llama.KVCache | None = None,
+    ) -> Completion:
+        """As `complete`, of a prompt that is embedded, after what was read before it."""
         weights: list[float] = []
         if beside:
-            answers = [self.as_answer(answer) for answer in (*beside, text)]
-            weights, flops = self.decoder.weigh(embedded, answers, past)
-            spent += flops
-        return Completion(text, len(ids), len(generated.tokens), spent, tuple(weights))
+            assert not quote_from
+            answers = [self.as_answer(answer) for answer, _ in beside]
+            support = [share for _, share in beside]
+            generated, weights = continuations.reply(
+                *(self.decoder, embedded_1TD, max_new_tokens, self.line_ends, answers, support),
+                past,
+            )
+        else:
+            tokenizer, stop = self.decoder_tokenizer, self.line_ends
+            spans = SpanConstraint(quote_from, tokenizer, stop, avoid) or None
+            generated = self.decoder.generate(embedded_1TD, max_new_tokens, stop, spans, past)
+        text = self.decoder_tokenizer.decode(generated.tokens).strip()
+        new, spent = len(generated.tokens), generated.flops
+        return Completion(text, num_read, new, spent, tuple(weights))
 
     def weigh(self, prompt: str, answers: Sequence[str]) -> tuple[list[float], int]:
         ids = self.decoder_tokenizer.encode(prompt).ids
         embedded = self.decoder.embedding(torch.tensor([ids]))
-        return self.decoder.weigh(embedded, [self.as_answer(answer) for answer in answers])
+        tokens = [self.as_answer(answer) for answer in answers]
+        return continuations.weigh(self.decoder, embedded, tokens)
 
     def as_answer(self, text: str) -> list[int]:
         """What the decoder would have to write for its answer to be `text`."""
@@ -246,13 +282,25 @@ class Pocket:
         return [index for token, index in vocabulary.items() if "Ċ" in token or token in ends]
 
 
-def tag_views(tagger: Tagger, map_1Fhw: Tensor) -> Tensor:
-    """[1, names, h, w]: the tagger's verdict on every native-sized view of a map."""
-    size = min(NATIVE_CELLS, map_1Fhw.shape[-1])
-    pooled = torch.cat(
-        (F.avg_pool2d(map_1Fhw, size, stride=2), F.max_pool2d(map_1Fhw, size, stride=2)), dim=1
+def tag_views(tagger: Tagger, map_BFhw: Tensor) -> Tensor:
+    """[B, names, h', w']: the tagger's verdict, in [0, 1], on every native-sized view of maps."""
+    size = min(NATIVE_CELLS, map_BFhw.shape[-1])
+    pooled_B2Fhw = torch.cat(
+        (F.avg_pool2d(map_BFhw, size, stride=2), F.max_pool2d(map_BFhw, size, stride=2)), dim=1
     )
-    return tagger.judge(pooled[0].flatten(1).T).sigmoid().T.unflatten(1, pooled.shape[2:])[None]
+    judged = tagger.judge(pooled_B2Fhw.permute(0, 2, 3, 1).flatten(0, 2)).sigmoid()
+    B, _, h, w = pooled_B2Fhw.shape
+    return judged.unflatten(0, (B, h, w)).permute(0, 3, 1, 2)
+
+
+def surest(views: Iterable[Tensor]) -> Tensor:
+    """[B, names] of `tag_views` of several maps: a name counts as far as the surest view has it."""
+    return torch.stack([views_BThw.amax((2, 3)) for views_BThw in views]).amax(0)
+
+
+def _spread(values_1Chw: Tensor, grid: int) -> Tensor:
+    """[V, C]: the map read at the cells of another grid."""
+    return F.interpolate(values_1Chw, (grid, grid), mode="bilinear")[0].flatten(1).T
 
 
 def _joined(classes: Tensor, tagged: Tensor) -> Tensor:

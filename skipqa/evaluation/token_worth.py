@@ -44,7 +44,7 @@ def measure_question(
 ) -> tuple[Tensor, Tensor]:
     """Saliency and worth [n] of all visual tokens, or of `tokens` of them drawn by the seed."""
     picture = open_image(image)
-    whole, _ = pipeline.backbone.encode_image(picture, pipeline.config.encode.scales)
+    whole = pipeline.answer(picture, question, fast_path=False).trace["look"].result
     backbone = _Counterfactual(pipeline.backbone, whole, answer if proxy == "answer" else None)
     again = Pipeline(
         backbone, pipeline.index, pipeline.config, pipeline.components, pipeline.stages
@@ -82,20 +82,27 @@ def _unpack(packed_VD: Tensor, like: VisualTokens) -> VisualTokens:
 class _Counterfactual:
     """A backbone that sees given tokens and, instead of completing, scores the right answer.
 
-    Most counterfactuals change nothing that is read: texts and prompts are worked on once.
+    It glances once, and most counterfactuals change nothing that is read: texts and prompts are
+    worked on once, too.
     """
 
     def __init__(self, backbone: Backbone, tokens: VisualTokens, answer: str | None) -> None:
         self.backbone, self.tokens, self.answer = backbone, tokens, answer
         self.score = 0.0
+        self._glance: tuple[VisualTokens, int] | None = None
         self._scores: dict[str, float] = {}
         self._texts: dict[tuple[str, ...], EncodedTexts] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.backbone, name)
 
-    def encode_image(
-        self, image: Image.Image, scales: Sequence[int] = ()
+    def glance(self, image: Image.Image, scales: Sequence[int] = ()) -> tuple[VisualTokens, int]:
+        if self._glance is None:
+            self._glance = self.backbone.glance(image, scales)
+        return self._glance
+
+    def look_closer(
+        self, image: Image.Image, glance: VisualTokens, scales: Sequence[int] = ()
     ) -> tuple[VisualTokens, int]:
         return self.tokens, 0
 
@@ -112,7 +119,7 @@ class _Counterfactual:
         quote_from: Sequence[str] = (),
         avoid: Collection[str] = (),
         visual: Tensor | None = None,
-        beside: Sequence[str] = (),
+        beside: Sequence[tuple[str, float]] = (),
     ) -> Completion:
         if self.answer is not None:
             if visual is not None or prompt not in self._scores:

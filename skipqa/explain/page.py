@@ -56,7 +56,7 @@ def _file(name: str) -> str:
 def _route(answer: Answer) -> str:
     if answer.route == "draft":
         return "answered by the drafter; nothing was looked up"
-    return f"looked up; {answer.trace['prune'].kept} of {answer.trace['encode'].kept} tokens kept"
+    return f"looked up; {answer.trace['prune'].kept} of {answer.num_tokens} tokens kept"
 
 
 def data_uri(image: Image.Image) -> str:

@@ -55,11 +55,10 @@ def draw(image: Image.Image, question: str, answer: Answer, concepts: Concepts) 
 
 
 def _region_legend(column: _Column, answer: Answer, concepts: Concepts) -> None:
-    record = answer.trace.stages[0]
     if "regions" not in answer.trace:
-        column.heading(f"{record.kept} tokens seen; the drafter answered, nothing was looked up")
+        column.heading(f"{answer.num_tokens} tokens seen; the drafter answered, nothing was looked up")
         return
-    kept, total = answer.trace["prune"].kept, record.kept
+    kept, total = answer.trace["prune"].kept, answer.num_tokens
     regions: tuple[Region, ...] = answer.trace["regions"].result
     column.heading(f"{kept} of {total} tokens kept, in {len(regions)} regions")
     for number, region in enumerate(regions):

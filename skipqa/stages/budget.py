@@ -1,7 +1,8 @@
 """budget: how many tokens and passages the question may cost (DBC).
 
-A trained controller decides by the mean visual token and the question; it may close retrieval
-altogether (K' = 0, SKIP-NR). Without one every question gets the same (V', K').
+A trained controller decides by the mean token of the glance and the question, before the picture
+is looked at closer; it may close retrieval altogether (K' = 0, SKIP-NR). Without one every
+question gets the same (V', K').
 """
 
 from __future__ import annotations
@@ -14,18 +15,20 @@ from skipqa.types import Budget, Question, VisualTokens
 
 
 def budget(
-    tokens: VisualTokens,
+    glance: VisualTokens,
     question: Question,
+    num_tokens: int,
     config: BudgetConfig,
     record: StageRecord,
     learned: BudgetController | None = None,
 ) -> Budget:
+    """`num_tokens` is V, how many a closer look will have."""
     if learned is None:
-        allowed = Budget(config.most_tokens(len(tokens)), config.passages, rho_r=config.rho_r)
+        allowed = Budget(config.most_tokens(num_tokens), config.passages, rho_r=config.rho_r)
         why = "the same for every question"
     else:
-        visual = tokens.meaning.mean(0)
-        allowed = learned.decide(visual, question.embedding, len(tokens), config.max_passages)
+        visual = glance.meaning.mean(0)
+        allowed = learned.decide(visual, question.embedding, num_tokens, config.max_passages)
         record.flops = controller.flops(learned.config)  # type: ignore[arg-type]
         why = "decided by the controller"
         if allowed.difficulty is not None:

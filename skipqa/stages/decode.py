@@ -23,7 +23,7 @@ from torch import Tensor
 from skipqa.backbones.backbone import IMAGE, Backbone, Completion
 from skipqa.backbones.concepts import Concepts
 from skipqa.config import DecodeConfig
-from skipqa.language import base_forms, words_of
+from skipqa.language import STOP_WORDS, base_forms, words_of
 from skipqa.nn import projector as project
 from skipqa.nn.projector import Projector
 from skipqa.stages.prompts import answer_prompt, parse_answer, reading_prompt
@@ -53,6 +53,7 @@ Question: Which country does this food come from?
 Answer: Finland
 
 """
+_TERM = re.compile(r"[^\W_]+")  # a word or a number
 _EXPLAIN = re.compile(r"(?:how (?:is|are|was|were|do|does|did|can|could)|why)\b")
 
 
@@ -74,12 +75,12 @@ def decode(
     if config.prompt == "short" and not explained(question, texts):
         words = words_shown(kept_tokens.tokens.words, config) or shown
         prompt = reading_prompt(texts, words, question.text)
-        unread = reading_prompt([], words, question.text) if texts else None
+        unread = reading_prompt([], words, question.text)
 
-        def complete(beside: Sequence[str]) -> Completion:
+        def complete(beside: Sequence[tuple[str, float]]) -> Completion:
             return backbone.complete(prompt, config.max_new_tokens, beside=beside)
 
-        reply, answer, how = read(complete, unread, drafted, backbone, config)
+        reply, answer, how = read(complete, texts, unread, drafted, backbone, config)
         answer = as_written(answer, texts)
     elif config.prompt in ("short", "examples"):
         prompt, how = write_prompt(question, texts, shown), "by examples"
@@ -103,8 +104,9 @@ def decode(
 
 
 def read(
-    complete: Callable[[Sequence[str]], Completion],
-    unread: str | None,
+    complete: Callable[[Sequence[tuple[str, float]]], Completion],
+    texts: Sequence[str],
+    unread: str,
     drafted: Draft,
     backbone: Backbone,
     config: DecodeConfig,
@@ -112,19 +114,28 @@ def read(
     """The trained reader's reply, the answer, and in words how it came to be.
 
     `complete` lets it reply and weigh other answers beside its own. `unread` is the prompt without
-    the facts, where there are any: an answer that they made likelier is theirs, and the drafter,
-    who has read nothing, has no say.
+    the facts, the `texts`: an answer that they made likelier is theirs, and the drafter, who has
+    read nothing, has no say. One that none of them has a word of is not.
     """
-    beside = [answer for answer, _ in drafted.candidates]
+    beside = [(answer, config.drafter_weight * share) for answer, share in drafted.candidates]
     reply = complete(beside)
     if not beside:
         return reply, reply.text, "as the reader says"
-    if unread is not None and reply.text:
+    if stated(reply.text, texts):
         (before,), flops = backbone.weigh(unread, [reply.text])
         reply = replace(reply, flops=reply.flops + flops)
         if (gain := reply.weights[-1] - before) > config.grounded_gain:
             return reply, reply.text, f"as the passages say ({gain:+.1f} nats)"
     return reply, *agree(reply, drafted, config.drafter_weight)
+
+
+def stated(answer: str, texts: Sequence[str]) -> bool:
+    """Some word or number of the answer that says anything is in one of the texts."""
+    told = {
+        form for text in texts for word in _TERM.findall(text) for form in base_forms(word.lower())
+    }
+    said = (word.lower() for word in _TERM.findall(answer))
+    return any(form in told for word in said if word not in STOP_WORDS for form in base_forms(word))
 
 
 def as_written(answer: str, texts: Sequence[str]) -> str:

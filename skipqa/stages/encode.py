@@ -1,4 +1,4 @@
-"""encode: an image and a question into visual tokens and a question vector."""
+"""encode: a glance at the image and the question as a vector, all that a drafter needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def encode(
     image: Image.Image, text: str, backbone: Backbone, config: EncodeConfig, record: StageRecord
 ) -> tuple[VisualTokens, Question]:
     check_question(text, config)
-    tokens, image_flops = backbone.encode_image(image, config.scales)
+    tokens, image_flops = backbone.glance(image, config.scales)
     encoded, for_drafter = backbone.encode_texts([text]), backbone.encode_for_drafter(text)
     record.flops = image_flops + encoded.flops + (for_drafter.flops if for_drafter else 0)
     record.kept, record.dropped = len(tokens), 0

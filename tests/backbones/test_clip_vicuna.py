@@ -58,12 +58,12 @@ def test_vicuna_has_the_logits_of_transformers(submission: EvaClipVicuna) -> Non
 
 
 def test_answers_are_weighed_beside_a_reply(submission: EvaClipVicuna) -> None:
-    prompt, beside = "What is this?", ["tea", "a cup"]
+    prompt, beside = "What is this?", [("tea", 0.0), ("a cup", 0.0)]
     alone, weighed = (submission.complete(prompt, 3, beside=b) for b in ((), beside))
     assert (alone.text, alone.weights) == (weighed.text, ())
-    apart, spent = submission.weigh(prompt, [*beside, alone.text])
+    apart, spent = submission.weigh(prompt, ["tea", "a cup", alone.text])
     assert weighed.weights == pytest.approx(apart, abs=1e-4)
-    assert weighed.flops == alone.flops + spent
+    assert weighed.flops < alone.flops + spent, "the prompt is read once"
 
 
 def test_llava_sees_and_says_what_transformers_does(ablation: Llava, pixels: torch.Tensor) -> None:
@@ -139,7 +139,8 @@ def test_evidence_is_a_distribution_on_every_token(
 ) -> None:
     backbone: ClipVicuna = request.getfixturevalue(name)
     image = Image.linear_gradient("L").resize((90, 40)).convert("RGB")
-    tokens, flops = backbone.encode_image(image)
+    tokens, flops = backbone.glance(image)
+    assert backbone.look_closer(image, tokens) == (tokens, 0), "there is nothing finer"
     assert len(tokens) == backbone.widths.tokens == (IMAGE // PATCH) ** 2
     assert tokens.features.shape == (16, backbone.widths.vision)
     assert tokens.meaning.shape == (16, backbone.widths.text)

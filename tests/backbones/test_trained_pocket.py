@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from skipqa.backbones import concepts
 from skipqa.backbones.concepts import Concept, Concepts
 from skipqa.backbones.minilm import MiniLm
-from skipqa.backbones.pocket import NATIVE_CELLS, NUM_WORDS, Learned, Pocket, tag_views
+from skipqa.backbones.pocket import NATIVE_CELLS, NUM_WORDS, Learned, Pocket, surest, tag_views
 from skipqa.config import EncodeConfig
 from skipqa.costs.flops import count_flops
 from skipqa.nn import compact, low_rank
@@ -26,7 +26,8 @@ from skipqa.trace import StageRecord
 from skipqa.types import VisualTokens
 
 PROMPT = "Fact: tea (noun): a drink of leaves\nPicture: cup\nQuestion: What is in it?\nAnswer:"
-BESIDE = ["tea", "a cup of coffee", "Earl Grey"]
+BESIDE = [("tea", 0.0), ("a cup of coffee", 0.0), ("Earl Grey", 0.0)]
+NAMES = [name for name, _ in BESIDE]
 
 
 @pytest.fixture(scope="module")
@@ -55,12 +56,12 @@ def image(photo: Path) -> Image.Image:
 
 @pytest.fixture(scope="module")
 def seen(trained: Pocket, image: Image.Image) -> VisualTokens:
-    return trained.encode_image(image)[0]
+    return trained.look_closer(image, trained.glance(image)[0])[0]
 
 
 @pytest.fixture(scope="module")
 def plainly_seen(plain: Pocket, image: Image.Image) -> VisualTokens:
-    return plain.encode_image(image)[0]
+    return plain.look_closer(image, plain.glance(image)[0])[0]
 
 
 class TestReader:
@@ -73,7 +74,7 @@ class TestReader:
         )
         assert alone.weights == ()
         assert len(weighed.weights) == len(BESIDE) + 1  # the completion's own is the last
-        apart, _ = trained.weigh(PROMPT, [*BESIDE, weighed.text])
+        apart, _ = trained.weigh(PROMPT, [*NAMES, weighed.text])
         assert weighed.weights == pytest.approx(apart, abs=1e-3)
         assert weighed.weights[0] > weighed.weights[2]
 
@@ -88,7 +89,7 @@ class TestReader:
         found = []
         counted = count_flops(lambda: found.append(trained.complete(PROMPT, 4, beside=BESIDE)))
         assert found[0].flops == counted
-        counted = count_flops(lambda: found.append(trained.weigh(PROMPT, BESIDE)))
+        counted = count_flops(lambda: found.append(trained.weigh(PROMPT, NAMES)))
         assert found[1][1] == counted
 
     def test_it_is_the_published_decoder_and_the_difference(
@@ -117,7 +118,7 @@ class TestQuestions:
         assert torch.equal(asked.states, published.states[0])
         assert asked.drafter_states is not None
         assert torch.equal(asked.drafter_states, own.states[0])
-        assert record.flops == trained.encode_image(image, (64,))[1] + published.flops + own.flops
+        assert record.flops == trained.glance(image, (64,))[1] + published.flops + own.flops
         assert own.states[0].shape == published.states[0].shape
         assert not torch.allclose(own.states[0], published.states[0], atol=1e-2)
         assert own.flops == published.flops
@@ -174,12 +175,12 @@ class TestSeeing:
     def test_evidence_is_a_distribution_over_all_concepts(
         self, trained: Pocket, seen: VisualTokens
     ) -> None:
-        assert seen.evidence.shape == (576, len(trained.concepts))
+        assert seen.evidence.shape == (256, len(trained.concepts))
         assert seen.overview.shape == (len(trained.concepts),)
         assert (seen.evidence >= 0).all()
-        torch.testing.assert_close(seen.evidence.sum(1), torch.ones(576))
+        torch.testing.assert_close(seen.evidence.sum(1), torch.ones(256))
         assert float(seen.overview.sum()) == pytest.approx(1, abs=1e-5)
-        torch.testing.assert_close(seen.meaning.norm(dim=1), torch.ones(576))
+        torch.testing.assert_close(seen.meaning.norm(dim=1), torch.ones(256))
 
     def test_the_tower_sees_what_it_saw(
         self, plain: Pocket, seen: VisualTokens, plainly_seen: VisualTokens
@@ -193,7 +194,8 @@ class TestSeeing:
         self, trained: Pocket, image: Image.Image, plainly_seen: VisualTokens
     ) -> None:
         others = Learned(None, trained.learned.question, trained.learned.reader)
-        found, _ = Pocket(EncodeConfig(), learned=others).encode_image(image)
+        backbone = Pocket(EncodeConfig(), learned=others)
+        found, _ = backbone.look_closer(image, backbone.glance(image)[0])
         for name in ("features", "evidence", "meaning", "overview", "glance"):
             assert torch.equal(getattr(found, name), getattr(plainly_seen, name)), name
         assert found.words is None
@@ -214,6 +216,12 @@ class TestSeeing:
         assert seen.words.names[0] == "espresso"
         assert "cup" in seen.words.names
         tags = tagger(seen.glance[None])[0].sigmoid()
+        windows = [
+            seen.features.view(16, 16, -1)[top : top + 8, left : left + 8].flatten(0, 1)
+            for top in range(0, 9, 2)
+            for left in range(0, 9, 2)
+        ]
+        tags = tags.maximum(tagger(torch.stack(windows)).sigmoid().amax(0))
         for name, share, embedding in zip(
             seen.words.names, shares, seen.words.embeddings, strict=True
         ):
@@ -249,12 +257,45 @@ class TestSeeing:
                 alone = tagger(window.flatten(2).transpose(1, 2)).sigmoid()
                 torch.testing.assert_close(found[:, :, row, column], alone)
 
+    def test_a_name_counts_as_far_as_the_surest_view_has_it(self) -> None:
+        """Of a batch as of each picture alone."""
+        tagger = small_tagger(("a", "b", "c"), ("", "dog", "cat"))
+        generator = torch.Generator().manual_seed(0)
+        coarse, fine = (torch.randn(2, 6, side, side, generator=generator) for side in (8, 16))
+        found = surest([tag_views(tagger, coarse), tag_views(tagger, fine)])
+        for picture in range(2):
+            whole = tagger(coarse[picture].flatten(1).T[None])[0].sigmoid()
+            windows = tag_views(tagger, fine[picture : picture + 1])[0].flatten(1)
+            assert windows.shape == (3, 25)
+            torch.testing.assert_close(found[picture], whole.maximum(windows.amax(1)))
+
+    def test_a_glance_says_what_a_closer_look_adds_to(
+        self, trained: Pocket, tagger: Tagger, image: Image.Image, seen: VisualTokens
+    ) -> None:
+        glance, _ = trained.glance(image)
+        assert glance.glance is not None
+        assert glance.words is not None
+        assert seen.words is not None
+        assert torch.equal(glance.features, glance.glance)
+        shares = tagger(glance.glance[None])[0].sigmoid()
+        for name, share in zip(glance.words.names, glance.words.shares.tolist(), strict=True):
+            if name in tagger.config.names:
+                index = tagger.config.names.index(name)
+                assert share == pytest.approx(float(shares[index]), abs=1e-5)
+        assert (seen.words.shares >= glance.words.shares - 1e-6).all()
+        assert trained.look_closer(image, glance, (256,)) == (glance, 0)
+
     def test_flops_of_tagging_are_what_torch_counts(
         self, plain: Pocket, trained: Pocket, image: Image.Image
     ) -> None:
         def both(backbone: Pocket) -> tuple[int, int]:
-            said = []
-            counted = count_flops(lambda: said.append(backbone.encode_image(image, (256, 320))[1]))
+            said, scales = [], (256, 320)
+
+            def see() -> None:
+                glance, cheap = backbone.glance(image, scales)
+                said.append(cheap + backbone.look_closer(image, glance, scales)[1])
+
+            counted = count_flops(see)
             return said[0], counted
 
         _ = plain.concepts, trained.concepts  # else the first to be asked reads them

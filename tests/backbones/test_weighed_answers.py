@@ -1,7 +1,9 @@
-"""`Llama.weigh`, many answers side by side, against one answer at a time without a cache."""
+"""Many answers side by side against one at a time without a cache, a token at a time."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -9,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skipqa.backbones.continuations import AT_ONCE, reply, weigh
 from skipqa.backbones.llama import Llama, LlamaConfig, flops
 from skipqa.costs.flops import count_flops
 
@@ -18,8 +21,8 @@ TOKEN = st.integers(0, CONFIG.vocabulary - 1)
 Ids = list[int]
 
 
-def network(config: LlamaConfig) -> Llama:
-    torch.manual_seed(0)
+def network(config: LlamaConfig, seed: int = 0) -> Llama:
+    torch.manual_seed(seed)
     made = Llama(config).eval().requires_grad_(False)
     for parameter in made.parameters():  # larger than the usual start so that an error shows
         torch.nn.init.normal_(parameter, std=0.3)
@@ -27,6 +30,12 @@ def network(config: LlamaConfig) -> Llama:
 
 
 NETWORKS = [network(CONFIG), network(UNTIED)]
+# Of seven tokens, so that replies stop and stand among a few answers often
+FEW_WORDS = [
+    network(dataclasses.replace(config, vocabulary=7), seed)
+    for seed in range(4)
+    for config in (CONFIG, UNTIED)
+]
 
 
 def embed(decoder: Llama, ids: Sequence[int]) -> torch.Tensor:
@@ -50,7 +59,7 @@ def test_weights_are_those_of_one_answer_at_a_time(
     decoder: Llama, before: Ids, prompt: Ids, answers: list[Ids]
 ) -> None:
     past = decoder.read(embed(decoder, before)) if before else None
-    found, _ = decoder.weigh(embed(decoder, prompt), answers, past)
+    found, _ = weigh(decoder, embed(decoder, prompt), answers, past)
     expected = [teacher_forced(decoder, [*before, *prompt], answer) for answer in answers]
     assert found == pytest.approx(expected, rel=1e-4, abs=1e-3)
 
@@ -58,17 +67,17 @@ def test_weights_are_those_of_one_answer_at_a_time(
 def test_company_does_not_matter() -> None:
     decoder, prompt = NETWORKS[0], embed(NETWORKS[0], [5, 6, 7])
     answers = [[1], [2, 3, 4], [2, 3], [2, 9, 9, 9]]
-    together, _ = decoder.weigh(prompt, answers)
-    backwards, _ = decoder.weigh(prompt, answers[::-1])
+    together, _ = weigh(decoder, prompt, answers)
+    backwards, _ = weigh(decoder, prompt, answers[::-1])
     assert backwards[::-1] == pytest.approx(together, abs=1e-4)
     for answer, weight in zip(answers, together, strict=True):
-        assert decoder.weigh(prompt, [answer])[0] == pytest.approx([weight], abs=1e-4)
+        assert weigh(decoder, prompt, [answer])[0] == pytest.approx([weight], abs=1e-4)
 
 
 def test_all_answers_of_one_token_share_one_unit_of_probability() -> None:
     decoder = NETWORKS[0]
     everything = [[token] for token in range(CONFIG.vocabulary)]
-    found, _ = decoder.weigh(embed(decoder, [3, 1, 4]), everything)
+    found, _ = weigh(decoder, embed(decoder, [3, 1, 4]), everything)
     assert torch.tensor(found).exp().sum().item() == pytest.approx(1, abs=1e-4)
 
 
@@ -76,22 +85,83 @@ def test_what_was_read_before_is_left_as_it_was() -> None:
     decoder = NETWORKS[0]
     past = decoder.read(embed(decoder, [8, 2, 5]))
     keys, values = past.keys.clone(), past.values.clone()
-    weighed = [decoder.weigh(embed(decoder, [7]), [[1, 2, 3], [4]], past)[0] for _ in range(2)]
+    weighed = [weigh(decoder, embed(decoder, [7]), [[1, 2, 3], [4]], past)[0] for _ in range(2)]
     assert weighed[0] == weighed[1]
     assert past.length == 3
     assert torch.equal(past.keys, keys)
     assert torch.equal(past.values, values)
 
 
-@pytest.mark.parametrize("answers", [[[1]], [[1], [2]], [[1, 2], [3, 4, 5], [6]]])
+@pytest.mark.parametrize(
+    ("answers", "nodes"),
+    [([[1]], 0), ([[1], [2]], 0), ([[1, 2], [3, 4, 5], [6]], 3), ([[1, 2, 3], [1, 2, 4]], 2)],
+)
 @pytest.mark.parametrize("num_before", [0, 4])
-def test_flops_are_what_torch_counts(answers: list[Ids], num_before: int) -> None:
+def test_flops_are_what_torch_counts(answers: list[Ids], nodes: int, num_before: int) -> None:
+    """One pass of the prompt and of what the answers do not share."""
     decoder, prompt = NETWORKS[0], [9, 8, 7, 6, 5]
     past = decoder.read(embed(decoder, [1] * num_before)) if num_before else None
     embedded = embed(decoder, prompt)
-    _, spent = decoder.weigh(embedded, answers, past)
-    assert spent == count_flops(lambda: decoder.weigh(embedded, answers, past))
-    read = num_before + len(prompt)
-    ahead = sum(len(answer) - 1 for answer in answers)
-    second = flops(CONFIG, ahead, read + ahead, logits=ahead)
-    assert spent == flops(CONFIG, len(prompt), read) + second
+    _, spent = weigh(decoder, embedded, answers, past)
+    assert spent == count_flops(lambda: weigh(decoder, embedded, answers, past))
+    new = len(prompt) + nodes
+    assert spent == flops(CONFIG, new, num_before + new, logits=1 + nodes)
+
+
+END = 0
+ANSWER = st.lists(st.integers(1, 6), max_size=3).map(lambda tokens: [*tokens, END])
+
+
+@given(
+    seed=st.integers(0, 50),
+    before=st.lists(TOKEN, max_size=4),
+    prompt=st.lists(TOKEN, min_size=1, max_size=5),
+    answers=st.lists(ANSWER, min_size=1, max_size=3 * AT_ONCE),
+    max_new=st.integers(0, 6),
+    data=st.data(),
+)
+def test_a_reply_is_that_of_one_token_at_a_time(
+    seed: int, before: Ids, prompt: Ids, answers: list[Ids], max_new: int, data: st.DataObject
+) -> None:
+    """And the answer that is the best with its support is weighed as it is alone."""
+    decoder = FEW_WORDS[seed % len(FEW_WORDS)]
+    before, prompt = ([token % 7 for token in ids] for ids in (before, prompt))
+    support = [data.draw(st.floats(-20, 0)) for _ in answers]
+    stop = data.draw(st.sampled_from([{END}, {END, 3}]))
+    past = decoder.read(embed(decoder, before)) if before else None
+    embedded = embed(decoder, prompt)
+    plain = decoder.generate(embedded, max_new, stop, past=past)
+    found, weights = reply(decoder, embedded, max_new, stop, answers, support, past)
+    assert found.tokens == plain.tokens
+    assert found.log_probabilities == pytest.approx(plain.log_probabilities, abs=1e-3)
+    alone, _ = weigh(decoder, embedded, [*answers, [*found.tokens, END]], past)
+    assert weights[-1] == pytest.approx(alone[-1], abs=1e-3)
+    sums = [weight + more for weight, more in zip(alone[:-1], support, strict=True)]
+    for weight, expected, total in zip(weights[:-1], alone, sums, strict=False):
+        if weight == -math.inf:
+            assert total <= max(sums) + 1e-3
+        else:
+            assert weight == pytest.approx(expected, abs=1e-3)
+    assert weights[max(range(len(sums)), key=sums.__getitem__)] > -math.inf
+
+
+def test_a_reply_among_the_answers_takes_no_pass_of_its_own() -> None:
+    decoder, prompt = NETWORKS[0], embed(NETWORKS[0], [5, 6, 7])
+    said = decoder.generate(prompt, 3).tokens
+    a, b, c, end = [token for token in range(CONFIG.vocabulary) if token not in said][:4]
+    others = [[a, b, end], [c, end]]
+    spent = [
+        reply(decoder, prompt, 3, {end}, [[*said, end], *others], [0.0] * 3)[0].flops,
+        count_flops(lambda: reply(decoder, prompt, 3, {end}, others, [0.0] * 2)),
+    ]
+    assert spent[0] == flops(CONFIG, 3, 3) + flops(CONFIG, 6, 9, logits=6)
+    steps = sum(flops(CONFIG, 1, 6 + n) for n in (1, 2, 3))
+    assert spent[1] == flops(CONFIG, 3, 3) + flops(CONFIG, 3, 6, logits=3) + steps
+
+
+def test_answers_that_cannot_win_are_not_weighed() -> None:
+    decoder, prompt = NETWORKS[0], embed(NETWORKS[0], [5, 6, 7])
+    answers = [[token, END] for token in range(1, 3 * AT_ONCE + 1)]
+    support = [0.0] * AT_ONCE + [-1_000.0] * (2 * AT_ONCE)
+    _, weights = reply(decoder, prompt, 0, {END}, answers, support)
+    assert [weight > -math.inf for weight in weights[:-1]] == [bool(s == 0.0) for s in support]

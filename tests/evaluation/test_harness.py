@@ -442,16 +442,16 @@ def test_the_command(tmp_path: Path, home: Path, folder: Path) -> None:
     with pytest.raises(UserError, match="no pruner 'x'"):
         run("--pruner", "x")
 
-    several = run("--system", "skip", "--pruner", "downsample", "--retention", 0.02)
+    several = run("--system", "skip", "--pruner", "downsample", "--retention", 0.04)
     one, two = json.loads(several.stdout)
     assert [one["system"], two["system"]] == ["no-retrieval", "skip"]
-    for summary, name in ((one, "no-retrieval+downsample@0.02"), (two, "skip+downsample@0.02")):
-        assert summary["tokens_mean"] == 9  # the largest square up to ceil(0.02 * 576)
+    for summary, name in ((one, "no-retrieval+downsample@0.04"), (two, "skip+downsample@0.04")):
+        assert summary["tokens_mean"] == 9  # the largest square up to ceil(0.04 * 256)
         assert summary == json.loads((tmp_path / "out" / name / "summary.json").read_text())
         about = json.loads((tmp_path / "out" / name / "run.json").read_text())
-        assert (about["pruner"], about["retention"]) == ("downsample", 0.02)
+        assert (about["pruner"], about["retention"]) == ("downsample", 0.04)
     words.remove("--json")
-    again = run("--system", "skip", "--pruner", "downsample", "--retention", 0.02)
-    assert "no-retrieval+downsample@0.02" in again.stdout
+    again = run("--system", "skip", "--pruner", "downsample", "--retention", 0.04)
+    assert "no-retrieval+downsample@0.04" in again.stdout
     summary = json.loads((tmp_path / "out" / name / "summary.json").read_text())
     assert summary["latency_ms"] == two["latency_ms"]  # nothing was asked again

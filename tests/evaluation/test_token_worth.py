@@ -28,8 +28,8 @@ class Blinded:
     def __getattr__(self, name: str) -> object:
         return getattr(self.backbone, name)
 
-    def encode_image(self, *arguments: object) -> object:
-        tokens, flops = self.backbone.encode_image(*arguments)  # type: ignore[arg-type]
+    def look_closer(self, *arguments: object) -> object:
+        tokens, flops = self.backbone.look_closer(*arguments)  # type: ignore[arg-type]
         changed = {}
         for name in ("features", "evidence", "meaning"):
             rows = getattr(tokens, name).clone()
@@ -53,7 +53,7 @@ def test_worth_is_what_is_lost_without_the_token(
         pipeline, photo, QUESTION, ANSWER, proxy=proxy, tokens=3, seed=4
     )
     assert saliency.shape == worth.shape == (3,)
-    drawn = torch.randperm(576, generator=torch.Generator().manual_seed(4))[:3].sort().values
+    drawn = torch.randperm(256, generator=torch.Generator().manual_seed(4))[:3].sort().values
     whole = score(pipeline.backbone)
     for position, found in zip(drawn.tolist(), worth.tolist(), strict=True):
         expected = whole - score(Blinded(pipeline, position))

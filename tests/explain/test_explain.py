@@ -99,7 +99,7 @@ def test_markup_in_question_and_passages_stays_text(
 
 
 def test_kept_patches_are_bright_in_their_colour_and_dropped_ones_dim(looked_up: Answer) -> None:
-    side, grey, grid = 720, 200, 24
+    side, grey, grid = 720, 200, 16
     patch = side // grid
     drawn = np.asarray(overlay(Image.new("RGB", (300, 300), (grey,) * 3), looked_up.trace, side))
     owner = {
@@ -107,7 +107,7 @@ def test_kept_patches_are_bright_in_their_colour_and_dropped_ones_dim(looked_up:
         for number, region in enumerate(looked_up.trace["regions"].result)
         for member in region.members
     }
-    assert len(owner) == 64
+    assert len(owner) == 29
     for position in range(grid * grid):
         row, column = divmod(position, grid)
         # Away from the borders of boxes and from the numbers in their corners.

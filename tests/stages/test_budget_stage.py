@@ -29,7 +29,7 @@ def run(
 ) -> tuple[Budget, StageRecord]:
     record = StageRecord("budget")
     tokens = visual_tokens(grid, 3, seed=0)
-    return budget(tokens, question(), config, record, learned), record
+    return budget(tokens, question(), grid * grid, config, record, learned), record
 
 
 @given(grid=st.integers(1, 8), tokens=st.integers(1, 100), passages=st.integers(0, 20))

@@ -70,6 +70,6 @@ def test_answer_is_one_line_without_special_tokens(looked_up: Answer) -> None:
 @pytest.mark.parametrize(("wanted", "given"), [(3, 3), (64, 4)])
 def test_budget_never_allows_more_tokens_than_there_are(wanted: int, given: int) -> None:
     record = StageRecord("budget")
-    allowed = budget(visual_tokens(2, 3, 0), question(), BudgetConfig(wanted, 6), record)
+    allowed = budget(visual_tokens(2, 3, 0), question(), 4, BudgetConfig(wanted, 6), record)
     assert (allowed.tokens, allowed.passages) == (given, 6)
     assert record.result is allowed

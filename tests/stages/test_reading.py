@@ -15,7 +15,7 @@ from synthetic import concepts, kept_tokens, question, retrieved_passage, verifi
 from skipqa.backbones.backbone import Completion
 from skipqa.config import DecodeConfig
 from skipqa.language import content_words
-from skipqa.stages.decode import agree, as_written, decode, explained, words_shown
+from skipqa.stages.decode import agree, as_written, decode, explained, stated, words_shown
 from skipqa.trace import StageRecord
 from skipqa.types import Budget, Draft, Fused, Region, SeenWords
 
@@ -43,10 +43,11 @@ class Reader:
         quote_from: Sequence[str] = (),
         avoid: Sequence[str] = (),
         visual: Any = None,
-        beside: Sequence[str] = (),
+        beside: Sequence[tuple[str, float]] = (),
     ) -> Completion:
-        self.asked.append((prompt, tuple(quote_from), tuple(beside)))
-        weights = self._weights(prompt, (*beside, self.says)) if beside else ()
+        names = tuple(name for name, _ in beside)
+        self.asked.append((prompt, tuple(quote_from), names))
+        weights = self._weights(prompt, (*names, self.says)) if beside else ()
         return Completion(self.says, 10, 2, 1_000, tuple(weights))
 
     def weigh(self, prompt: str, answers: Sequence[str]) -> tuple[list[float], int]:
@@ -117,6 +118,12 @@ class TestWhoseAnswerItIs:
         text, record = run(reader, drafted(("italy", -0.1), ("france", -2.0)))
         assert text == "italy"
         assert record.why.startswith("not 'zemblia', drafted")
+
+    @pytest.mark.parametrize("says", ["italy", "of the", "ital", "42", "zem blia"])
+    def test_what_no_passage_states_is_not_asked_again(self, says: str) -> None:
+        reader = Reader(says, LIKED | {says: -1.0}, {})
+        run(reader, drafted(("italy", -0.1), ("france", -2.0)))
+        assert len(reader.asked) == 1
 
     def test_without_passages_nothing_can_be_theirs(self) -> None:
         reader = Reader("zemblia", {}, LIKED)
@@ -216,6 +223,25 @@ class TestHowAndWhy:
         assert (quoted, beside) == ((fact,), ())
         assert prompt.startswith("Fact: lantern")  # worked examples
         assert record.why.startswith("by examples")
+
+
+class TestStated:
+    @pytest.mark.parametrize(
+        ("answer", "wanted"),
+        [
+            ("Zemblia", True),
+            ("in zemblia", True),
+            ("valley", True),  # a plural is the same word
+            ("30 kg", True),
+            ("31 litres", False),
+            ("of the", False),  # says nothing
+            ("cheesecake", False),
+            ("", False),
+        ],
+    )
+    def test_a_word_that_says_something_is_enough(self, answer: str, wanted: bool) -> None:
+        assert stated(answer, ["nothing here", f"{FACT}, 30 kg heavy"]) is wanted
+        assert not stated(answer, [])
 
 
 class TestSpelling:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 
 from skipqa.evaluation.systems.changes import (
     with_budget,
@@ -20,7 +21,7 @@ from skipqa.pipeline import Pipeline
 
 DENSE_PASSAGES = 16
 ONE_REGION = {"max_regions": 1, "proposals": "clusters"}  # nothing to segment
-FIXED_TOKENS, FIXED_PASSAGES = 64, 8  # of the paper's row without DBC
+FIXED_SHARE, FIXED_PASSAGES = 64 / 576, 8  # of the paper's row without DBC
 
 
 def skip(base: Pipeline, seed: int) -> Pipeline:
@@ -50,8 +51,9 @@ def dense_fusion(base: Pipeline, seed: int) -> Pipeline:
 
 
 def fixed_budget(base: Pipeline, seed: int) -> Pipeline:
-    """Without DBC: the paper's fixed V' = 64 and K' = 8 for every question."""
-    return with_budget(with_components(base, budget=None), FIXED_TOKENS, FIXED_PASSAGES)
+    """Without DBC: the paper's fixed V' (64 of 576) and K' = 8 for every question."""
+    tokens = math.ceil(FIXED_SHARE * base.config.encode.num_tokens)
+    return with_budget(with_components(base, budget=None), tokens, FIXED_PASSAGES)
 
 
 def without_draft(base: Pipeline, seed: int) -> Pipeline:

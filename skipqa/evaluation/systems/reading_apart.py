@@ -13,6 +13,7 @@ is plain decoding.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import torch
 from tokenizers import Encoding
@@ -20,7 +21,6 @@ from tokenizers import Encoding
 from skipqa.backbones.backbone import Backbone, Completion
 from skipqa.backbones.llama import KVCache, LlamaConfig, flops, rotate, rotation
 from skipqa.backbones.pocket import Pocket
-from skipqa.backbones.quoting import SpanConstraint
 from skipqa.config import DecodeConfig
 from skipqa.errors import UserError
 from skipqa.language import words_of
@@ -62,12 +62,12 @@ def read_apart(
     if config.prompt == "short" and not explained(question, texts):
         words = words_shown(kept_tokens.tokens.words, config) or shown
         prompts = [reading_prompt(fact, words, question.text) for fact in each]
-        unread = reading_prompt([], words, question.text) if texts else None
+        unread = reading_prompt([], words, question.text)
 
-        def complete(beside: Sequence[str]) -> Completion:
+        def complete(beside: Sequence[tuple[str, float]]) -> Completion:
             return complete_jointly(backbone, prompts, config.max_new_tokens, beside=beside)
 
-        reply, answer, how = read(complete, unread, drafted, backbone, config)
+        reply, answer, how = read(complete, texts, unread, drafted, backbone, config)
         answer = as_written(answer, texts)
     else:
         prompts, how = [write_prompt(question, fact, shown) for fact in each], "by examples"
@@ -88,7 +88,7 @@ def complete_jointly(
     max_new_tokens: int,
     quote_from: Sequence[str] = (),
     avoid: Collection[str] = (),
-    beside: Sequence[str] = (),
+    beside: Sequence[tuple[str, float]] = (),
 ) -> Completion:
     """The greedy completion of all prompts at once; they share the examples, or else the first
     word, and the ending. Answers `beside` it are weighed with it."""
@@ -107,17 +107,11 @@ def complete_jointly(
         stretches.append(decoder.read(embed(ids), examples))
         spent += flops(decoder.config, len(ids), len(opening) + len(ids), logits=0)
     past = join(decoder.config, examples, stretches)
-    spans = SpanConstraint(quote_from, tokenizer, backbone.line_ends, avoid) or None
-    generated = decoder.generate(embed(ending), max_new_tokens, backbone.line_ends, spans, past)
-    text = tokenizer.decode(generated.tokens).strip()
-    spent += generated.flops
-    weights: list[float] = []
-    if beside:
-        answers = [backbone.as_answer(answer) for answer in (*beside, text)]
-        weights, weighed = decoder.weigh(embed(ending), answers, past)
-        spent += weighed
     num_read = past.length + len(ending)
-    return Completion(text, num_read, len(generated.tokens), spent, tuple(weights))
+    completion = backbone.continued(
+        embed(ending), num_read, max_new_tokens, quote_from, avoid, beside, past
+    )
+    return replace(completion, flops=completion.flops + spent)
 
 
 def _split(prompt: Encoding, shared: str) -> tuple[list[int], list[int], list[int]]:

@@ -39,7 +39,7 @@ CHANGES: dict[str, set[str]] = {
     "skip-no-pruning": {"budget.tokens"},
     "skip-global-retrieval": {"regions.max_regions", "retrieve.per_region"},
     "skip-dense-fusion": {"fuse.beta"},
-    "skip-fixed-budget": {"budget.passages"},  # the preset's V' is the row's
+    "skip-fixed-budget": {"budget.tokens", "budget.passages"},
     "skip-no-draft": {"draft.threshold", "draft.counting_threshold"},
     "skip-no-verify": {"verify.threshold"},
     "qvs-only": DENSE - {"budget.tokens"},
@@ -107,7 +107,7 @@ def kept(answer: Answer, stage: str) -> tuple[int, int]:
 
 def test_ablations_differ_from_skip_where_they_should(ask: Callable[[str], Answer]) -> None:
     skip = ask("skip")
-    all_tokens = kept(skip, "encode")[0]
+    all_tokens = kept(skip, "look")[0]
     assert kept(skip, "prune")[0] < all_tokens
     assert kept(skip, "fuse")[1] > 0
 
@@ -171,7 +171,7 @@ def test_trained_components_are_overruled_too(pipeline: Pipeline) -> None:
     controller = build_budget(DiscreteBudgetConfig(visual_width=4, question_width=4))
     layer = BipartiteFusion(FusionConfig(width=4, passage_width=4, heads=1, variant="B"))
     trained = with_components(pipeline, budget=controller, fusion=layer)
-    asked = (torch.zeros(4), torch.zeros(4), 576, 16)
+    asked = (torch.zeros(4), torch.zeros(4), 256, 16)
     decided = controller.decide(*asked)
 
     def budget(name: Variant | str) -> tuple[int, int]:
@@ -181,12 +181,12 @@ def test_trained_components_are_overruled_too(pipeline: Pipeline) -> None:
         return found.tokens, found.passages
 
     assert budget("skip") == (decided.tokens, decided.passages)
-    assert budget("skip-no-pruning") == (576, decided.passages)
+    assert budget("skip-no-pruning") == (256, decided.passages)
     assert budget("no-retrieval") == (decided.tokens, 0)
     assert budget("qvs-only") == (decided.tokens, 16)
-    assert budget("dense") == (576, 16)
-    assert budget("late") == (576, 32)
-    assert budget(Variant("dense", "tome", 0.25)) == (144, 16)
+    assert budget("dense") == (256, 16)
+    assert budget("late") == (256, 32)
+    assert budget(Variant("dense", "tome", 0.25)) == (64, 16)
     assert systems.build("skip-fixed-budget", trained).components.budget is None
 
     dense = systems.build("skip-dense-fusion", trained).components.fusion
@@ -231,14 +231,14 @@ def test_a_retention_fixes_the_tokens_of_any_system(pipeline: Pipeline) -> None:
     def tokens(*parts: Any) -> int:
         return systems.build(Variant(*parts), pipeline).config.budget.tokens
 
-    assert tokens("skip", None, 0.11) == 64  # ceil(0.11 * 576)
-    assert tokens("skip", None, 0.25) == tokens("dense", "tome", 0.25) == 144
-    assert tokens("dense", "tome") == tokens("skip") == 64
-    assert tokens("dense") == tokens("skip", "random", 1.0) == 576
+    assert tokens("skip", None, 0.11) == 29  # ceil(0.11 * 256)
+    assert tokens("skip", None, 0.5) == tokens("dense", "tome", 0.5) == 128
+    assert tokens("dense", "tome") == tokens("skip-fixed-budget") == 29
+    assert tokens("dense") == tokens("skip", "random", 1.0) == 256
 
     def share(*parts: Any) -> float | None:
         return Variant(*parts).share(pipeline.config)
 
     assert share("skip") is None
     assert share("skip", None, 0.25) == share("dense", "tome", 0.25) == 0.25
-    assert share("dense", "tome") == 64 / 576
+    assert share("dense", "tome") == 29 / 256

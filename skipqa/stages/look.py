@@ -1,0 +1,31 @@
+"""look: closer, once the drafter's glance was not enough.
+
+What is retrieved depends on small things, which a glance misses; where nothing is to be
+retrieved, the glance has to do.
+"""
+
+from __future__ import annotations
+
+from PIL import Image
+
+from skipqa.backbones.backbone import Backbone
+from skipqa.config import EncodeConfig
+from skipqa.trace import StageRecord
+from skipqa.types import Budget, VisualTokens
+
+
+def look(
+    image: Image.Image,
+    glance: VisualTokens,
+    allowed: Budget,
+    backbone: Backbone,
+    config: EncodeConfig,
+    record: StageRecord,
+) -> VisualTokens:
+    scales = config.scales if allowed.passages > 0 else config.scales[:1]
+    tokens, record.flops = backbone.look_closer(image, glance, scales)
+    record.kept, record.dropped = len(tokens), 0
+    closer = f"{tokens.grid} x {tokens.grid} grid"
+    record.why = closer if tokens is not glance else "no closer than the glance"
+    record.result = tokens
+    return tokens
