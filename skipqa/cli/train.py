@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 
 def train(
     stage: Annotated[
-        str, typer.Argument(metavar="STAGE", help="stage1: learn to see and to read.")
+        str,
+        typer.Argument(
+            metavar="STAGE",
+            help="stage1: learn to see and to read; stage2: to prune; stage3: to ask and to fuse; "
+            "stage4: to verify; stage5: to budget; stage6: all together; all: one after the other.",
+        ),
     ],
     data: Annotated[
         Path, typer.Option(help="The folder with okvqa/, coco/ and vqav2/.", show_default=False)
@@ -43,6 +48,18 @@ def train(
             help="Pocket-KB as built: trained on, all but the photos that it holds out.",
         ),
     ] = None,
+    components: Annotated[
+        Path | None,
+        typer.Option(help="What stages 2 to 6 begin with: an earlier one's folder; else shipped."),
+    ] = None,
+    index: Annotated[
+        Path | None,
+        typer.Option(help="For stages 2 to 6, with Pocket-KB's passages in it; else the default."),
+    ] = None,
+    records: Annotated[
+        Path | None,
+        typer.Option(help="What stages 2 to 6 gather and share; else beside the results."),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of every draw.")] = 2026,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Only so many rows of each file, for a trial.")
@@ -53,7 +70,7 @@ def train(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
 ) -> None:
-    """Train a stage on one GPU in minutes; without a GPU it takes hours.
+    """Train a stage: the first on one GPU in minutes, the others on two cores in minutes each.
 
     Leaves the trained parts as safetensors, config.json, metrics.json and metrics.jsonl; with
     `pip install 'skipqa[train]'` also TensorBoard's logs. Stopped or killed, the same command
@@ -65,7 +82,10 @@ def train(
 
       skipqa train stage1 --data data --out runs/trial --limit 200 --set reader.rounds=0.1
 
-      skipqa train stage1 --data data --out runs/seed-7 --seed 7 --set drafts.dropout=0.3 --json
+      skipqa train stage4 --data data --pocket-kb pocket-kb --index index --components
+      runs/stage3 --out runs/stage4
+
+      skipqa train all --data data --pocket-kb pocket-kb --index index --out runs --json
     """
     from skipqa.training.stages import Inputs
     from skipqa.training.stages import train as run
@@ -74,7 +94,7 @@ def train(
     with live() as progress:
         metrics = run(
             stage,
-            Inputs(data, pocket_kb, limit),
+            Inputs(data, pocket_kb, limit, components, index, records),
             out_folder,
             seed=seed,
             changes=settings or (),
@@ -83,8 +103,10 @@ def train(
         )
     if json:
         print_json(metrics)
-    else:
+    elif "reader" in metrics:
         show(metrics)
+    else:
+        show_compared(metrics)
 
 
 @contextmanager
@@ -121,4 +143,29 @@ def show(metrics: dict[str, Any]) -> None:
     table = Table("accuracy, %", *columns)
     for name in columns["drafter"]:
         table.add_row(name, *(f"{100 * column[name]:.1f}" for column in columns.values()))
+    out.print(table)
+
+
+def show_compared(metrics: dict[str, Any]) -> None:
+    """Every place where something trained stands beside its training-free stage."""
+    from rich.table import Table
+
+    table = Table("held-out questions", "trained", "training-free")
+
+    def walk(where: tuple[str, ...], found: Any) -> None:
+        if not isinstance(found, dict):
+            return
+        if {"trained", "training_free"} <= found.keys():
+            for name, value in found["trained"].items():
+                if isinstance(value, float):
+                    other = found["training_free"][name]
+                    table.add_row(" ".join((*where, name)), f"{value:.3f}", f"{other:.3f}")
+        elif {"adaptive", "fixed_at_equal_flops"} <= found.keys():
+            own, fixed = found["adaptive"]["score"], found["fixed_at_equal_flops"]
+            table.add_row(" ".join((*where, "score")), f"{own:.3f}", f"{fixed:.3f}")
+        else:
+            for name, value in found.items():
+                walk((*where, name), value)
+
+    walk((), metrics)
     out.print(table)

@@ -8,15 +8,18 @@ import sys
 from pathlib import Path
 
 from skipqa.errors import UserError
-from skipqa.training.stages import STAGES, Inputs, train
+from skipqa.training.stages import NAMES, Inputs, train
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m skipqa.training", description=__doc__)
-    parser.add_argument("stage", choices=STAGES)
+    parser.add_argument("stage", choices=NAMES)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--pocket-kb", type=Path)
+    parser.add_argument("--components", type=Path)
+    parser.add_argument("--index", type=Path)
+    parser.add_argument("--records", type=Path)
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--limit", type=int)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="changes")
@@ -28,7 +31,14 @@ def main() -> None:
 
     metrics = train(
         options.stage,
-        Inputs(options.data, options.pocket_kb, options.limit),
+        Inputs(
+            options.data,
+            options.pocket_kb,
+            options.limit,
+            options.components,
+            options.index,
+            options.records,
+        ),
         options.out,
         seed=options.seed,
         changes=options.changes,

@@ -38,13 +38,14 @@ from skipqa.training import pruning
 from skipqa.training.asking import Asking
 from skipqa.training.collapse import openness
 from skipqa.training.loop import Phase, fit
-from skipqa.training.pruning import Candidates, gold_loss, noise_for, passage_logits
+from skipqa.training.pruning import Candidates, gold_loss, open_gates, passage_logits
 from skipqa.training.records import replay
 from skipqa.training.sampling import inverse_frequency
 from skipqa.training.study import Study
 from skipqa.training.verifying import Cases, cases
 from skipqa.types import Budget, KeptTokens, Verified
 
+Loss = Callable[[int], Tensor]
 ANSWER_SCALE = 20.0
 TAU_G, TAU_E = (1.0, 0.1), (0.3, 0.6)
 
@@ -117,7 +118,7 @@ def prepare(study: Study) -> Lesson:
     return Lesson(
         found,
         Asking(study, found.rows, found.there),
-        study.pipeline.backbone.encode_texts(list(number)).embeddings,
+        study.embed(list(number)),
         torch.tensor([number.get(text, -1) if text else -1 for text in best]),
         pruning.kept_tokens(study),
     )
@@ -148,7 +149,7 @@ def loss_of(
     lesson: Lesson,
     tau_g: Callable[[int], float],
     tau_e: Callable[[int], float],
-) -> Callable[[int], Tensor]:
+) -> Loss:
     """Eq. D.3 of the batch of a step."""
     records, run = study.records, study.run
     rows = study.rows("train", gold=True)
@@ -159,9 +160,7 @@ def loss_of(
         some = draw(step)
         tokens, question = records["meaning"][some].float(), records["question"][some].float()
         logits = parts.saliency(tokens, question)
-        generator = torch.Generator().manual_seed(run.seed * 1_000_003 + step)
-        noise = noise_for(parts.saliency, logits, generator)
-        gates = parts.saliency.gates(logits, lesson.count, tau_g(step), noise)
+        gates = open_gates(logits, tau_g(step), run.seed, step)
         right, there = lesson.found.gold[some], lesson.found.there[some]
         passages = records.table.embeddings[lesson.found.rows[some]]
         seen = gold_loss(passage_logits(question, tokens, gates, passages), right, there)
@@ -242,36 +241,35 @@ def compare_query(study: Study, query: SparseRegionQuery) -> dict[str, Any]:
     return result
 
 
-@torch.inference_mode()
 def compare_fusion(
-    study: Study, layer: BipartiteFusion, found: Cases, nu_NK: Tensor, split: str = "held-out"
+    study: Study, layer: BipartiteFusion, found: Cases, nu_NK: Tensor
 ) -> dict[str, Any]:
-    """Of the questions with an answering passage among the candidates, the share that has one
-    among what the decoder reads, whose order verification and fusion share; and the edges."""
-    rows = [i for i in study.rows(split) if bool((found.label[i] > 0.5).any())]
-    result: dict[str, Any] = {"questions": len(rows)}
-    for name, learned in (("trained", layer), ("training_free", None)):
-        right, edges = [], []
-        for i in rows:
-            verified, label = _verified(study, found, nu_NK[i], i)
-            kept = _kept(study, i)
-            record = StageRecord("fuse")
-            fused = fuse(
-                kept,
-                study.records.question(i),
-                verified,
-                study.pipeline.config.fuse,
-                record,
-                learned,
-            )
-            used = read_order(verified, fused)[: study.pipeline.config.decode.max_passages]
-            right.append(any(label[j] for j in used))
-            edges.append(fused.edges.float().flatten())
-        result[name] = {
-            "read": sum(right) / max(1, len(right)),
-            "edges": openness(torch.cat(edges)).as_dict() if edges else {},
-        }
-    return result
+    return {
+        "trained": read_share(study, layer, found, nu_NK),
+        "training_free": read_share(study, None, found, nu_NK),
+    }
+
+
+@torch.inference_mode()
+def read_share(
+    study: Study, layer: BipartiteFusion | None, found: Cases, nu_NK: Tensor
+) -> dict[str, Any]:
+    """Of the held-out questions with an answering passage among the candidates, the share that has
+    one among what the decoder reads: verification and fusion share in the order. And the edges."""
+    rows = [i for i in study.rows("held-out") if bool((found.label[i] > 0.5).any())]
+    config, right, edges = study.pipeline.config, [], [torch.zeros(0)]
+    for i in rows:
+        verified, answers = _verified(study, found, nu_NK[i], i)
+        question, record = study.records.question(i), StageRecord("fuse")
+        fused = fuse(_kept(study, i), question, verified, config.fuse, record, layer)
+        used = read_order(verified, fused)[: config.decode.max_passages]
+        right.append(any(answers[j] for j in used))
+        edges.append(fused.edges.float().flatten())
+    return {
+        "questions": len(rows),
+        "read": sum(right) / max(1, len(right)),
+        "edges": openness(torch.cat(edges)).as_dict(),
+    }
 
 
 def _kept(study: Study, i: int) -> KeptTokens:

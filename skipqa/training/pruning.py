@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from skipqa.config import Between, Count, CountOrNone
-from skipqa.nn.relaxation import gumbel_noise, logistic_noise
+from skipqa.nn.relaxation import gumbel_sigmoid, logistic_noise
 from skipqa.nn.saliency import (
     Saliency,
     SaliencyConfig,
@@ -99,10 +99,11 @@ def gold_loss(logits_BK: Tensor, gold_BK: Tensor, there_BK: Tensor) -> Tensor:
     return (logits.logsumexp(1) - right.logsumexp(1)).mean()
 
 
-def noise_for(saliency: Saliency, logits: Tensor, generator: torch.Generator) -> Tensor:
-    """Gumbel for the softmax of variant B, logistic for the sigmoid of A."""
-    draw = logistic_noise if saliency.config.variant == "A" else gumbel_noise
-    return draw(logits, generator)
+def open_gates(logits: Tensor, temperature: float, seed: int, step: int) -> Tensor:
+    """Each token's own yes or no, relaxed: nothing but the regulariser says how many there are, so
+    that all may open or shut. Answering takes the V' best instead."""
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
+    return gumbel_sigmoid(logits, temperature, logistic_noise(logits, generator))
 
 
 def budget_loss(settings: SaliencyTraining, logits: Tensor, rho: float) -> Tensor:
@@ -133,16 +134,13 @@ def loss_of(
     records, run = study.records, study.run
     rows = study.rows("train", gold=True)
     draw = inverse_frequency(rows, study.categories(rows), settings.batch, run.seed)
-    count = kept_tokens(study)
-    rho = count / records["meaning"].shape[1]
+    rho = kept_tokens(study) / records["meaning"].shape[1]
 
     def loss(step: int) -> Tensor:
         some = draw(step)
         tokens, question = records["meaning"][some].float(), records["question"][some].float()
         logits = saliency(tokens, question)
-        generator = torch.Generator().manual_seed(run.seed * 1_000_003 + step)
-        noise = noise_for(saliency, logits, generator)
-        gates = saliency.gates(logits, count, settings.temperature, noise)
+        gates = open_gates(logits, settings.temperature, run.seed, step)
         passages = records.table.embeddings[found.rows[some]]
         z = passage_logits(question, tokens, gates, passages)
         return gold_loss(z, found.gold[some], found.there[some]) + budget_loss(
@@ -185,15 +183,15 @@ def compare(study: Study, saliency: Saliency, split: str = "held-out") -> dict[s
         "gates": openness(gates_open(study, saliency, rows)).as_dict(),
         "by_tokens": {
             str(count): {
-                "trained": _quality(study, rows, count, saliency),
-                "training_free": _quality(study, rows, count, None),
+                "trained": quality(study, rows, count, saliency),
+                "training_free": quality(study, rows, count, None),
             }
             for count in counts
         },
     }
 
 
-def _quality(
+def quality(
     study: Study, rows: Sequence[int], count: int, saliency: Saliency | None
 ) -> dict[str, float]:
     records, config = study.records, study.pipeline.config.budget

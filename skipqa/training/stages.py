@@ -3,13 +3,17 @@
 Enters: a stage's name, the data, a folder, changed settings. Leaves: the folder, and the metrics
 of its parts. What calls this draws the progress; it runs where only torch, numpy, Pillow,
 tokenizers and safetensors are installed.
+
+Stage I learns from photos; II to VI from records of the pipeline that I gave (`gather.py`), which
+they share. "all" is one folder a stage, each beginning with what the one before left.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +21,20 @@ import torch
 
 from skipqa.config import override, read_settings
 from skipqa.errors import UserError
-from skipqa.training import mixture, stage1
+from skipqa.training import (
+    budgeting,
+    mixture,
+    pathways,
+    pruning,
+    stage1,
+    study,
+    together,
+    verifying,
+)
+from skipqa.training.gather import Source
 from skipqa.training.mixture import Mixture
 from skipqa.training.run import Progress, Run
+from skipqa.training.study import Gathering, Study
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +46,34 @@ class Stage:
     seconds: Mapping[str, float]
 
 
+@dataclass(frozen=True, slots=True)
+class Later:
+    """A stage that learns from records."""
+
+    settings: Any
+    run: Callable[[Study, Any], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Of a stage that learns from records; `train` is its own part."""
+
+    train: Any
+    records: Gathering = field(default_factory=Gathering)
+
+
 STAGES = {
     "stage1": Stage(stage1.Stage1(), stage1.run, stage1.memory_bytes, {"cuda": 0.006, "cpu": 1.5}),
 }
+LATER = {
+    "stage2": Later(Settings(pruning.SaliencyTraining()), pruning.run),
+    "stage3": Later(Settings(pathways.PathwayTraining()), pathways.run),
+    "stage4": Later(Settings(verifying.VerifierTraining()), verifying.run),
+    "stage5": Later(Settings(budgeting.BudgetTraining()), budgeting.run),
+    "stage6": Later(Settings(together.JointTraining()), together.run),
+}
+ALL = "all"
+NAMES = (*STAGES, *LATER, ALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +81,9 @@ class Inputs:
     data: Path
     pocket_kb: Path | None = None
     limit: int | None = None
+    components: Path | None = None  # what stages II to VI begin with, else what is shipped
+    index: Path | None = None  # has Pocket-KB's passages in it, else the default one
+    records: Path | None = None  # else beside the stage's folder
 
 
 def train(
@@ -53,9 +96,16 @@ def train(
     progress: Progress = lambda *_: None,
     say: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Train one stage, or go on with it where a kill stopped it."""
-    if name not in STAGES:
-        raise UserError(f"no stage {name!r}; there is {', '.join(STAGES)}")
+    """Train one stage, or all, or go on where a kill stopped it."""
+    if name not in NAMES:
+        raise UserError(f"no stage {name!r}; there is {', '.join(NAMES)}")
+    if name == ALL:
+        if changes:
+            raise UserError("settings are of one stage: train it alone to change them")
+        one = partial(train, seed=seed, progress=progress, say=say)
+        return _train_all(one, inputs, out)
+    if name in LATER:
+        return _train_later(name, inputs, Run(out, seed, progress, say), changes)
     stage = STAGES[name]
     settings = override(stage.settings, read_settings(changes))
     mixed = mixture.read(inputs.data, inputs.pocket_kb, inputs.limit)
@@ -74,6 +124,41 @@ def train(
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     run.say(f"{name}: {_size(stage, mixed, settings, device)}")
     return stage.run(mixed, settings, run, device)
+
+
+def _train_all(one: Callable[..., Any], inputs: Inputs, out: Path) -> dict[str, Any]:
+    """Stage I is left out where its components are given."""
+    metrics: dict[str, Any] = {}
+    inputs = dataclasses.replace(inputs, records=inputs.records or out / "records")
+    for name in (*(() if inputs.components else STAGES), *LATER):
+        metrics[name] = one(name, inputs, out / name)
+        inputs = dataclasses.replace(inputs, components=out / name)
+    return metrics
+
+
+def _train_later(name: str, inputs: Inputs, run: Run, changes: Sequence[str]) -> dict[str, Any]:
+    stage = LATER[name]
+    settings = override(stage.settings, read_settings(changes))
+    wanted = settings.records
+    if inputs.limit is not None:
+        wanted = wanted.at_most(inputs.limit)
+    if inputs.pocket_kb is None:
+        raise UserError(f"{name} learns from passages that are known to answer: give Pocket-KB")
+    source = Source(components=inputs.components, index=inputs.index)
+    run.claim(
+        {
+            "stage": name,
+            "seed": run.seed,
+            "limit": inputs.limit,
+            **source.fingerprint(),
+            "settings": dataclasses.asdict(settings),
+        }
+    )
+    folder = inputs.records or run.folder.parent / "records"
+    begun = study.begin(source, inputs.data, inputs.pocket_kb, wanted, folder, run)
+    metrics = stage.run(begun, settings.train)
+    run.forget_states()
+    return metrics
 
 
 def _size(stage: Stage, mixed: Mixture, settings: Any, device: torch.device) -> str:

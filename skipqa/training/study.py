@@ -41,6 +41,10 @@ class Gathering:
     okvqa: CountOrNone = 600  # to train on; a tenth as many are held out
     workers: CountOrNone = 0  # processes; 0: as many as there are cores
 
+    def at_most(self, limit: int) -> Gathering:
+        names = ("train", "held_out", "val", "okvqa")
+        return replace(self, **{name: min(limit, getattr(self, name)) for name in names})
+
     def counts(self) -> dict[str, int]:
         return {
             "pocket-kb/train": self.train,
@@ -68,10 +72,11 @@ class Study:
         return [self.records.about[i]["category"] for i in rows]
 
     def embed(self, texts: Sequence[str]) -> Tensor:
-        """[len(texts), d], each text encoded once."""
+        """[len(texts), d], each text encoded once; to be used in training."""
         for text in texts:
             if text not in self.texts:
-                self.texts[text] = self.pipeline.backbone.encode_texts([text]).embeddings[0]
+                encoded = self.pipeline.backbone.encode_texts([text])
+                self.texts[text] = encoded.embeddings[0].clone()
         return torch.stack([self.texts[text] for text in texts])
 
     def leave(self, module: nn.Module, name: str, *, ships: bool) -> None:

@@ -12,7 +12,7 @@ Shape letters: N questions, K passages, d text width, S signals.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Annotated, Any
@@ -99,7 +99,7 @@ class Cases:
         return verifier(*(x[rows] for x in inputs))
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def cases(records: Records, pipeline: Pipeline, run: Run, compared: Collection[int] = ()) -> Cases:
     """Over all records, in their order; of those `compared` also the training-free scores."""
     num, most = records["passages"].shape
@@ -138,21 +138,31 @@ def cases(records: Records, pipeline: Pipeline, run: Run, compared: Collection[i
     )
 
 
-def train(found: Cases, study: Study, settings: VerifierTraining) -> Verifier:
-    records, run, width = study.records, study.run, found.question.shape[1]
-    torch.manual_seed(run.seed)
-    config = VerifierConfig(width, width, settings.hidden, SIGNALS, settings.dropout)
-    rows = [i for i in records.select("train") if bool(found.there[i].any())]
-    draw = inverse_frequency(rows, study.categories(rows), settings.batch, run.seed)
-    verifier = Verifier(config)
+def build(study: Study, settings: VerifierTraining) -> Verifier:
+    width = study.records["question"].shape[1]
+    torch.manual_seed(study.run.seed)
+    return Verifier(VerifierConfig(width, width, settings.hidden, SIGNALS, settings.dropout))
+
+
+def loss_of(
+    study: Study, verifier: Verifier, found: Cases, settings: VerifierTraining
+) -> Callable[[int], Tensor]:
+    rows = [i for i in study.records.select("train") if bool(found.there[i].any())]
+    draw = inverse_frequency(rows, study.categories(rows), settings.batch, study.run.seed)
 
     def loss(step: int) -> Tensor:
         some = draw(step)
         there = found.there[some]
         return distillation_loss(found.logits(verifier, some)[there], found.label[some][there])
 
+    return loss
+
+
+def train(found: Cases, study: Study, settings: VerifierTraining) -> Verifier:
+    verifier = build(study, settings)
+    loss = loss_of(study, verifier, found, settings)
     phase = Phase(settings.steps, settings.rate, settings.warmup)
-    return fit("verifier", verifier, loss, phase, run, weight_decay=settings.weight_decay)
+    return fit("verifier", verifier, loss, phase, study.run, weight_decay=settings.weight_decay)
 
 
 @torch.inference_mode()
@@ -167,12 +177,12 @@ def compare(
         "questions": len(rows),
         "passages": int(found.there[some].sum()),
         "positive": float(found.label[some][found.there[some]].mean()),
-        "trained": _quality(nu, found, some, threshold),
-        "training_free": _quality(found.untrained[some], found, some, 0.5),
+        "trained": quality(nu, found, some, threshold),
+        "training_free": quality(found.untrained[some], found, some, 0.5),
     }
 
 
-def _quality(nu: Tensor, found: Cases, rows: Tensor, threshold: float) -> dict[str, float]:
+def quality(nu: Tensor, found: Cases, rows: Tensor, threshold: float) -> dict[str, float]:
     there, label = found.there[rows], found.label[rows] > 0.5
     accepted = (nu >= threshold) & there
     right = int((accepted & label).sum())
@@ -195,7 +205,7 @@ def best_threshold(verifier: Verifier, found: Cases, rows: Sequence[int]) -> flo
         nu = found.logits(verifier, some).sigmoid()
     return max(
         THRESHOLDS,
-        key=lambda t: (round(_quality(nu, found, some, t)["f1"], 3), -abs(t - 0.5)),
+        key=lambda t: (round(quality(nu, found, some, t)["f1"], 3), -abs(t - 0.5)),
     )
 
 
