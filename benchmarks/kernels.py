@@ -28,7 +28,6 @@ from skipqa.costs.roofline import Ceilings, Timing, driver_version, measure_ceil
 from skipqa.nn.fusion import BipartiteFusion, FusionConfig
 from skipqa.ops.bipartite_attention import (
     bipartite_attention,
-    compatibility,
     cuda,
     reference,
     select_edges,
@@ -224,20 +223,23 @@ def backward(repeats: int) -> list[dict[str, Any]]:
     for batch in (8, 32):
         x = Inputs.draw(batch, 576, PASSAGES, 0.1)
         grad = torch.randn_like(x.q)
-        first = kernels.choose_forward(batch, 576, PASSAGES, HEADS)
-        launch = kernels.choose_backward(batch, 576, PASSAGES, HEADS)
         scale = HEAD_WIDTH**-0.5
+        kernel = "cuda" if cuda.pays_backward(x.q, x.k, x.v, None, PASSAGES) else "triton"
+        launch: kernels.Launch | cuda.Backward = cuda.Backward()
+        if kernel == "triton":
+            launch = kernels.choose_backward(batch, 576, PASSAGES, HEADS)
+        first = kernels.choose_forward(batch, 576, PASSAGES, HEADS)
         plan = kernels.plan_for(x.edges, x.lengths, first)
         out, lse = kernels.attend(x.q, x.k, x.v, None, x.edges, x.lengths, plan, scale, first)
 
         def ours(
             x: Inputs = x,
-            launch: kernels.Launch = launch,
-            saved: tuple[Tensor, ...] = (out, lse, grad),
+            launch: kernels.Launch | cuda.Backward = launch,
+            saved: tuple[Tensor, Tensor, Tensor] = (out, lse, grad),
         ) -> Any:
-            plan = kernels.plan_for(x.edges, x.lengths, launch)
-            return kernels.attend_backward(
-                x.q, x.k, x.v, None, x.edges, x.lengths, plan, *saved, HEAD_WIDTH**-0.5, launch
+            """Its schedule included, where it needs one."""
+            return kernels.gradients_of(
+                x.q, x.k, x.v, None, x.edges, x.lengths, *saved, HEAD_WIDTH**-0.5, launch
             )
 
         mine = time_gpu(ours, repeats=repeats)
@@ -260,6 +262,7 @@ def backward(repeats: int) -> list[dict[str, Any]]:
         rows.append({
             "batch": batch, "tokens": 576, "density": 0.1, "dense_backend": best,
             "dense": dataclasses.asdict(found[best]), "ours": dataclasses.asdict(mine),
+            "kernel": kernel, "launch": dataclasses.asdict(launch),
             "times_faster": found[best].median_us / mine.median_us,
         })  # fmt: skip
     return rows
@@ -311,8 +314,7 @@ def layers(ceilings: Ceilings, repeats: int) -> list[dict[str, Any]]:
                 embeddings: Tensor = embeddings,
                 lengths: Tensor = lengths,
             ) -> Tensor:
-                scores = compatibility(layer.edge_token(tokens), layer.edge_passage(embeddings))
-                return select_edges(scores, top=0.1, lengths=lengths)
+                return layer.choose(tokens, embeddings, lengths)[1]
 
             selection = time_gpu(choose, repeats=repeats)
             edges = choose()

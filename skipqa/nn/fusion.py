@@ -129,10 +129,7 @@ class BipartiteFusion(nn.Module):
         embeddings_BKp = passage_embeddings if batched else passage_embeddings[None]
         lengths_BK = torch.as_tensor(lengths, dtype=torch.long, device=tokens.device)
         lengths_BK = lengths_BK.reshape(embeddings_BKp.shape[:2])
-        scores_BVK = self.compatibility(tokens_BVd, embeddings_BKp)
-        edges_BVK = select_edges(
-            scores_BVK, **self.rule.arguments(self.threshold), lengths=lengths_BK
-        )
+        scores_BVK, edges_BVK = self.choose(tokens_BVd, embeddings_BKp, lengths_BK)
         if tokens.is_cuda:
             fused_BVd = self._fuse_batch(
                 tokens_BVd, passage_tokens, edges_BVK, lengths_BK, order, longest
@@ -143,6 +140,26 @@ class BipartiteFusion(nn.Module):
             fused_BVd = torch.stack([self._fuse_item(*item, order) for item in items])
         found = Fusion(fused_BVd, edges_BVK, scores_BVK)
         return found if batched else Fusion(*(x[0] for x in found))
+
+    def choose(
+        self, tokens_BVd: Tensor, embeddings_BKp: Tensor, lengths_BK: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Scores and surviving edges, [B, V, K] each; on a GPU, for inference, in two launches."""
+        top, degree = self.rule.top, self.rule.degree
+        same = tokens_BVd.dtype == embeddings_BKp.dtype == self.edge_token.weight.dtype
+        counted = top is not None or degree is not None
+        if tokens_BVd.is_cuda and same and counted and triton_is_installed():
+            from skipqa.ops.bipartite_attention import selection
+
+            num_pairs = (tokens_BVd.shape[1], embeddings_BKp.shape[1])
+            if selection.holds(*num_pairs) and not self._learns(tokens_BVd, embeddings_BKp):
+                weights = (self.edge_token.weight, self.edge_passage.weight)
+                return selection.choose_edges(
+                    tokens_BVd, embeddings_BKp, weights, lengths_BK, self.rule.kind, top, degree
+                )
+        scores_BVK = self.compatibility(tokens_BVd, embeddings_BKp)
+        rule = self.rule.arguments(self.threshold)
+        return scores_BVK, select_edges(scores_BVK, **rule, lengths=lengths_BK)
 
     def compatibility(self, tokens: Tensor, passage_embeddings: Tensor) -> Tensor:
         return compatibility(
@@ -215,9 +232,7 @@ class BipartiteFusion(nn.Module):
     ) -> Tensor:
         """On a GPU, where to leave anything out one would have to wait for the number of edges:
         the kernels skip by themselves."""
-        learns = torch.is_grad_enabled() and any(
-            x.requires_grad for x in (tokens_BVd, passages_Np, *self.parameters())
-        )
+        learns = self._learns(tokens_BVd, passages_Np)
         if order == "auto":
             can_absorb = triton_is_installed() and not learns
             order = self._gpu_order(edges_BVK, passages_Np) if can_absorb else "project"
@@ -238,6 +253,11 @@ class BipartiteFusion(nn.Module):
         q_BVHD = self.split_heads(self.query(tokens_BVd))
         read_BVHD = self._project(q_BVHD, passages_Np, edges_BVK, lengths_BK)
         return tokens_BVd + self.out(read_BVHD.flatten(2))
+
+    def _learns(self, *inputs: Tensor) -> bool:
+        return torch.is_grad_enabled() and any(
+            x.requires_grad for x in (*inputs, *self.parameters())
+        )
 
     def _gpu_order(self, edges_BVK: Tensor, passages_Np: Tensor) -> Order:
         """From the rule and the shapes: to look at the edges one would have to wait for them."""

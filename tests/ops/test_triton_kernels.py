@@ -16,9 +16,16 @@ from hypothesis import strategies as st
 pytest.importorskip("triton")  # tests/conftest.py turns its interpreter on
 
 from skipqa.errors import UserError
-from skipqa.ops.bipartite_attention import bipartite_attention, cuda, reference, select_edges
+from skipqa.ops.bipartite_attention import (
+    bipartite_attention,
+    compatibility,
+    cuda,
+    reference,
+    select_edges,
+)
 from skipqa.ops.bipartite_attention import triton as kernels
 from skipqa.ops.bipartite_attention.fused import Weights, fusion_layer
+from skipqa.ops.bipartite_attention.selection import choose_edges
 from skipqa.ops.bipartite_attention.triton import Launch
 
 GPU = torch.cuda.is_available()
@@ -63,7 +70,8 @@ def error(found, exact):
 def assert_no_worse_than_torch(tensors, edges, lengths, *launches, biased=True):
     """At most twice the error of torch in the same precision; both against float64.
 
-    A launch of the Triton kernels is also that of their backward pass; one for Hopper has none.
+    A launch of the Triton kernels is also that of their backward pass; behind one for Hopper comes
+    the kernel for Hopper where it takes the inputs.
     """
     dtype = tensors[0].dtype
     oracle = reference.bipartite_attention
@@ -74,7 +82,12 @@ def assert_no_worse_than_torch(tensors, edges, lengths, *launches, biased=True):
     eps, unit = torch.finfo(dtype).eps, float(edges.sum().sqrt())
     for launch in launches:
         backward = None
-        if isinstance(launch, Launch):
+        bias = tensors[3] if biased else None
+        if isinstance(launch, cuda.Launch) and cuda.fits_backward(
+            *tensors[:3], bias, edges.shape[2]
+        ):
+            backward = cuda.Backward()
+        elif isinstance(launch, Launch):
             backward = Launch(launch.parts, min(32, launch.block_m), launch.block_n, 4, 1)
         ours = partial(kernels.bipartite_attention, forward_launch=launch, backward_launch=backward)
         found = forward_and_gradients(ours, tensors, edges, lengths, dtype, biased)
@@ -146,9 +159,26 @@ def test_hopper_kernel_is_not_for_a_cpu():
 def test_parts_cover_the_passages_and_fill_the_gpu(num_items, num_heads, num_passages):
     parts = cuda.Launch.choose(num_items, num_heads, num_passages).parts
     assert 1 <= parts <= num_passages
+    assert parts <= cuda.MOST_PARTS
     assert parts == 1 or parts * num_items * num_heads <= cuda.PROGRAMS
     of_a_part = -(-num_passages // parts)
     assert of_a_part * (parts - 1) < num_passages  # none is empty
+
+
+@pytest.mark.parametrize("kind", ["sigmoid", "cosine"])
+@pytest.mark.parametrize("rule", [{"top": 0.3, "degree": None}, {"top": None, "degree": 1.5}])
+def test_scores_and_choice_together(kind, rule):
+    g = torch.Generator().manual_seed(11)
+    tokens, passages = (
+        torch.randn(2, n, w, generator=g).to(DEVICE) for n, w in ((19, 48), (5, 40))
+    )
+    weights = tuple(torch.randn(24, w, generator=g).to(DEVICE) / 5 for w in (48, 40))
+    lengths = torch.tensor([[3, 0, 1, 2, 9], [1, 1, 1, 1, 0]], device=DEVICE)
+    scores, edges = choose_edges(tokens, passages, weights, lengths, kind, **rule)
+    expected = compatibility(tokens @ weights[0].T, passages @ weights[1].T, kind=kind)
+    torch.testing.assert_close(scores, expected, rtol=1e-5, atol=1e-5)
+    chosen = {name: value for name, value in rule.items() if value is not None}
+    assert torch.equal(edges, select_edges(scores, **chosen, lengths=lengths, backend="reference"))
 
 
 @given(
@@ -248,7 +278,8 @@ def test_hopper_kernel_at_its_own_size(dtype, num_passages):
     tensors, edges, lengths = draw(9, 2, 300, lengths, 4, 128, 0.3, dtype)
     tensors[0] = tensors[0].transpose(1, 2).contiguous().transpose(1, 2)
     assert cuda.fits(*tensors[:3], num_passages)
-    launches = [cuda.Launch(parts) for parts in {1, min(3, num_passages), num_passages}]
+    most = cuda.Launch.choose(1, 1, num_passages)
+    launches = [cuda.Launch(1), cuda.Launch(min(3, num_passages)), most]
     assert_no_worse_than_torch(tensors, edges, lengths, *launches)
     assert_no_worse_than_torch(tensors, edges, lengths, *launches, biased=False)
 

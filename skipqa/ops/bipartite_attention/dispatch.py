@@ -1,7 +1,7 @@
 """One door to bipartite attention: checks the shapes, then hands over to a backend.
 
-`triton` computes on a CUDA device, `cuda` too but with a forward kernel written for Hopper, where
-that takes the inputs; `gather` skips the same work on a CPU, `reference` masks a dense product and
+`triton` computes on a CUDA device, `cuda` too but with kernels written for Hopper, where they take
+the inputs; `gather` skips the same work on a CPU, `reference` masks a dense product and
 is there to compare with. `auto` picks by the device and the shapes. The backend is an argument,
 never a global.
 
@@ -74,10 +74,10 @@ def select_edges(
     if lengths is not None:
         lengths_BK = _lengths(lengths, num_items, num_passages, scores.device)
     if above is at_least is None and _resolve(backend, scores) in ("triton", "cuda"):
-        from skipqa.ops.bipartite_attention import schedule
+        from skipqa.ops.bipartite_attention import selection
 
-        if num_tokens * num_passages <= schedule.MAX_PAIRS:
-            return schedule.select_edges(batched, lengths_BK, top, degree).view(scores.shape)
+        if num_tokens * num_passages <= selection.MAX_PAIRS:
+            return selection.select_edges(batched, lengths_BK, top, degree).view(scores.shape)
     if lengths_BK is None:
         lengths_BK = torch.ones(num_items, num_passages, device=scores.device)
     present_BK = lengths_BK > 0
@@ -128,16 +128,18 @@ def bipartite_attention(
             from skipqa.ops.bipartite_attention import triton as kernels
 
             attend = kernels.bipartite_attention
-            if chosen == "cuda" and not cuda.fits(q_BVHD, k, v, edges_BVK.shape[2]):
+            num_passages = edges_BVK.shape[2]
+            if chosen == "cuda" and not cuda.fits(q_BVHD, k, v, num_passages):
                 raise UserError(
                     f"backend='cuda' does not take queries {q.dtype}{tuple(q.shape)} on this device"
                 )
-            # Gradients behind the Hopper kernel have not been checked on a GPU: only if asked for.
-            learning = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
-            pays = backend == "auto" and not learning
-            if chosen == "cuda" or (pays and cuda.pays(q_BVHD, k, v, edges_BVK.shape[2])):
-                launch = cuda.Launch.choose(len(q_BVHD), q.shape[-2], edges_BVK.shape[2])
+            auto = backend == "auto"
+            if chosen == "cuda" or (auto and cuda.pays(q_BVHD, k, v, num_passages)):
+                launch = cuda.Launch.choose(len(q_BVHD), q.shape[-2], num_passages)
                 attend = partial(attend, forward_launch=launch)
+            fits_or_pays = cuda.pays_backward if auto else cuda.fits_backward
+            if (auto or chosen == "cuda") and fits_or_pays(q_BVHD, k, v, bias_BVK, num_passages):
+                attend = partial(attend, backward_launch=cuda.Backward())
     out = attend(q_BVHD, k, v, edges_BVK, lengths_BK, bias_BVK, scale)
     return out if batched else out[0]
 

@@ -1,4 +1,4 @@
-// Single instructions of a Hopper GPU under names, for `gathered.cu` and `merge.cu`.
+// Single instructions of a Hopper GPU under names, for the kernels in `*.cu`.
 //
 // HALF: numbers are float16, else bfloat16.
 
@@ -32,42 +32,89 @@ __device__ __forceinline__ void barrier_wait(u32 at, u32 parity) {
       "r"(parity)
       : "memory");
 }
-__device__ __forceinline__ int read_int(u32 at) {
-  int x;
-  asm volatile("ld.shared.s32 %0, [%1];" : "=r"(x) : "r"(at));
-  return x;
+// All programs of a cluster have come this far, and see what the others wrote before.
+__device__ __forceinline__ void cluster_barrier() {
+  asm volatile(
+      "barrier.cluster.arrive.release;\n"
+      "barrier.cluster.wait.acquire;" ::
+          : "memory");
 }
-__device__ __forceinline__ int read_u16(u32 at) {
-  u16 x;
-  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(x) : "r"(at));
-  return x;
+// What was written to shared memory by ordinary instructions is there for the tensor cores too.
+__device__ __forceinline__ void proxy_fence() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 __device__ __forceinline__ uint4 load_matrices(u32 at) {
   uint4 x;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "r"(at));
+               : "r"(at)
+               : "memory");
   return x;
 }
-__device__ __forceinline__ uint4 load_transposed(u32 at) {
-  uint4 x;
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "r"(at));
-  return x;
+
+// Products of a warpgroup: 64 rows of A, each warp's 16 in its registers, with B in shared memory.
+__device__ __forceinline__ void product_fence() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
-__device__ __forceinline__ void mma16(float* c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE
-               ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-               : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+__device__ __forceinline__ void product_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-__device__ __forceinline__ void mma8(float* c, u32 a0, u32 a1, u32 b0) {
-  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32." TYPE "." TYPE
-               ".f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-               : "r"(a0), "r"(a1), "r"(b0));
+// Waits for all but the LATER last groups; names their accumulators, so that nothing reads them
+// earlier.
+template <int LATER, int N>
+__device__ __forceinline__ void product_wait(float (&x)[N]) {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LATER) : "memory");
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+f"(x[i])::"memory");
 }
+// A matrix in rows of 128 bytes whose 16-byte columns are exchanged by the row's number mod 8
+// (128-byte swizzle); `next` bytes lead to the next 64 columns.
+__device__ __forceinline__ u64 matrix_at(u32 at, u32 next) {
+  return (u64)((at & 0x3ffff) >> 4) | (u64)(next >> 4) << 16 | (u64)(1024 >> 4) << 32 | 1ull << 62;
+}
+
+#define F4(x, i) "+f"(x[i]), "+f"(x[i + 1]), "+f"(x[i + 2]), "+f"(x[i + 3])
+#define F16(x, i) F4(x, i), F4(x, i + 4), F4(x, i + 8), F4(x, i + 12)
+#define R10(a) "%" #a "0,%" #a "1,%" #a "2,%" #a "3,%" #a "4,%" #a "5,%" #a "6,%" #a "7,%" #a "8,%" #a "9"
+#define R0 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9"
+
+// x = a b^T, or added to x: 104 rows of b, of which 16 columns.
+__device__ __forceinline__ void product_rows(float (&x)[52], uint4 a, u64 b, int add) {
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %57, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n104k16.f32." TYPE "." TYPE " {" R0 "," R10(1) "," R10(
+          2) "," R10(3) "," R10(4) ",%50,%51}, {%52,%53,%54,%55}, %56, p, 1, 1, 0; }"
+      : F16(x, 0), F16(x, 16), F16(x, 32), F4(x, 48)
+      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(add));
+}
+// x = a b, or added to x: 16 rows of b.
+__device__ __forceinline__ void product_columns(float (&x)[64], uint4 a, u64 b, int add) {
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %69, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE " {" R0 "," R10(1) "," R10(
+          2) "," R10(3) "," R10(4) "," R10(5) ",%60,%61,%62,%63}, {%64,%65,%66,%67}, %68, p, 1, 1, 1; }"
+      : F16(x, 0), F16(x, 16), F16(x, 32), F16(x, 48)
+      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(add));
+}
+__device__ __forceinline__ void product_columns(float (&x)[32], uint4 a, u64 b, int add) {
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %37, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {" R0 "," R10(1) "," R10(
+          2) ",%30,%31}, {%32,%33,%34,%35}, %36, p, 1, 1, 1; }"
+      : F16(x, 0), F16(x, 16)
+      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(add));
+}
+// x = a b, or added to x: both in shared memory, each as it lies or transposed; 64 columns.
+template <int TRANSPOSE_A, int TRANSPOSE_B>
+__device__ __forceinline__ void product_64(float (&x)[32], u64 a, u64 b, int add) {
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {" R0 "," R10(1) "," R10(
+          2) ",%30,%31}, %32, %33, p, 1, 1, %35, %36; }"
+      : F16(x, 0), F16(x, 16)
+      : "l"(a), "l"(b), "r"(add), "n"(TRANSPOSE_A), "n"(TRANSPOSE_B));
+}
+
 __device__ __forceinline__ u32 pack(float lo, float hi) {
   u32 x;
   asm("cvt.rn." TYPE "x2.f32 %0, %1, %2;" : "=r"(x) : "f"(hi), "f"(lo));
@@ -96,28 +143,21 @@ __device__ __forceinline__ float fast_log2(float x) {
   return y;
 }
 
-// The same value, computed with where it is used: what is kept over the loop costs a register.
-__device__ __forceinline__ int here(int x) {
+// The same value, computed where it is used: what is kept over a loop costs a register.
+__device__ __forceinline__ u32 here(u32 x) {
   asm volatile("" : "+r"(x));
   return x;
 }
 
-// Past the L1 cache, which local memory needs.
-__device__ __forceinline__ uint4 load_global(const void* at) {
-  uint4 x;
-  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "l"(at)
-               : "memory");
-  return x;
-}
-// Predicated, without a branch.
-__device__ __forceinline__ float load_float_if(bool wanted, const void* at) {
-  float x = -INFINITE;
-  asm volatile("{ .reg .pred p; setp.ne.s32 p, %2, 0; @p ld.global.f32 %0, [%1]; }"
-               : "+f"(x)
-               : "l"(at), "r"((int)wanted)
-               : "memory");
+// Predicated, without a branch; zeros if not wanted. Past the L1 cache.
+__device__ __forceinline__ uint4 load4_if(bool wanted, const void* at) {
+  uint4 x = make_uint4(0, 0, 0, 0);
+  asm volatile(
+      "{ .reg .pred p; setp.ne.s32 p, %5, 0; "
+      "@p ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4]; }"
+      : "+r"(x.x), "+r"(x.y), "+r"(x.z), "+r"(x.w)
+      : "l"(at), "r"((int)wanted)
+      : "memory");
   return x;
 }
 __device__ __forceinline__ void store4_if(bool wanted, void* at, u32 a, u32 b, u32 c, u32 d) {

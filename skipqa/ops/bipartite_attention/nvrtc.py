@@ -59,7 +59,8 @@ def compile_kernel(
 ) -> Kernel:
     """A function declared `extern "C"`, for the device that will run it."""
     major, minor = torch.cuda.get_device_capability(device)
-    options = [f"--gpu-architecture=sm_{major}{minor}", "--std=c++17", f"-I{source.parent}"]
+    # "a": with the instructions of this very architecture, such as a warpgroup's products.
+    options = [f"--gpu-architecture=sm_{major}{minor}a", "--std=c++17", f"-I{source.parent}"]
     options += [f"-D{macro}={value}" for macro, value in macros]
     binary = _compile(source.read_bytes(), source.name, options)
     module, function = ctypes.c_void_p(), ctypes.c_void_p()

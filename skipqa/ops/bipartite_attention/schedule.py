@@ -1,14 +1,13 @@
 # mypy: disallow-untyped-defs=False
-"""The selection pass on the GPU: which edges survive, and in which order they are worked on.
+"""The order of work on the GPU.
 
-Enters: scores or an edge matrix. Leaves: the edge matrix, and a `Schedule` that lists, for every
-passage, the tokens with an edge to it. Nothing is read back to the host, so both can be part of a
-CUDA graph; knows nothing of queries, keys and values.
+Enters: an edge matrix. Leaves: a `Schedule` that lists, for every passage, the tokens with an edge
+to it. Nothing is read back to the host, so it can be part of a CUDA graph; knows nothing of
+queries, keys and values.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -16,15 +15,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from skipqa.ops.bipartite_attention import reference
-
 # An entry of `Schedule.rows` is a token's number under three flags; padding is negative.
 FIRST = tl.constexpr(1 << 28)  # the token has no edge to an earlier passage of the part
 LAST = tl.constexpr(1 << 29)  # … to a later passage of the part
 SOLE = tl.constexpr(1 << 30)  # … to a passage of another part
 TOKEN = tl.constexpr((1 << 28) - 1)
-
-MAX_PAIRS = 1 << 15  # pairs of one item that the selection kernel holds in registers
 
 
 class Schedule(NamedTuple):
@@ -88,91 +83,6 @@ def build(
         num_warps=4,
     )
     return schedule
-
-
-def select_edges(
-    scores_BVK: Tensor, lengths_BK: Tensor | None, top: float | None, degree: float | None
-) -> Tensor:
-    """The best pairs of each item, as `reference.top_edges`."""
-    num_items, num_tokens, num_passages = scores_BVK.shape
-    pairs = num_tokens * num_passages
-    assert pairs <= MAX_PAIRS
-    edges_BVK = torch.empty(scores_BVK.shape, dtype=torch.bool, device=scores_BVK.device)
-    _select_kernel[(num_items,)](
-        scores_BVK.detach().contiguous(),
-        lengths_BK,
-        _kept_by_passages(num_tokens, num_passages, top, degree, scores_BVK.device),
-        edges_BVK,
-        pairs,
-        num_passages,
-        HAS_LENGTHS=lengths_BK is not None,
-        BLOCK=triton.next_power_of_2(pairs),
-        BLOCK_K=triton.next_power_of_2(num_passages),
-        num_warps=4 if pairs <= 2048 else 16,
-    )
-    return edges_BVK
-
-
-@lru_cache(maxsize=64)
-def _kept_by_passages(
-    num_tokens: int,
-    num_passages: int,
-    top: float | None,
-    degree: float | None,
-    device: torch.device,
-) -> Tensor:
-    """How many edges an item keeps, by how many of its passages are there."""
-    kept = [
-        reference.num_edges_kept(num_tokens, present, top, degree)
-        for present in range(num_passages + 1)
-    ]
-    return torch.tensor(kept, dtype=torch.int32, device=device)
-
-
-@triton.jit
-def _select_kernel(
-    scores,
-    lengths,
-    kept_by_passages,
-    edges,
-    pairs,
-    num_passages,
-    HAS_LENGTHS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-):
-    """One program an item: bisect on the bits of the score for the n-th best, then write."""
-    item = tl.program_id(0).to(tl.int64)
-    pair = tl.arange(0, BLOCK)
-    valid = pair < pairs
-    passage = pair % num_passages
-    num_present = num_passages
-    if HAS_LENGTHS:
-        k = tl.arange(0, BLOCK_K)
-        row = lengths + item * num_passages
-        num_present = tl.sum((tl.load(row + k, mask=k < num_passages, other=0) > 0).to(tl.int32))
-        valid &= tl.load(row + passage, mask=valid, other=0) > 0
-    wanted = tl.load(kept_by_passages + num_present)
-
-    score = tl.load(scores + item * pairs + pair, mask=valid, other=0.0).to(tl.float32)
-    bits = (score + 0.0).to(tl.int32, bitcast=True)  # + 0.0: both zeros get the same bits
-    # Signed integers in the order of the floats; absent pairs below every float.
-    key = tl.where(valid, bits ^ ((bits >> 31) & 0x7FFFFFFF), -0x80000000).to(tl.int32)
-
-    # The largest cut with at least `wanted` keys at or above it.
-    low = tl.min(key, axis=0).to(tl.int64)
-    high = tl.max(key, axis=0).to(tl.int64)
-    while low < high:
-        middle = (low + high + 1) >> 1
-        if tl.sum((key >= middle).to(tl.int32), axis=0) >= wanted:
-            low = middle
-        else:
-            high = middle - 1
-    above = valid & (key > low)
-    tied = valid & (key == low)
-    room = wanted - tl.sum(above.to(tl.int32), axis=0)
-    keep = above | (tied & (tl.cumsum(tied.to(tl.int32), axis=0) <= room))
-    tl.store(edges + item * pairs + pair, keep & (wanted > 0), mask=pair < pairs)
 
 
 @triton.jit

@@ -1,7 +1,7 @@
 """The path for a GPU: launches the Triton kernels and ties them to autograd.
 
 Knows launch shapes and buffers; the mathematics is in `forward.py` and `backward.py`, the order
-of work in `schedule.py`. Why these shapes: NOTES.md. A forward pass may be that of `cuda.py`.
+of work in `schedule.py`. Why these shapes: NOTES.md. Either pass may be that of `cuda.py`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def bipartite_attention(
     scale: float,
     *,
     forward_launch: Launch | cuda.Launch | None = None,
-    backward_launch: Launch | None = None,
+    backward_launch: Launch | cuda.Backward | None = None,
 ) -> Tensor:
     num_items, num_tokens, num_heads, _ = q_BVHD.shape
     shape = (num_items, num_tokens, edges_BVK.shape[2], num_heads)
@@ -97,7 +97,7 @@ class _Attention(torch.autograd.Function):
         lengths: Tensor,
         scale: float,
         launch: Launch | cuda.Launch,
-        backward_launch: Launch,
+        backward_launch: Launch | cuda.Backward,
     ) -> Tensor:
         if isinstance(launch, cuda.Launch):
             out, lse = cuda.attend(q, k, v, bias, edges, lengths, scale, launch)
@@ -111,21 +111,37 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, bias, edges, lengths, out, lse = ctx.saved_tensors
-        gradients = attend_backward(
-            q,
-            k,
-            v,
-            bias,
-            edges,
-            lengths,
-            plan_for(edges, lengths, ctx.launch),
-            out,
-            lse,
-            d_out.contiguous(),
-            ctx.scale,
-            ctx.launch,
+        gradients = gradients_of(
+            q, k, v, bias, edges, lengths, out, lse, d_out.contiguous(), ctx.scale, ctx.launch
         )
         return *gradients, None, None, None, None, None
+
+
+def gradients_of(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    edges: Tensor,
+    lengths: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    d_out: Tensor,
+    scale: float,
+    launch: Launch | cuda.Backward,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Of queries, keys, values and bias, from those of the rows."""
+    delta = torch.empty_like(lse)
+    width = q.shape[3]
+    block_d = max(16, triton.next_power_of_2(width))
+    backward.delta_kernel[(triton.cdiv(lse.numel(), 32),)](
+        out, d_out, delta, lse.numel(), D=width, BLOCK_D=block_d, BLOCK_R=32
+    )
+    if isinstance(launch, cuda.Backward):
+        assert bias is None
+        return *cuda.attend_backward(q, k, v, edges, lengths, lse, delta, d_out, scale), None
+    plan = plan_for(edges, lengths, launch)
+    return attend_backward(q, k, v, bias, edges, lengths, plan, lse, delta, d_out, scale, launch)
 
 
 def attend(
@@ -248,8 +264,8 @@ def attend_backward(
     edges: Tensor,
     lengths: Tensor,
     plan: Schedule,
-    out: Tensor,
     lse: Tensor,
+    delta: Tensor,
     d_out: Tensor,
     scale: float,
     launch: Launch,
@@ -265,10 +281,6 @@ def attend_backward(
         d_bias = torch.zeros(num_heads, *edges.shape, dtype=torch.float32, device=q.device)
     state, _ = _state(q, launch)
     block_d = max(16, triton.next_power_of_2(width))
-    delta = torch.empty_like(lse)
-    backward.delta_kernel[(triton.cdiv(lse.numel(), 32),)](
-        out, d_out, delta, lse.numel(), D=width, BLOCK_D=block_d, BLOCK_R=32
-    )
     backward.attend_backward_kernel[(num_heads, launch.parts, num_items)](
         q,
         k,
