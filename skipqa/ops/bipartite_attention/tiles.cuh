@@ -5,6 +5,10 @@
 
 #include "hopper.cuh"
 
+// A cache policy, as `createpolicy` encodes it: what is copied leaves the L2 cache first, since
+// nobody reads it again; queries and running results stay.
+constexpr u64 READ_ONCE = 0x12F0000000000000ull;
+
 // Where 16-byte column `column` of row `row` lies.
 template <int BLOCK>
 __device__ __forceinline__ u32 tile_offset(int row, int column) {
@@ -26,9 +30,10 @@ __device__ __forceinline__ void arrive_with_copies(u32 barrier) {
 
 template <int i, int I, int STEP, int TOKEN_STRIDE>
 __device__ __forceinline__ void copy_block(const u32 (&to)[8 / STEP], const u16* source) {
-  asm volatile("cp.async.cg.shared.global [%0 + %2], [%1 + %3], 16;" ::"r"(to[i]), "l"(source),
-               "n"(I * 1024), "n"((8 * I + i * STEP) * TOKEN_STRIDE * 2)
-               : "memory");
+  asm volatile(
+      "cp.async.cg.shared.global.L2::cache_hint [%0 + %2], [%1 + %3], 16, %4;" ::"r"(to[i]),
+      "l"(source), "n"(I * 1024), "n"((8 * I + i * STEP) * TOKEN_STRIDE * 2), "l"(READ_ONCE)
+      : "memory");
   if constexpr (i + 1 < 8 / STEP) copy_block<i + 1, I, STEP, TOKEN_STRIDE>(to, source);
 }
 // 8 rows from row 8 I on while there are as many, by one warp, at distances that are part of the
