@@ -56,7 +56,9 @@ def draw(image: Image.Image, question: str, answer: Answer, concepts: Concepts) 
 
 def _region_legend(column: _Column, answer: Answer, concepts: Concepts) -> None:
     if "regions" not in answer.trace:
-        column.heading(f"{answer.num_tokens} tokens seen; the drafter answered, nothing was looked up")
+        column.heading(
+            f"{answer.num_tokens} tokens seen; the drafter answered, nothing was looked up"
+        )
         return
     kept, total = answer.trace["prune"].kept, answer.num_tokens
     regions: tuple[Region, ...] = answer.trace["regions"].result
