@@ -53,7 +53,8 @@ class Components:
     projector: Projector | None = None
     tagger: Tagger | None = None
     adapter: Path | None = None  # the folder of the decoder's LoRA
-    question: Path | None = None  # what training added to the drafter's question encoder
+    vision: Path | None = None  # what training added to the pocket vision tower
+    question: Path | None = None  # what it added to the drafter's question encoder
     reader: Path | None = None  # what it added to the pocket decoder
     settings: Mapping[str, Any] = field(default_factory=dict)  # chosen with them on held-out data
     folder: Path | None = None  # where all this was read
@@ -73,7 +74,7 @@ _BUILDERS: dict[str, Any] = {
     "projector": (ProjectorConfig, Projector),
     "tagger": (TaggerConfig, Tagger),
 }
-DIFFERENCES = ("question", "reader")
+DIFFERENCES = ("vision", "question", "reader")
 SETTINGS = "settings.toml"
 NAMES = tuple(_BUILDERS)
 

@@ -272,7 +272,7 @@ def load(
         weights=weights,
         projector=learned.projector,
         adapter=learned.adapter,
-        learned=Learned(learned.tagger, learned.question, learned.reader),
+        learned=Learned(learned.tagger, learned.vision, learned.question, learned.reader),
         report=report,
     )
     check_widths(learned, backbone.widths, preset=name)

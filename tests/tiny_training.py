@@ -13,6 +13,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from PIL import Image, ImageDraw
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -22,11 +23,13 @@ from skipqa.backbones.concepts import Concept, Concepts
 from skipqa.backbones.efficientnet_lite import EfficientNetLite, EfficientNetLiteConfig
 from skipqa.backbones.llama import Llama, LlamaConfig
 from skipqa.backbones.pocket import END
+from skipqa.training import photos
 from skipqa.training.drafts import DraftTraining
 from skipqa.training.mixture import is_held_out
 from skipqa.training.reader import ReaderTraining
 from skipqa.training.stage1 import Networks, Stage1
 from skipqa.training.tags import TagTraining
+from skipqa.training.tower import TowerTraining
 
 COLOURS = ("red", "green", "blue", "orange")
 VOCABULARY = 257  # bytes and the end
@@ -36,10 +39,18 @@ SETTINGS = Stage1(
     words=4,
     views=2,
     ranks=(2, 4),
+    tower=TowerTraining(rounds=2.0, batch=8),
     tags=TagTraining(rounds=4.0, batch=8),
     drafts=DraftTraining(rounds=1.0, focus_rounds=1.0, batch=8, width=64, layers=1),
     reader=ReaderTraining(rounds=0.3, focus_rounds=0.3, batch=8),
 )
+
+
+def shrink_pictures(patch: pytest.MonkeyPatch) -> None:
+    """A quarter as wide and as high, the closer look too: a whole run takes a second."""
+    small = {"PIXELS": 64, "CLOSER": 128, "NATIVE_CELLS": 2, "CELLS": 4, "WINDOWS": 4}
+    for name, value in small.items():
+        patch.setattr(photos, name, value)
 
 
 def drawn(number: int) -> bytes:
@@ -98,13 +109,13 @@ def write_data(folder: Path) -> Path:
     write_lines(folder / "coco/labels.jsonl", labels)
     single = [{"image": n, "question": "Is there a disk?", "answer": "Yes."} for n in vqav2]
     write_lines(folder / "vqav2/val.jsonl", single)
-    for name, photos in (
+    for name, some in (
         ("okvqa/train", train),
         ("okvqa/val", val),
         ("coco/photos", coco),
         ("vqav2/val", vqav2),
     ):
-        write_zip(folder / f"{name}.zip", photos)
+        write_zip(folder / f"{name}.zip", some)
     return folder
 
 
@@ -122,17 +133,18 @@ def write_pocket_kb(folder: Path) -> Path:
             "hops": [["passages:a"], ["wordnet:b", "wordnet:c"]] if number % 4 else [],
             "photo": f"entities/{split}{number}.webp",
             "background": None,
+            "box": [0.4, 0.5, 0.3, 0.6] if number % 3 else None,
         }
 
     rows = {
         "train": [row(number, "train") for number in range(16)],
         "val": [row(number, "val") for number in range(4)],
     }
-    photos = {}
+    numbers: dict[str, int] = {}
     for split, some in rows.items():
         write_lines(folder / f"{split}.jsonl", some)
-        photos |= {one["image"]: number for number, one in enumerate(some)}
-    write_zip(folder / "photos.zip", photos)
+        numbers |= {one["image"]: number for number, one in enumerate(some)}
+    write_zip(folder / "photos.zip", numbers)
     texts = {"passages:a": "It comes from Hungary.", "wordnet:b": "Hungary", "wordnet:c": "There"}
     gold = [{"id": id, "title": "", "text": text} for id, text in texts.items()]
     write_lines(folder / "gold.jsonl", gold)

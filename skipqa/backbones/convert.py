@@ -89,14 +89,17 @@ def text(report: Report = lambda _: None) -> Path:
     return converted(assets.MINILM, report, write)
 
 
-def vision(report: Report = lambda _: None) -> Path:
-    """EfficientNet-Lite2 with its batch norms folded in."""
+def vision(report: Report = lambda _: None, difference: Path | None = None) -> Path:
+    """EfficientNet-Lite2 with its batch norms folded in, a trained difference added."""
 
     def write(source: Path, target: Path) -> None:
         state = torch.load(next(source.glob("*.pth")), map_location="cpu", weights_only=True)
-        save_file(efficientnet_lite.fold(state), target / "weights.safetensors")
+        weights = efficientnet_lite.fold(state)
+        if difference is not None:
+            weights = loading.tuned(weights, difference)
+        save_file(weights, target / "weights.safetensors")
 
-    return converted(assets.EFFICIENTNET_LITE2, report, write)
+    return converted(assets.EFFICIENTNET_LITE2, report, write, difference=difference)
 
 
 def segmenter(report: Report = lambda _: None) -> Path:

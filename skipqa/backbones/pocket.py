@@ -48,9 +48,10 @@ END = "<|im_end|>"
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What training added: more words to see with, and differences from two published networks."""
+    """What training added: more words to see with, and differences from published networks."""
 
     tagger: Tagger | None = None
+    vision: Path | None = None
     question: Path | None = None
     reader: Path | None = None
 
@@ -80,7 +81,8 @@ class Pocket:
 
     @cached_property
     def vision(self) -> efficientnet_lite.EfficientNetLite:
-        network = loading.load(efficientnet_lite.EfficientNetLite, convert.vision(self.report))
+        folder = convert.vision(self.report, self.learned.vision)
+        network = loading.load(efficientnet_lite.EfficientNetLite, folder)
         return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     @cached_property
@@ -108,8 +110,8 @@ class Pocket:
 
     def prepare(self) -> None:
         """Download and convert now, rather than at the first question, all but the segmenter."""
-        for part in (convert.vision, convert.text):
-            part(self.report)
+        convert.vision(self.report, self.learned.vision)
+        convert.text(self.report)
         _ = self._decoder_folder, self.concepts
 
     @torch.inference_mode()
@@ -284,13 +286,7 @@ class Pocket:
 
 def tag_views(tagger: Tagger, map_BFhw: Tensor) -> Tensor:
     """[B, names, h', w']: the tagger's verdict, in [0, 1], on every native-sized view of maps."""
-    size = min(NATIVE_CELLS, map_BFhw.shape[-1])
-    pooled_B2Fhw = torch.cat(
-        (F.avg_pool2d(map_BFhw, size, stride=2), F.max_pool2d(map_BFhw, size, stride=2)), dim=1
-    )
-    judged = tagger.judge(pooled_B2Fhw.permute(0, 2, 3, 1).flatten(0, 2)).sigmoid()
-    B, _, h, w = pooled_B2Fhw.shape
-    return judged.unflatten(0, (B, h, w)).permute(0, 3, 1, 2)
+    return tagger.judge(tags.pool_views(map_BFhw, NATIVE_CELLS)).sigmoid().permute(0, 3, 1, 2)
 
 
 def surest(views: Iterable[Tensor]) -> Tensor:

@@ -40,7 +40,7 @@ def prepare() -> None:
         folder = shipped("pocket")
         assert folder is not None
         trained = load(folder, preset="pocket")
-        learned = Learned(trained.tagger, trained.question, trained.reader)
+        learned = Learned(trained.tagger, trained.vision, trained.question, trained.reader)
         Pocket(preset("pocket").encode, report, learned).prepare()
     if not default_index_is_built():
         with counting(estimate(["wordnet", "factbook"]).passages) as progress:

@@ -137,7 +137,7 @@ def show(metrics: dict[str, Any]) -> None:
 
     columns = {
         "drafter": metrics["drafter"]["shipped"],
-        "reader": metrics["reader"]["shipped"],
+        "reader": metrics["reader"]["shipped"]["few"],
         "both": {name: row["accuracy"] for name, row in metrics["reader"]["joint"].items()},
     }
     table = Table("accuracy, %", *columns)

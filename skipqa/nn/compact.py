@@ -1,8 +1,8 @@
-"""Weights for a file that people download: matrices in 8 bits a number, the rest in 16.
+"""Weights for a file that people download: matrices in 8 bits a number, vectors in 16.
 
-Enters: tensors by name. Leaves: the same in a quarter of the bytes, each row of a matrix with its
-own scale, and back as float32. An error of at most half a step of the row's largest weight; it
-is for shipping, not for computing.
+Enters: tensors by name. Leaves: the same in a quarter of the bytes, each row of a matrix and each
+filter of a convolution with its own scale, and back as float32. An error of at most half a step of
+the row's largest weight; it is for shipping, not for computing.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ def pack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for name, value in tensors.items():
         if not value.is_floating_point():
             packed[name] = value
-        elif value.ndim == 2 and value.numel() >= LEAST:
-            scale = value.float().abs().amax(1, keepdim=True).clamp(min=1e-12) / 127
+        elif value.ndim >= 2 and value.numel() >= LEAST:
+            inner = tuple(range(1, value.ndim))
+            scale = value.float().abs().amax(inner, keepdim=True).clamp(min=1e-12) / 127
             packed[name] = (value.float() / scale).round().to(torch.int8)
             packed[name + SCALE] = scale
         else:

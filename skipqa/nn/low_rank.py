@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 UP, DOWN = ".up", ".down"
 
@@ -56,3 +57,36 @@ def apply(base: Mapping[str, Tensor], difference: Mapping[str, Tensor]) -> dict[
             value = difference[name + UP].float().T @ value.float()
         tuned[name] = (base[name].float() + value.float()).to(base[name].dtype)
     return tuned
+
+
+class Added(nn.Module):
+    """A matrix as the published one plus factors that can be trained."""
+
+    def __init__(self, up: Tensor, down: Tensor) -> None:
+        super().__init__()
+        self.up, self.down = nn.Parameter(up), nn.Parameter(down)
+
+    def forward(self, published: Tensor) -> Tensor:
+        return published + self.up.T @ self.down
+
+
+def factor(network: nn.Module, base: Mapping[str, Tensor], rank: int) -> None:
+    """Make every changed matrix of `network` its published value plus factors of that rank, in
+    place: what is trained from then on is what will be shipped. Vectors stay as they are."""
+    found = difference(base, network.state_dict(), rank)
+    for name in [name.removesuffix(UP) for name in found if name.endswith(UP)]:
+        owner, _, parameter = name.rpartition(".")
+        module = network.get_submodule(owner)
+        weight = getattr(module, parameter)
+        weight.data.copy_(base[name])
+        weight.requires_grad_(False)
+        added = Added(found[name + UP].to(weight), found[name + DOWN].to(weight))
+        parametrize.register_parametrization(module, parameter, added)
+
+
+def merge(network: nn.Module) -> None:
+    """Undo `factor`: plain matrices again, with what the factors add."""
+    for module in list(network.modules()):
+        if parametrize.is_parametrized(module):
+            for parameter in list(module.parametrizations):  # type: ignore[arg-type]
+                parametrize.remove_parametrizations(module, parameter)

@@ -47,9 +47,18 @@ class Tagger(nn.Module):
         # The mean tells the scene, the maximum what is somewhere in it.
         return self.judge(torch.cat((features_BNF.mean(-2), features_BNF.amax(-2)), dim=-1))
 
-    def judge(self, pooled_BF: Tensor) -> Tensor:
-        hidden = F.gelu(self.up(self.dropout(self.standardise(pooled_BF))))
+    def judge(self, pooled: Tensor) -> Tensor:
+        """Of views given by mean and maximum [..., 2 F]: [..., names]."""
+        standard = self.standardise(pooled.flatten(0, -2)).view_as(pooled)
+        hidden = F.gelu(self.up(self.dropout(standard)))
         return self.out(self.dropout(hidden))
+
+
+def pool_views(map_BFhw: Tensor, size: int) -> Tensor:
+    """[B, h', w', 2 F]: mean and maximum of `size` x `size` views of maps, at every second cell."""
+    size = min(size, map_BFhw.shape[-1])
+    pooled = F.avg_pool2d(map_BFhw, size, stride=2), F.max_pool2d(map_BFhw, size, stride=2)
+    return torch.cat(pooled, dim=1).permute(0, 2, 3, 1)
 
 
 def flops(config: TaggerConfig, views: int = 1) -> int:

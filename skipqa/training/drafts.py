@@ -2,7 +2,9 @@
 
 Enters: frozen features, the words that each picture deserves, questions. Leaves: a `Drafter` and a
 question encoder fine-tuned with it, and the logits of its answers to calibrate it by and for the
-reader to weigh. Answers get credit in proportion to how many people gave them.
+reader to weigh. Answers get credit in proportion to how many people gave them. Where a passage is
+known to say what the picture does not, the right draft is none: the empty answer, which is the
+first of the vocabulary, and which takes its share of every confidence.
 """
 
 from __future__ import annotations
@@ -24,18 +26,21 @@ from skipqa.training.run import Run
 from skipqa.training.words import Words
 
 MAX_ANSWERS = 8  # of one question
+LOOK_IT_UP = ""  # the first answer: what the drafter should leave to others
 HEAD_WIDTH = 64
+TAUGHT = ("okvqa/train", "pocket-kb/train", "coco/train")
 
 
 @dataclass(frozen=True, slots=True)
 class DraftTraining:
     rounds: Weight = 7.0
-    focus_rounds: Weight = 3.0  # on knowledge questions alone, at the lower rate; 0: none
+    focus_rounds: Weight = 3.0  # on OK-VQA and what to leave to others, at the lower rate; 0: none
     batch: Count = 256
     rate: Weight = 4e-4
     focus_rate: Weight = 1e-4
     text_factor: Share = 0.075  # the pretrained question encoder moves more slowly
-    knowledge_times: Count = 3  # how often a knowledge question comes for each other one
+    knowledge_times: Count = 3  # how often a question of OK-VQA comes for each other one
+    blind: Share = 0.08  # of the questions are asked without the picture, to measure what it adds
     width: Count = 384  # heads are 64 wide
     layers: Count = 4
     dropout: Share = 0.2
@@ -60,7 +65,11 @@ class Asker(nn.Module):
 
 
 class Questions:
-    """Token ids, masks and target answers of all examples, on the device."""
+    """Token ids, masks and target answers of all examples, on the device.
+
+    `answer` and `score` are what is right, `taught` what the drafter learns: to leave questions
+    that need a passage.
+    """
 
     def __init__(
         self,
@@ -86,6 +95,11 @@ class Questions:
         self.ids, self.mask = ids.to(device), mask.to(device)
         self.answer, self.score = answer.to(device), score.to(device)
         self.photo = photo.to(device)
+        left = torch.tensor([example.needs_knowledge for example in examples])[:, None]
+        assert answers[0] == LOOK_IT_UP
+        first = torch.arange(MAX_ANSWERS) == 0
+        self.taught = torch.where(left, 0, answer).to(device)
+        self.credit = torch.where(left, first.float(), score).to(device)
 
     def text(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Ids and mask, no longer than the longest of these."""
@@ -95,12 +109,12 @@ class Questions:
 
     def known(self, rows: Tensor) -> Tensor:
         """Those of the rows that some answer of the vocabulary is right for."""
-        return rows[self.score.sum(1).to(rows.device)[rows] > 0]
+        return rows[self.credit.sum(1).to(rows.device)[rows] > 0]
 
     def accuracy(self, logits: Tensor, rows: Tensor) -> float:
         """The mean soft score of the best answers, in [0, 1]."""
         rows = rows.to(self.answer.device)
-        given = logits.argmax(1, keepdim=True) == self.answer[rows]
+        given = 1 + logits[:, 1:].argmax(1, keepdim=True) == self.answer[rows]
         return float((given * self.score[rows]).amax(1).mean())
 
 
@@ -141,9 +155,9 @@ def train(
     run: Run,
     training: DraftTraining,
 ) -> Asker:
-    """`groups` are rows of `questions`: "knowledge" and "other" to train on."""
+    """`groups` are rows of `questions`, by the name of what they come from."""
     device = seen.features.device
-    knowledge, other = (questions.known(groups[name]) for name in ("knowledge", "other"))
+    knowledge, own, other = (questions.known(groups[name]) for name in TAUGHT)
 
     def phase(name: str, mixed: list[Tensor], rounds: float, rate: float, start: Asker) -> Asker:
         batch_at = batches(mixed, training.batch, run.seed)
@@ -152,30 +166,39 @@ def train(
             rows = batch_at(step).to(device)
             view = torch.randint(len(seen.features), (len(rows),), device=device)
             features = seen.features[view, questions.photo[rows]]
-            logits = _logits(start, features, rows, questions, words)
-            picked = logits.log_softmax(-1).gather(1, questions.answer[rows])
-            credit = questions.score[rows]
+            blind = torch.rand(len(rows), device=device) < training.blind
+            logits = _logits(start, features, rows, questions, words, blind)
+            picked = logits.log_softmax(-1).gather(1, questions.taught[rows])
+            credit = questions.credit[rows]
             return -(picked * credit / credit.sum(1, keepdim=True)).sum(1).mean()
 
         steps = steps_for(rounds, mixed, training.batch)
         slower = [(start.text, training.text_factor)]
         return fit(name, start, loss, Phase(steps, rate), run, slower=slower, average=0.998)
 
-    mixed = [knowledge] * training.knowledge_times + [other]
+    mixed = [knowledge] * training.knowledge_times + [own, other]
     asker = phase("drafter", mixed, training.rounds, training.rate, asker)
     if training.focus_rounds:
         rounds, rate = training.focus_rounds, training.focus_rate
-        asker = phase("drafter-focus", [knowledge], rounds, rate, asker)
+        asker = phase("drafter-focus", [knowledge, own], rounds, rate, asker)
     return asker
 
 
 def _logits(
-    asker: Asker, features: Tensor, rows: Tensor, questions: Questions, words: Words
+    asker: Asker,
+    features: Tensor,
+    rows: Tensor,
+    questions: Questions,
+    words: Words,
+    blind: Tensor,
 ) -> Tensor:
-    shown = words.embedded(questions.photo[rows])
+    """`blind` [B] is true of questions asked without the picture."""
+    sees = (~blind).float()[:, None]
+    embeddings, shares = words.embedded(questions.photo[rows])
+    shown = embeddings * sees[..., None], shares * sees
     kind = features.device.type
     with torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda"):
-        logits: Tensor = asker(features.float(), *questions.text(rows), shown)
+        logits: Tensor = asker(features.float() * sees[..., None], *questions.text(rows), shown)
     return logits.float()
 
 
@@ -189,16 +212,19 @@ class Exam:
     words: Words
 
     @torch.inference_mode()
-    def logits(self, asker: Asker, name: str) -> Tensor:
+    def logits(self, asker: Asker, name: str, *, blind: bool = False) -> Tensor:
         """Uncalibrated, [rows, answers]."""
         features, photo = self.seen.features[0], self.questions.photo
         parts = self.groups[name].to(features.device).split(512)
-        return torch.cat(
-            [_logits(asker, features[photo[p]], p, self.questions, self.words) for p in parts]
-        )
 
-    def all_logits(self, asker: Asker) -> dict[str, Tensor]:
-        return {name: self.logits(asker, name) for name in self.groups}
+        def of(rows: Tensor) -> Tensor:
+            unseen = torch.full(rows.shape, blind, device=rows.device)
+            return _logits(asker, features[photo[rows]], rows, self.questions, self.words, unseen)
+
+        return torch.cat([of(part) for part in parts])
+
+    def all_logits(self, asker: Asker, *, blind: bool = False) -> dict[str, Tensor]:
+        return {name: self.logits(asker, name, blind=blind) for name in self.groups}
 
     def accuracies(self, logits: Mapping[str, Tensor]) -> dict[str, float]:
         return {name: self.questions.accuracy(logits[name], self.groups[name]) for name in logits}
@@ -206,10 +232,11 @@ class Exam:
     def accuracy(self, asker: Asker, name: str) -> float:
         return self.accuracies({name: self.logits(asker, name)})[name]
 
-    def calibrate(self, asker: Asker, name: str) -> None:
+    def calibrate(self, asker: Asker, names: Sequence[str]) -> None:
         """The temperature by which confidence fits how often the best answer is the people's."""
-        logits = self.logits(asker, name)
-        rows = self.groups[name].to(logits.device)
+        found = [self.logits(asker, name) for name in names]
+        logits, rows = torch.cat(found), torch.cat([self.groups[name] for name in names])
+        rows = rows.to(logits.device)
         score = self.questions.score[rows]
         best = self.questions.answer[rows].gather(1, score.argmax(1, keepdim=True))[:, 0]
         known = score.sum(1) > 0

@@ -8,6 +8,7 @@ that what follows can be repeated without it, until the run drops it.
 
 from __future__ import annotations
 
+import bisect
 import copy
 import math
 import time
@@ -165,13 +166,25 @@ def batches(groups: Sequence[Tensor], size: int, seed: int) -> Callable[[int], T
 
 
 def bucketed(
-    groups: Sequence[Tensor], lengths: Tensor, size: int, seed: int, near: int = 32
+    groups: Sequence[Tensor],
+    lengths: Tensor,
+    size: int,
+    seed: int,
+    *,
+    most: int,
+    near: int = 32,
 ) -> Callable[[int], Tensor]:
-    """As `batches`, with texts of like length together; `near` batches are sorted at a time."""
+    """As `batches`, with texts of like length together, `near` batches sorted at a time; one of
+    long texts has fewer, so that it is at most `most` tokens when padded."""
 
     def cut(order: Tensor, generator: torch.Generator) -> list[Tensor]:
-        stretches = [part[lengths[part].argsort(stable=True)] for part in order.split(near * size)]
-        found = [batch for stretch in stretches for batch in stretch.split(size)]
+        found: list[Tensor] = []
+        for part in order.split(near * size):
+            longest_first = part[lengths[part].argsort(stable=True, descending=True)]
+            while len(longest_first):
+                count = min(size, max(1, most // int(lengths[longest_first[0]])))
+                found.append(longest_first[:count])
+                longest_first = longest_first[count:]
         return [found[i] for i in torch.randperm(len(found), generator=generator)]
 
     return _rounds(groups, seed, cut)
@@ -193,10 +206,12 @@ def _rounds(
             made[turn] = cut(order, generator)
         return made[turn]
 
-    per_round = len(round_of(0))
+    ends: list[int] = []  # of each round, the first step after it: lengths fall differently
 
     def at(step: int) -> Tensor:
-        turn, place = divmod(step, per_round)
-        return round_of(turn)[place]
+        while not ends or ends[-1] <= step:
+            ends.append((ends[-1] if ends else 0) + len(round_of(len(ends))))
+        turn = bisect.bisect_right(ends, step)
+        return round_of(turn)[step - (ends[turn - 1] if turn else 0)]
 
     return at

@@ -4,7 +4,8 @@ Enters: a folder laid out as `okvqa/`, `coco/`, `vqav2/` (JSON Lines beside zips
 where it was built, Pocket-KB. Leaves: examples with answers scored in [0, 1], labels, and one
 table of photos. A tenth of OK-VQA's training photos is held out by name, so that choices need not
 look at the validation questions. A photo that Pocket-KB's `val` is made of is not trained on,
-whatever else asks about it or labels it.
+whatever else asks about it or labels it. COCO questions about held-out photos are kept: they need
+no knowledge, and who may answer alone is chosen on both kinds.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from skipqa.errors import UserError
 from skipqa.evaluation.scoring.okvqa import normalise
 
 Split = Literal["train", "held-out", "val"]
+Box = tuple[float, float, float, float]  # its middle, across and down, its width and height
 HELD_OUT_OF = 10  # one photo in so many
 AGREEING = 3  # people who make an answer fully right
 # What Pocket-KB calls a kind, and what people do; the tower knows its own classes already
@@ -38,6 +40,11 @@ class Example:
     split: Split
     hops: tuple[tuple[str, ...], ...] = ()  # for each step to the answer, passages that state it
 
+    @property
+    def needs_knowledge(self) -> bool:
+        """The picture is not enough, and a passage is known that says the rest."""
+        return bool(self.hops)
+
 
 @dataclass(slots=True)
 class Mixture:
@@ -45,6 +52,9 @@ class Mixture:
     photos: dict[tuple[Path, str], int] = field(default_factory=dict)  # (zip, name) -> row
     labels: dict[int, tuple[str, ...]] = field(default_factory=dict)  # all that a photo shows
     entities: dict[int, tuple[str, str]] = field(default_factory=dict)  # (kind, name) of one thing
+    boxes: dict[int, Box] = field(default_factory=dict)  # where that is, in a composed picture
+    checks: dict[int, tuple[str, str]] = field(default_factory=dict)  # as entities, to score by
+    facts: dict[str, str] = field(default_factory=dict)  # passages that state answers, by id
 
     def photo(self, archive: Path, name: str) -> int:
         return self.photos.setdefault((archive, name), len(self.photos))
@@ -57,10 +67,15 @@ class Mixture:
     def select(self, source: str, split: Split) -> list[int]:
         return [i for i, e in enumerate(self.examples) if (e.source, e.split) == (source, split)]
 
+    def to_learn_from(self) -> list[int]:
+        """The photos that training may look at."""
+        asked = {example.photo for example in self.examples if example.split == "train"}
+        return sorted(asked.union(self.labels, self.entities))
+
     def fingerprint(self) -> str:
         """The same for the same questions, labels and names of photos, wherever they lie."""
         names = [(archive.name, name) for archive, name in self.photos]
-        whole = repr((self.examples, names, self.labels, self.entities))
+        whole = repr((self.examples, names, self.labels, self.entities, self.boxes, self.facts))
         return hashlib.sha256(whole.encode()).hexdigest()[:16]
 
 
@@ -123,7 +138,7 @@ def _read_coco(mixture: Mixture, data: Path, held_out: frozenset[str], limit: in
     def photo_of(row: Mapping[str, Any]) -> int | None:
         name = row["image"]
         archive = find(name)
-        if archive is None or name in held_out or is_held_out(name):
+        if archive is None or name in held_out:
             return None
         return mixture.photo(archive, name)
 
@@ -131,9 +146,10 @@ def _read_coco(mixture: Mixture, data: Path, held_out: frozenset[str], limit: in
     for row in _rows(data / "coco" / "questions.jsonl", fields, limit):
         if (photo := photo_of(row)) is not None:
             answers = _soft_scores(row["answers"])
-            mixture.ask(Example(photo, row["question"], answers, "coco", "train"))
+            split: Split = "held-out" if is_held_out(row["image"]) else "train"
+            mixture.ask(Example(photo, row["question"], answers, "coco", split))
     for row in _rows(data / "coco" / "labels.jsonl", {"image": str, "labels": list}, limit):
-        if (photo := photo_of(row)) is not None:
+        if not is_held_out(row["image"]) and (photo := photo_of(row)) is not None:
             mixture.labels[photo] = tuple(row["labels"])
 
 
@@ -164,7 +180,7 @@ def _read_pocket_kb(
     mixture: Mixture, folder: Path, held_out: Mapping[str, frozenset[str]], limit: int | None
 ) -> None:
     gold = _rows(folder / "gold.jsonl", {"id": str, "text": str}, None)
-    facts = {row["id"]: row["text"] for row in gold}
+    mixture.facts = {row["id"]: " ".join(row["text"].split()) for row in gold}
     fields = {"image": str, "question": str, "answers": dict, "hops": list, "entity": str}
     splits: tuple[Split, ...] = ("train", "val")
     for split in splits:
@@ -174,14 +190,17 @@ def _read_pocket_kb(
                 _check_apart(path, row, held_out)
             photo = mixture.photo(folder / "photos.zip", row["image"])
             try:
-                hops = tuple(tuple(facts[id] for id in hop) for hop in row["hops"])
+                hops = tuple(tuple(mixture.facts[id] for id in hop) for hop in row["hops"])
             except KeyError as error:
                 raise UserError(f"{folder / 'gold.jsonl'} lacks the passage {error}") from None
             answers = _scored(row["answers"])
             mixture.ask(Example(photo, row["question"], answers, "pocket-kb", split, hops))
             kind = row["entity"].partition(":")[0]
-            if split == "train" and kind in KINDS:
-                mixture.entities[photo] = KINDS[kind], row["name"].lower()
+            if kind in KINDS:
+                named = mixture.entities if split == "train" else mixture.checks
+                named[photo] = KINDS[kind], row["name"].lower()
+                if box := row.get("box"):
+                    mixture.boxes[photo] = tuple(box)
 
 
 def _check_apart(

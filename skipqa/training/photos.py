@@ -1,8 +1,9 @@
-"""Photos decoded once, and what the frozen vision tower sees in each.
+"""Photos decoded once, and what the vision tower sees in each.
 
-Enters: zips of photos. Leaves: features [views, photos, N, F] of the whole picture at the tower's
-native size and its class evidence. A picture is seen plainly, mirrored and cropped: the tower is
-not trained, so that its views can be kept instead of computed again for every question.
+Enters: zips of photos, and where things are in them. Leaves: features [views, photos, N, F] of the
+picture at the tower's native size, its class evidence, and, pooled, windows of the closer look and
+crops in which the thing is larger. When it has been taught the tower is frozen, so that its views
+can be kept instead of computed again for every question.
 """
 
 from __future__ import annotations
@@ -23,11 +24,16 @@ from PIL import Image
 from torch import Tensor
 
 from skipqa.backbones.efficientnet_lite import EfficientNetLite
+from skipqa.backbones.pocket import NATIVE_CELLS
 from skipqa.errors import UserError
+from skipqa.nn.tagger import pool_views
+from skipqa.training.mixture import Mixture
 from skipqa.training.run import Counted
 
-PIXELS = 256  # the native size: 8 x 8 cells
-CELLS = (PIXELS // 32) ** 2
+PIXELS = 256  # the native size
+CELLS = NATIVE_CELLS**2
+CLOSER = 512
+WINDOWS = 25  # of 8 x 8 cells, every second one, on the closer look's 16 x 16
 BATCH = 256
 CHUNK = 400  # photos a worker decodes at once
 Job = tuple[Path, list[tuple[int, str]]]  # a zip; rows and names of photos in it
@@ -37,6 +43,26 @@ Job = tuple[Path, list[tuple[int, str]]]  # a zip; rows and names of photos in i
 class Seen:
     features: Tensor  # [views, P, N, F]; the first view is the picture as it is
     overview: Tensor  # [P, classes], the tower's own evidence
+    windows: Tensor  # [P, windows, 2 F], mean and maximum of each, as the closer look has them
+    zoomed: Tensor  # [crops, P, 2 F], mean and maximum of crops around the thing, or anywhere
+
+
+@dataclass(frozen=True, slots=True)
+class Things:
+    """What has to be known of photos to crop them."""
+
+    boxes: Tensor  # [P, 4] middle, width and height; the whole picture where nothing is known
+    may_mirror: Tensor  # [P] false of flags, which then are others
+
+    @staticmethod
+    def of(mixture: Mixture) -> Things:
+        boxes = torch.tensor([[0.5, 0.5, 1.0, 1.0]]).repeat(len(mixture.photos), 1)
+        may_mirror = torch.ones(len(mixture.photos), dtype=torch.bool)
+        for photo, box in mixture.boxes.items():
+            boxes[photo] = torch.tensor(box)
+        for photo, (kind, _) in mixture.entities.items():
+            may_mirror[photo] = kind != "flag"
+        return Things(boxes, may_mirror)
 
 
 def decode(photos: Mapping[tuple[Path, str], int], counted: Counted = lambda *_: None) -> Tensor:
@@ -85,53 +111,115 @@ def _decode_some(job: Job) -> NDArray[np.uint8]:
 def see(
     tower: EfficientNetLite,
     pixels: Tensor,
+    things: Things,
     device: torch.device,
     *,
     views: int = 3,
+    crops: int = 4,
     counted: Counted = lambda *_: None,
 ) -> Seen:
     """All photos through the tower, in half precision where the device computes in it."""
-    total = len(pixels)
-    features = torch.empty(
-        views, total, CELLS, tower.config.features, dtype=torch.bfloat16, device=device
-    )
+    total, width = len(pixels), tower.config.features
+    half = {"dtype": torch.bfloat16, "device": device}
+    features = torch.empty(views, total, CELLS, width, **half)  # type: ignore[call-overload]
+    windows = torch.empty(total, WINDOWS, 2 * width, **half)  # type: ignore[call-overload]
+    zoomed = torch.empty(crops, total, 2 * width, **half)  # type: ignore[call-overload]
     overview = torch.empty(total, tower.config.classes, device=device)
     generator = torch.Generator().manual_seed(0)
+
+    def look(shown: Tensor) -> Tensor:
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            found: Tensor = tower(shown.contiguous(memory_format=torch.channels_last))
+        return found
+
     for start in range(0, total, BATCH):
         some = slice(start, min(start + BATCH, total))
-        plain = pixels[some].to(device).float() / 127.5 - 1
+        plain = as_input(pixels[some], device)
+        mirrored = things.may_mirror[some]
         for view in range(views):
-            shown = _view(plain, view, generator)
-            with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-                found = tower(shown.contiguous(memory_format=torch.channels_last))
+            shown = plain
+            if view == 1:
+                shown = torch.where(mirrored.to(device)[:, None, None, None], plain.flip(3), plain)
+            elif view > 1:
+                shown = crop(plain, frames(len(plain), generator, mirrored))
+            found = look(shown)
             features[view, some] = found.flatten(2).transpose(1, 2)
             if view == 0:
                 logits = tower.classifier(found.float().mean((2, 3)))
                 overview[some] = logits.softmax(-1)
+        for number in range(crops):
+            around = zooms(things.boxes[some], generator, mirrored)
+            zoomed[number, some] = pooled(look(crop(plain, around)).flatten(2).transpose(1, 2))
+        closer = F.interpolate(plain, (CLOSER, CLOSER), mode="bicubic", antialias=True)
+        windows[some] = pool_views(look(closer), NATIVE_CELLS).flatten(1, 2)
         counted(some.stop, total)
-    return Seen(features, overview)
+    return Seen(features, overview, windows, zoomed)
 
 
-def _view(plain: Tensor, number: int, generator: torch.Generator) -> Tensor:
-    if number == 0:
-        return plain
-    return plain.flip(3) if number == 1 else _cropped(plain, generator)
+def as_input(pixels: Tensor, device: torch.device) -> Tensor:
+    """Bytes as the tower wants them."""
+    return pixels.to(device, non_blocking=True).float() / 127.5 - 1
 
 
-def _cropped(pixels: Tensor, generator: torch.Generator, least: float = 0.6) -> Tensor:
-    """Each picture cropped to between `least` and all of its area, mirrored or not."""
-    count, device = len(pixels), pixels.device
+def pooled(features_BNF: Tensor) -> Tensor:
+    """What the tagger judges a view by."""
+    return torch.cat((features_BNF.mean(-2), features_BNF.amax(-2)), dim=-1)
+
+
+def frames(
+    count: int, generator: torch.Generator, may_mirror: Tensor, least: float = 0.6
+) -> Tensor:
+    """[B, 2, 3] windows of between `least` and all of the area, mirrored or not."""
 
     def draw() -> Tensor:
-        return torch.rand(count, generator=generator).to(device)
+        return torch.rand(count, generator=generator)
 
     area = least + (1 - least) * draw()
     width = (area.sqrt() * (0.85 + 0.3 * draw())).clamp(max=1)
     height = (area / width).clamp(max=1)
-    window = torch.zeros(count, 2, 3, device=device)
-    window[:, 0, 0] = width * torch.where(draw() < 0.5, -1.0, 1.0)
-    window[:, 1, 1] = height
-    window[:, 0, 2] = (1 - width) * (2 * draw() - 1)
-    window[:, 1, 2] = (1 - height) * (2 * draw() - 1)
-    grid = F.affine_grid(window, list(pixels.shape), align_corners=False)
+    across, down = (1 - width) * (2 * draw() - 1), (1 - height) * (2 * draw() - 1)
+    return _windows(width, height, across, down, _mirrored(draw(), may_mirror))
+
+
+def zooms(
+    boxes_B4: Tensor, generator: torch.Generator, may_mirror: Tensor, least: float = 0.3
+) -> Tensor:
+    """[B, 2, 3] square windows in which the box is at least `least` wide or high, and whole. One
+    that fills the picture is cut down to a quarter of it at most."""
+    x, y, w, h = boxes_B4.T
+
+    def draw() -> Tensor:
+        return torch.rand(len(boxes_B4), generator=generator)
+
+    larger = torch.maximum(w, h)
+    fills = larger > 0.95
+    side = (larger / (least + (1 - least) * draw())).clamp(max=1)
+    side = torch.where(fills, 0.5 + 0.5 * draw(), side)
+
+    def middle(centre: Tensor, size: Tensor) -> Tensor:
+        """Anywhere such that box and window are inside; of what fills the picture, the window."""
+        low = torch.where(fills, side / 2, torch.maximum(side / 2, centre + size / 2 - side / 2))
+        high = torch.where(
+            fills, 1 - side / 2, torch.minimum(1 - side / 2, centre - size / 2 + side / 2)
+        )
+        return low + (high - low) * draw()
+
+    across, down = 2 * middle(x, w) - 1, 2 * middle(y, h) - 1
+    return _windows(side, side, across, down, _mirrored(draw(), may_mirror))
+
+
+def _mirrored(draw: Tensor, may_mirror: Tensor) -> Tensor:
+    return torch.where((draw < 0.5) & may_mirror, -1.0, 1.0)
+
+
+def _windows(width: Tensor, height: Tensor, across: Tensor, down: Tensor, sign: Tensor) -> Tensor:
+    window = torch.zeros(len(width), 2, 3)
+    window[:, 0, 0], window[:, 1, 1] = width * sign, height
+    window[:, 0, 2], window[:, 1, 2] = across, down
+    return window
+
+
+def crop(pixels: Tensor, windows_B23: Tensor) -> Tensor:
+    """Each picture's window, as large as the picture."""
+    grid = F.affine_grid(windows_B23.to(pixels.device), list(pixels.shape), align_corners=False)
     return F.grid_sample(pixels, grid, align_corners=False, padding_mode="reflection")

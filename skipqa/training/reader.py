@@ -8,9 +8,11 @@ people spread, and leans to where they agree.
 
 from __future__ import annotations
 
+import copy
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +24,9 @@ from skipqa.backbones.pocket import END
 from skipqa.config import Count, Weight
 from skipqa.errors import UserError
 from skipqa.evaluation.scoring.okvqa import normalise
+from skipqa.nn import low_rank
 from skipqa.stages.prompts import reading_prompt
+from skipqa.training.drafts import TAUGHT
 from skipqa.training.loop import Phase, bucketed, fit, steps_for
 from skipqa.training.mixture import Example
 from skipqa.training.run import Counted, Run
@@ -30,7 +34,15 @@ from skipqa.training.words import Words
 
 MAX_ANSWER_TOKENS = 8
 UNWANTED = -100  # no target: what stands in the prompt, and padding
-GOLD = 0.85  # how often passages that state the answer are among the facts
+GOLD = 0.8  # how often passages that state the answer are among the facts
+MISPLACED = 0.3  # how often the facts are in any order, not the best last
+MANY = 16  # facts that a dense system reads
+Form = Literal["few", "unread", "blind", "many"]
+# How often a question is asked with the few facts of a sparse system, with none (at a glance, as
+# without retrieval), without the picture too, and with a dense system's many: all systems share
+# this reader, so each finds it taught in its own form.
+FORMS: Mapping[Form, float] = {"few": 0.72, "unread": 0.16, "blind": 0.05, "many": 0.07}
+MOST_TOKENS = 24_576  # of a batch: with many facts it has fewer questions
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,29 +55,85 @@ class ReaderTraining:
     knowledge_times: Count = 2  # how often a knowledge question comes for each other one
 
 
-def write_prompts(
-    examples: Sequence[Example], words: Words, glosses: Mapping[int, str], seed: int
-) -> list[str]:
-    """`glosses` are definitions of some of the words, by their index."""
-    words = words.to("cpu")
-    texts = []
-    for row, example in enumerate(examples):
-        facts = facts_shown(example, words.indices[example.photo].tolist(), glosses, seed + row)
-        texts.append(reading_prompt(facts, words.written(example.photo), example.question))
-    return texts
+@dataclass(frozen=True, slots=True)
+class Seeing:
+    """What may stand beside a question: words of its picture, and passages."""
+
+    glance: Words
+    closer: Words
+    glosses: Mapping[int, str]  # definitions of some of the words, by their index
+    facts: Mapping[str, str]  # passages that state answers, by id; others' lead astray
+
+    def prompts(
+        self,
+        examples: Sequence[Example],
+        rows: Iterable[int],
+        seed: int,
+        form: Form | None = None,
+    ) -> list[str]:
+        """Of those rows, empty elsewhere; in one form, or each in a form of its own."""
+        near = Neighbours(self.facts)
+        glance, closer = self.glance.to("cpu"), self.closer.to("cpu")
+        texts = [""] * len(examples)
+        for row in rows:
+            example, draw = examples[row], random.Random(seed + row)
+            kind = form or draw.choices(list(FORMS), list(FORMS.values()))[0]
+            words = glance if kind == "unread" else closer
+            known = (self.glosses.get(i) for i in words.indices[example.photo].tolist())
+            facts = facts_shown(example, kind, [gloss for gloss in known if gloss], near, draw)
+            shown = [] if kind == "blind" else words.written(example.photo)
+            texts[row] = reading_prompt(facts, shown, example.question)
+        return texts
 
 
 def facts_shown(
-    example: Example, words: Sequence[int], glosses: Mapping[int, str], seed: int
-) -> tuple[str, ...]:
+    example: Example, form: Form, seen: Sequence[str], near: Neighbours, draw: random.Random
+) -> list[str]:
     """What the reader finds beside a question while it learns: passages that state the answer
-    after another that does not, or only such others, or none, as retrieval will bring them."""
-    draw = random.Random(seed)
-    seen = [i for i in words if i in glosses][:4]
-    others = [glosses[i] for i in draw.sample(seen, min(len(seen), draw.choice((0, 0, 1, 2))))]
-    if example.hops and draw.random() < GOLD:
-        return (*others[:1], *(draw.choice(hop) for hop in example.hops))
-    return tuple(others)
+    after others that do not, or only others, or none, as retrieval will bring them."""
+    if form in ("blind", "unread"):
+        return []
+    gold = [draw.choice(hop) for hop in example.hops] if draw.random() < GOLD else []
+    if form == "many":
+        others = [*seen[:MANY], *near.some(example, draw, MANY)]
+        facts = [*gold, *draw.sample(others, min(len(others), MANY - len(gold)))]
+        draw.shuffle(facts)
+        return facts
+    others = near.some(example, draw, 4) if example.hops else list(seen[:4])
+    count = max(0, draw.choice((0, 1, 2, 2)) - len(gold))
+    facts = [*draw.sample(others, min(len(others), count)), *gold]
+    if draw.random() < MISPLACED:
+        draw.shuffle(facts)
+    return facts
+
+
+class Neighbours:
+    """Passages that look like an answer's: of the same thing, or with the same to say of others."""
+
+    def __init__(self, facts: Mapping[str, str]) -> None:
+        self.ids = sorted(facts)
+        self.facts = facts
+        self.places = {facts[id]: place for place, id in enumerate(self.ids)}
+        self.alike: dict[str, list[str]] = {}
+        for id in self.ids:
+            self.alike.setdefault(self._says(id), []).append(id)
+
+    def some(self, example: Example, draw: random.Random, count: int) -> list[str]:
+        right = {text for hop in example.hops for text in hop}
+        found: list[str] = []
+        for hop in example.hops[:1]:
+            place = self.places[hop[0]]
+            near = [self.ids[i % len(self.ids)] for i in range(place - 3, place + 4)]
+            alike = self.alike[self._says(self.ids[place])]
+            found = [*near, *draw.sample(alike, min(len(alike), count))]
+        if len(found) < count and self.ids:
+            found += draw.choices(self.ids, k=count - len(found))
+        texts = [self.facts[id] for id in dict.fromkeys(found)]
+        return [text for text in draw.sample(texts, len(texts)) if text not in right][:count]
+
+    @staticmethod
+    def _says(id: str) -> str:
+        return id.rpartition(":")[2]
 
 
 class Prompts:
@@ -118,15 +186,18 @@ def train(
     groups: Mapping[str, Tensor],
     run: Run,
     training: ReaderTraining,
+    rank: int,
 ) -> Llama:
-    """`groups`: "knowledge" and "other", rows of prompts and examples alike."""
+    """`groups`: rows of prompts and examples alike, by the name of what they come from. All
+    weights learn from the mixture, then factors of `rank`, so that shipping them costs nothing."""
     device = decoder.embedding.weight.device
+    published = copy.deepcopy(decoder.state_dict())
     lengths = torch.tensor([len(ids) for ids in prompts.ids])
     decoder.requires_grad_(True)
     decoder.embedding.requires_grad_(False)  # shared by everything ever learned; and large
 
     def phase(name: str, mixed: list[Tensor], rounds: float, rate: float, start: Llama) -> Llama:
-        batch_at = bucketed(mixed, lengths, training.batch, run.seed)
+        batch_at = bucketed(mixed, lengths, training.batch, run.seed, most=MOST_TOKENS)
 
         def loss(step: int) -> Tensor:
             rows = batch_at(step).tolist()
@@ -137,11 +208,14 @@ def train(
         steps = steps_for(rounds, mixed, training.batch)
         return fit(name, start, loss, Phase(steps, rate), run)
 
-    mixed = [groups["knowledge"]] * training.knowledge_times + [groups["other"]]
+    *knowledge, other = (groups[name] for name in TAUGHT)
+    mixed = knowledge * training.knowledge_times + [other]
     decoder = phase("reader", mixed, training.rounds, training.rate, decoder)
     if training.focus_rounds:
         rounds, rate = training.focus_rounds, training.focus_rate
-        decoder = phase("reader-focus", [groups["knowledge"]], rounds, rate, decoder)
+        low_rank.factor(decoder, published, rank)
+        decoder = phase("reader-focus", knowledge, rounds, rate, decoder)
+        low_rank.merge(decoder)
     return decoder
 
 

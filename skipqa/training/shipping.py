@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from skipqa.nn import checkpoint, compact, low_rank
 
+WHOLE = 1_000_000  # a rank that no matrix has
+
 
 def ship(
     network: nn.Module,
@@ -42,6 +44,16 @@ def ship(
     tensors = {name: value.cpu() for name, value in small.items()}
     checkpoint.save_tensors(tensors, path, component=path.stem, preset=preset)
     return {"whole": whole, "by_rank": by_rank, "rank": rank}
+
+
+def write_difference(
+    network: nn.Module, published: Mapping[str, Tensor], path: Path, *, preset: str
+) -> None:
+    """Of full rank, in 8 bits: for a network whose weights are few."""
+    base = {name: value.float() for name, value in published.items()}
+    whole = compact.pack(low_rank.difference(base, network.state_dict(), WHOLE))
+    tensors = {name: value.cpu() for name, value in whole.items()}
+    checkpoint.save_tensors(tensors, path, component=path.stem, preset=preset)
 
 
 def read_back(network: nn.Module, published: Mapping[str, Tensor], path: Path) -> None:

@@ -1,19 +1,22 @@
 """Stage I, the backbone: learn what a picture is called, then to answer from that.
 
 Enters: questions, labels and photos, and the published networks. Leaves in the run's folder:
-`tagger`, `drafter`, `question` (the drafter's text encoder) and `reader` (the decoder) as
-safetensors, the last two as differences from the published weights, `settings.toml` for the
-pipeline, and `metrics.json`. What is chosen by data (the temperature, how far the reader heeds the
-drafter, the rank of a difference) is chosen on held-out training photos; validation questions are
-only scored. Three parts follow each other, and each reads what the one before it shipped.
+`vision` (the tower), `tagger`, `drafter`, `question` (the drafter's text encoder) and `reader` (the
+decoder) as safetensors, the networks as differences from the published weights, `settings.toml`
+for the pipeline, and `metrics.json`. What is chosen by data (the temperature, how far the reader
+heeds the drafter, when the drafter answers alone, the rank of a difference) is chosen on held-out
+training photos; validation questions are only scored. Four parts follow each other, and each reads
+what the one before it shipped.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,21 +38,25 @@ from skipqa.errors import UserError
 from skipqa.nn import checkpoint
 from skipqa.nn.drafter import Drafter, DrafterConfig
 from skipqa.nn.tagger import TaggerConfig
-from skipqa.training import drafts, mixture, photos, reader, tags, weighing
-from skipqa.training.drafts import Asker, DraftTraining, Exam, Questions
+from skipqa.training import drafts, mixture, photos, reader, tags, tower, weighing
+from skipqa.training.drafts import LOOK_IT_UP, Asker, DraftTraining, Exam, Questions
 from skipqa.training.mixture import Mixture
-from skipqa.training.photos import Seen
-from skipqa.training.reader import Prompts, ReaderTraining
+from skipqa.training.photos import Seen, Things
+from skipqa.training.reader import Form, Prompts, ReaderTraining, Seeing
 from skipqa.training.run import Run
-from skipqa.training.shipping import read_back, ship
-from skipqa.training.tags import TagTraining
+from skipqa.training.shipping import read_back, ship, write_difference
+from skipqa.training.tags import Shares, TagTraining, Targets
+from skipqa.training.tower import TowerTraining
 from skipqa.training.words import Words, best_words, embed
 
 PRESET = "pocket"
 HELD_OUT = "okvqa/held-out"  # what everything is chosen on
-PARTS = ("tagger", "drafter", "reader")
-TAGGER, DRAFTER, QUESTION, READER = (
-    f"{name}.safetensors" for name in ("tagger", "drafter", "question", "reader")
+PERCEPTUAL = "coco/held-out"  # and beside it, who may answer alone
+SMALL = 0.1  # of a picture
+PERCEPTUAL_SHARE = 4  # a question of these for so many of the others
+PARTS = ("tower", "tagger", "drafter", "reader")
+VISION, TAGGER, DRAFTER, QUESTION, READER = (
+    f"{name}.safetensors" for name in ("vision", "tagger", "drafter", "question", "reader")
 )
 
 
@@ -58,8 +65,9 @@ class Stage1:
     answers: Count = 4_000
     words: Count = NUM_WORDS  # of a picture; answering takes as many
     views: Annotated[int, Between(1, 8)] = 3
-    ranks: Annotated[tuple[int, ...], Between(1, 1_000)] = (64, 160)  # the smallest that will do
+    ranks: Annotated[tuple[int, ...], Between(1, 1_000)] = (64, 144)  # the smallest that will do
     max_loss: Share = 0.003  # of held-out accuracy, for a smaller rank
+    tower: TowerTraining = field(default_factory=TowerTraining)
     tags: TagTraining = field(default_factory=TagTraining)
     drafts: DraftTraining = field(default_factory=DraftTraining)
     reader: ReaderTraining = field(default_factory=ReaderTraining)
@@ -109,8 +117,8 @@ class Lesson:
 
 def memory_bytes(mixed: Mixture, settings: Stage1) -> int:
     """Of the photos' features, the most of what is kept on the device."""
-    views = len(mixed.photos) * settings.views
-    return 2 * views * photos.CELLS * efficientnet_lite.LITE2.features
+    views = settings.views * photos.CELLS + 2 * photos.WINDOWS
+    return 2 * len(mixed.photos) * views * efficientnet_lite.LITE2.features
 
 
 def run(
@@ -126,25 +134,28 @@ def run(
     groups = group_rows(mixed)
     _check_enough(mixed, groups, settings)
     lesson = Lesson(mixed, groups, networks or Networks.pocket(run.say), settings, run, device)
-    seen = _see(lesson)
-    words = _learn_tags(lesson, seen)
-    asker, drafted = _learn_to_draft(lesson, seen, words)
+    targets = tags.targets(mixed)
+    seen = _see(lesson, targets)
+    glance, closer = _learn_tags(lesson, seen, targets)
+    asker, drafted = _learn_to_draft(lesson, seen, glance)
     if "reader" not in run.metrics():
-        run.finish("reader", _learn_to_read(lesson, words, asker, drafted))
+        seeing = Seeing(glance, closer, _glosses(glance, lesson.networks.concepts), mixed.facts)
+        run.finish("reader", _learn_to_read(lesson, seeing, asker, drafted))
     run.forget_states()
     return run.metrics()
 
 
 def group_rows(mixed: Mixture) -> dict[str, Tensor]:
-    """By source and split, and all of "knowledge" and "other" to train on."""
-    kinds = sorted({(example.source, example.split) for example in mixed.examples})
-    found = {
-        f"{source}/{split}": torch.tensor(mixed.select(source, split), dtype=torch.long)
-        for source, split in kinds
-    }
-    empty = torch.zeros(0, dtype=torch.long)
-    knowledge = [found.get("okvqa/train", empty), found.get("pocket-kb/train", empty)]
-    return found | {"knowledge": torch.cat(knowledge), "other": found.get("coco/train", empty)}
+    """By source and split. Of the held-out perceptual questions as many as there are of them
+    among those that the fast path is judged by."""
+    kinds = {(example.source, example.split) for example in mixed.examples}
+    found = {name: torch.zeros(0, dtype=torch.long) for name in drafts.TAUGHT}
+    for source, split in sorted(kinds):
+        found[f"{source}/{split}"] = torch.tensor(mixed.select(source, split), dtype=torch.long)
+    if PERCEPTUAL in found:
+        wanted = max(1, len(found.get(HELD_OUT, ())) // PERCEPTUAL_SHARE)
+        found[PERCEPTUAL] = found[PERCEPTUAL][:: max(1, len(found[PERCEPTUAL]) // wanted)]
+    return found
 
 
 def _check_enough(mixed: Mixture, groups: dict[str, Tensor], settings: Stage1) -> None:
@@ -155,25 +166,31 @@ def _check_enough(mixed: Mixture, groups: dict[str, Tensor], settings: Stage1) -
         rows = groups.get(name, torch.zeros(0)).tolist()
         return any(not answers.isdisjoint(mixed.examples[row].answers) for row in rows)
 
-    if not all(map(answered, (HELD_OUT, "knowledge", "other"))):
+    if not all(map(answered, (HELD_OUT, PERCEPTUAL, "okvqa/train", "coco/train"))):
         raise UserError("too few questions to train on and to choose by: raise the limit")
 
 
-def _see(lesson: Lesson) -> Seen:
-    pixels = photos.decode(lesson.mixed.photos, lesson.run.counted("decoding photos"))
-    return photos.see(
-        lesson.networks.vision.float().to(lesson.device),
-        pixels,
-        lesson.device,
-        views=lesson.settings.views,
-        counted=lesson.run.counted("seeing photos"),
-    )
+def _see(lesson: Lesson, targets: Targets) -> Seen:
+    """With the tower as it is shipped."""
+    run, device, settings = lesson.run, lesson.device, lesson.settings
+    pixels = photos.decode(lesson.mixed.photos, run.counted("decoding photos"))
+    things, published = Things.of(lesson.mixed), lesson.networks.vision.float().to(device)
+    path = run.folder / VISION
+    if "tower" not in run.metrics():
+        rows = lesson.mixed.to_learn_from()
+        taught = tower.teach(published, pixels, things, targets, rows, run, settings.tower, device)
+        write_difference(taught, published.state_dict(), path, preset=PRESET)
+        run.finish("tower", {"photos": len(rows), "of_things": len(lesson.mixed.entities)})
+    shipped = copy.deepcopy(published).eval()
+    read_back(shipped, published.state_dict(), path)
+    counted = run.counted("seeing photos")
+    return photos.see(shipped, pixels, things, device, views=settings.views, counted=counted)
 
 
-def _learn_tags(lesson: Lesson, seen: Seen) -> Words:
+def _learn_tags(lesson: Lesson, seen: Seen, targets: Targets) -> tuple[Words, Words]:
+    """The words of every photo, at a glance and after a closer look."""
     networks, run, device = lesson.networks, lesson.run, lesson.device
     text = networks.text.float().to(device)
-    targets = tags.targets(lesson.mixed)
     config = TaggerConfig(
         targets.names,
         targets.kinds,
@@ -182,28 +199,40 @@ def _learn_tags(lesson: Lesson, seen: Seen) -> Words:
     )
     tag_words = [config.word(i) for i in range(len(targets.names))]
     meanings = embed(text, networks.text_tokenizer, tag_words)
-    shares_path = run.folder / "state" / "shares.safetensors"
-    if "tagger" not in run.metrics() or not shares_path.exists():
-        tagger, shares = tags.train(seen, targets.wanted, config, run, lesson.settings.tags)
+    path = run.folder / "state" / "shares.safetensors"
+    if "tagger" not in run.metrics() or not path.exists():
+        tagger, shares = tags.train(seen, targets, config, run, lesson.settings.tags)
         tagger.meanings.copy_(meanings)
         checkpoint.save(tagger, run.folder / TAGGER, preset=PRESET, eight_bit=True)
-        save_file({"shares": shares.cpu()}, shares_path)
-        quality = tags.mean_average_precision(shares.cpu(), targets.wanted)
-        run.finish("tagger", {"names": len(targets.names), "cross_fitted_map": quality})
-    known = networks.concepts
-    return best_words(
-        (*tag_words, *(concept.name for concept in known.entries)),
-        torch.cat((meanings, known.embeddings.to(device))),
-        load_file(shares_path)["shares"].to(device),
-        seen.overview,
-        lesson.settings.words,
+        save_file({"glance": shares.glance.cpu(), "closer": shares.closer.cpu()}, path)
+        run.finish("tagger", _tagged(lesson, targets, shares))
+    known, found = networks.concepts, load_file(path)
+    names = (*tag_words, *(concept.name for concept in known.entries))
+    embeddings = torch.cat((meanings, known.embeddings.to(device)))
+    glance, closer = (
+        best_words(names, embeddings, share.to(device), seen.overview, lesson.settings.words)
+        for share in (found["glance"], found["closer"])
     )
+    return glance, closer
+
+
+def _tagged(lesson: Lesson, targets: Targets, shares: Shares) -> dict[str, Any]:
+    checks, boxes = lesson.mixed.checks, lesson.mixed.boxes
+    small = {p: e for p, e in checks.items() if p in boxes and math.prod(boxes[p][2:]) < SMALL}
+    return {"names": len(targets.names)} | {
+        when: {
+            "cross_fitted_map": tags.mean_average_precision(share.cpu(), targets.wanted),
+            "recognised": tags.recognised(share, targets, checks),
+            "recognised_small": tags.recognised(share, targets, small),
+        }
+        for when, share in (("glance", shares.glance), ("closer", shares.closer))
+    }
 
 
 def _learn_to_draft(lesson: Lesson, seen: Seen, words: Words) -> tuple[Asker, dict[str, Tensor]]:
     """The drafter as it is shipped, and its logits for all scored questions."""
     examples, run = lesson.mixed.examples, lesson.run
-    answers = mixture.answer_vocabulary(examples, lesson.settings.answers)
+    answers = (LOOK_IT_UP, *mixture.answer_vocabulary(examples, lesson.settings.answers))
     questions = Questions(examples, answers, lesson.networks.text_tokenizer, lesson.device)
     exam = Exam(lesson.scored, questions, seen, words)
     if "drafter" in run.metrics():
@@ -212,7 +241,8 @@ def _learn_to_draft(lesson: Lesson, seen: Seen, words: Words) -> tuple[Asker, di
     metrics = _train_drafter(lesson, exam, answers)
     asker = _shipped_asker(lesson)
     drafted = exam.all_logits(asker)
-    run.finish("drafter", metrics | {"shipped": exam.accuracies(drafted)})
+    blind = exam.accuracies(exam.all_logits(asker, blind=True))
+    run.finish("drafter", metrics | {"shipped": exam.accuracies(drafted), "blind": blind})
     return asker, drafted
 
 
@@ -220,13 +250,13 @@ def _train_drafter(lesson: Lesson, exam: Exam, answers: tuple[str, ...]) -> dict
     """Writes both files; the metrics come back."""
     settings, run, seen = lesson.settings, lesson.run, exam.seen
     text, tokenizer = lesson.networks.text, lesson.networks.text_tokenizer
-    names = embed(text, tokenizer, answers)
+    names = embed(text, tokenizer, [answer or "look it up" for answer in answers])
     asker = drafts.build(answers, names, copy.deepcopy(text), seen, settings.drafts, run.seed)
     asker = drafts.train(
         asker, seen, exam.words, exam.questions, lesson.groups, run, settings.drafts
     )
     accuracies = exam.accuracies(exam.all_logits(asker))
-    exam.calibrate(asker, HELD_OUT)
+    exam.calibrate(asker, (HELD_OUT, PERCEPTUAL))
     path = run.folder / DRAFTER
     checkpoint.save(asker.drafter, path, preset=PRESET, eight_bit=True)
     checkpoint.load(asker.drafter, path, preset=PRESET)
@@ -245,56 +275,62 @@ def _shipped_asker(lesson: Lesson) -> Asker:
 
 
 def _learn_to_read(
-    lesson: Lesson, words: Words, asker: Asker, drafted: dict[str, Tensor]
+    lesson: Lesson, seeing: Seeing, asker: Asker, drafted: dict[str, Tensor]
 ) -> dict[str, Any]:
     networks, run, settings = lesson.networks, lesson.run, lesson.settings
-    examples = lesson.mixed.examples
-    texts = reader.write_prompts(examples, words, _glosses(words, networks.concepts), run.seed)
-    prompts = Prompts(texts, networks.decoder_tokenizer)
+    examples, tokenizer = lesson.mixed.examples, networks.decoder_tokenizer
     decoder = copy.deepcopy(networks.decoder).float().to(lesson.device)
-    decoder = reader.train(decoder, prompts, examples, lesson.groups, run, settings.reader)
     rows_of = {name: rows.tolist() for name, rows in lesson.scored.items()}
 
-    def accuracy(name: str) -> float:
+    def asked(form: Form | None, groups: Iterable[list[int]]) -> Prompts:
+        rows = chain.from_iterable(groups)
+        return Prompts(seeing.prompts(examples, rows, run.seed, form), tokenizer)
+
+    taught = asked(None, (lesson.groups[name].tolist() for name in drafts.TAUGHT))
+    rank = max(settings.ranks)
+    decoder = reader.train(decoder, taught, examples, lesson.groups, run, settings.reader, rank)
+    few = asked("few", rows_of.values())
+
+    def accuracy(name: str, prompts: Prompts = few) -> float:
         counted = run.counted(f"reading {name}")
         given = reader.generate(decoder, prompts, rows_of[name], counted)
         pairs = zip(rows_of[name], given, strict=True)
         return _mean(examples[row].answers.get(text, 0.0) for row, text in pairs)
 
-    all_weights = {name: accuracy(name) for name in rows_of}
     right = partial(accuracy, HELD_OUT)
     ranks = _ship(lesson, decoder, networks.decoder, right, run.folder / READER)
-    shipped = {name: accuracy(name) for name in rows_of}
+    by_form = {"few": {name: accuracy(name) for name in rows_of}}
+    others: tuple[Form, ...] = ("unread", "blind")
+    for form in others:
+        prompts = asked(form, rows_of.values())
+        by_form[form] = {name: accuracy(name, prompts) for name in rows_of}
     answers = asker.drafter.config.answers
     opinions = {name: asker.drafter.log_shares(logits) for name, logits in drafted.items()}
     sets = {
         name: weighing.gather(
-            decoder,
-            prompts,
-            examples,
-            rows,
-            opinions[name],
-            answers,
-            run.counted(f"weighing {name}"),
+            decoder, few, examples, rows, opinions[name], answers, run.counted(f"weighing {name}")
         )
         for name, rows in rows_of.items()
     }
-    joint = weighing.weigh(sets, HELD_OUT)
-    _write_settings(run.folder / "settings.toml", joint[HELD_OUT]["weight"])
-    return {"all_weights": all_weights, "ranks": ranks, "shipped": shipped, "joint": joint}
+    weight, joint = weighing.weigh(sets, HELD_OUT)
+    threshold, routed = weighing.open_fast_path(sets, (HELD_OUT, PERCEPTUAL), weight)
+    _write_settings(run.folder / "settings.toml", weight, threshold)
+    return {
+        "ranks": ranks,
+        "shipped": by_form,
+        "weight": weight,
+        "joint": joint,
+        "fast_path": {"threshold": threshold} | routed,
+    }
 
 
-def _write_settings(path: Path, drafter_weight: float) -> None:
-    """What the pipeline has to be set to where it answers with these files.
-
-    The fast path stays closed: this drafter learned knowledge questions too and is sure of wrong
-    answers (the shipped one's card); its best ones are weighed with the reader's instead.
-    """
+def _write_settings(path: Path, drafter_weight: float, threshold: float) -> None:
+    """What the pipeline has to be set to where it answers with these files."""
     path.write_text(
         "# Chosen on held-out training photos, together with the components beside this file\n"
         "[draft]\n"
-        "threshold = 1.0\n"
-        "counting_threshold = 1.0\n"
+        f"threshold = {threshold}\n"
+        f"counting_threshold = {threshold}\n"
         "\n"
         "[decode]\n"
         'prompt = "short"\n'

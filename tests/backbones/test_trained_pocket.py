@@ -193,7 +193,7 @@ class TestSeeing:
     def test_without_a_tagger_it_is_the_training_free_path(
         self, trained: Pocket, image: Image.Image, plainly_seen: VisualTokens
     ) -> None:
-        others = Learned(None, trained.learned.question, trained.learned.reader)
+        others = Learned(None, None, trained.learned.question, trained.learned.reader)
         backbone = Pocket(EncodeConfig(), learned=others)
         found, _ = backbone.look_closer(image, backbone.glance(image)[0])
         for name in ("features", "evidence", "meaning", "overview", "glance"):

@@ -1,0 +1,129 @@
+"""The vision tower learns to tell things apart: breeds, flowers, products, flags, large and small.
+
+Enters: photos as bytes, where things are in them, what they are called, and the published tower.
+Leaves: the tower fine-tuned at its native size, so that what it sees of a view names the thing in
+it. What it knew it keeps: on every crop it also has to say what the published tower says. Labels of
+COCO photos are left to the tagger, which is cross-fitted; a tower would know its own photos by
+heart, and the readers would learn to trust words that are never so right again.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from skipqa.backbones.efficientnet_lite import EfficientNetLite
+from skipqa.config import Count, Share, Weight
+from skipqa.nn.tagger import Tagger, TaggerConfig
+from skipqa.training import photos
+from skipqa.training.loop import Phase, batches, fit, steps_for
+from skipqa.training.photos import Things
+from skipqa.training.run import Run
+from skipqa.training.tags import UNKNOWN, Targets
+
+LIKELY = -5.0  # where a name's logit starts: one in so many is right
+
+
+@dataclass(frozen=True, slots=True)
+class TowerTraining:
+    rounds: Weight = 12.0  # through the photos of things, others beside them
+    batch: Count = 256
+    rate: Weight = 1e-3  # of the names; the tower moves more slowly
+    tower_factor: Share = 0.15
+    memory: Weight = 2.0  # how much it counts to say what the published tower says
+
+
+class Namer(nn.Module):
+    """The tower and, while it learns, names for things."""
+
+    def __init__(self, tower: EfficientNetLite, names: Tagger) -> None:
+        super().__init__()
+        self.tower, self.names = tower, names
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits of names and of the tower's own classes."""
+        found = self.tower(pixels.contiguous(memory_format=torch.channels_last))
+        logits = self.names(found.flatten(2).transpose(1, 2).float())
+        return logits, self.tower.classifier(found.mean((2, 3)))
+
+
+def teach(
+    published: EfficientNetLite,
+    pixels: Tensor,
+    things: Things,
+    targets: Targets,
+    rows: Sequence[int],
+    run: Run,
+    training: TowerTraining,
+    device: torch.device,
+) -> EfficientNetLite:
+    """`pixels` are bytes [P, 3, S, S], `rows` the photos to learn from."""
+    wanted, named = _of_things(targets)
+    shows_one = (wanted == 1).any(1)
+    if not shows_one.any():  # no such photos: nothing to learn
+        return published
+    torch.manual_seed(run.seed)
+    config = TaggerConfig(named, named, width=published.config.features, dropout=0.2)
+    names = Tagger(config)
+    nn.init.constant_(names.out.bias, LIKELY)
+    namer = Namer(copy.deepcopy(published), names).to(device).requires_grad_(True)
+    namer = namer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    allowed = torch.tensor(rows)
+    with_things, others = allowed[shows_one[allowed]], allowed[~shows_one[allowed]]
+    half = max(2, training.batch // 2)
+    things_at = batches([with_things], half, run.seed)
+    others_at = batches([others], half, run.seed) if len(others) else things_at
+    pixels, wanted = pixels.to(device), wanted.to(device)
+
+    def loss(step: int) -> Tensor:
+        photo = torch.cat((things_at(step), others_at(step)))
+        generator = torch.Generator().manual_seed(run.seed * 1_000_003 + step)
+        shown = photos.crop(
+            photos.as_input(pixels[photo.to(device)], device),
+            photos.zooms(things.boxes[photo], generator, things.may_mirror[photo], least=0.2),
+        )
+        shown = _relit(shown, generator)
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            logits, classes = namer(shown)
+            with torch.no_grad():
+                before = published.classifier(published(shown).mean((2, 3)))
+        return _naming(logits.float(), wanted[photo.to(device)]) + training.memory * F.kl_div(
+            classes.float().log_softmax(-1),
+            before.float().log_softmax(-1),
+            reduction="batchmean",
+            log_target=True,
+        )
+
+    steps = steps_for(training.rounds, [with_things], half)
+    slower = [(namer.tower, training.tower_factor)]
+    phase = Phase(steps, training.rate)
+    taught = fit("tower", namer, loss, phase, run, slower=slower, average=0.99).tower
+    return taught.requires_grad_(False)
+
+
+def _of_things(targets: Targets) -> tuple[Tensor, tuple[str, ...]]:
+    chosen = [i for i, kind in enumerate(targets.kinds) if kind]
+    return targets.wanted[:, chosen], tuple(targets.names[i] for i in chosen)
+
+
+def _naming(logits: Tensor, wanted: Tensor) -> Tensor:
+    """Every name by itself, summed, so that the one right name counts beside all the wrong."""
+    each = F.binary_cross_entropy_with_logits(logits, wanted.clamp(min=0), reduction="none")
+    return (each * (wanted != UNKNOWN)).sum(1).mean()
+
+
+def _relit(pixels: Tensor, generator: torch.Generator, most: float = 0.25) -> Tensor:
+    """Each picture brighter or darker, and of more or less contrast."""
+
+    def factor() -> Tensor:
+        draw = torch.rand(len(pixels), 1, 1, 1, generator=generator).to(pixels.device)
+        return 1 + most * (2 * draw - 1)
+
+    middle = pixels.mean((1, 2, 3), keepdim=True)
+    relit = middle + (pixels - middle) * factor() + (factor() - 1)
+    return relit.clamp(-1, 1)
