@@ -11,6 +11,7 @@ import torch
 from skipqa import components
 from skipqa.components import Components
 from skipqa.errors import UserError
+from skipqa.nn import checkpoint
 from skipqa.nn.budget import (
     BudgetController,
     DifficultyBudgetConfig,
@@ -96,6 +97,24 @@ def test_another_presets_components_are_refused(tmp_path: Path) -> None:
     components.save(Components(verifier=Verifier(VerifierConfig(8, 8))), tmp_path, preset="pocket")
     with pytest.raises(UserError, match="trained for preset 'pocket' and cannot serve"):
         components.load(tmp_path, preset="submission-7b")
+
+
+def test_what_training_added_to_the_tower_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "vision.safetensors"
+    weights = {"stem.bias": torch.ones(32)}
+    checkpoint.save_tensors(weights, path, component="vision", preset="pocket")
+    found = components.load(tmp_path, preset="pocket")
+    assert found.vision == path
+    assert (found.question, found.reader, found.drafter) == (None, None, None)
+    with pytest.raises(UserError, match="trained for preset 'pocket' and cannot serve"):
+        components.load(tmp_path, preset="submission-7b")
+
+
+def test_a_difference_of_something_else_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "vision.safetensors"
+    checkpoint.save_tensors({"x": torch.ones(1)}, path, component="reader", preset="pocket")
+    with pytest.raises(UserError, match=r"vision.safetensors holds a reader, not a vision"):
+        components.load(tmp_path, preset="pocket")
 
 
 def test_an_empty_or_missing_folder_says_so(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The trained reader in the cache: made once, whole or not at all, named by its bytes."""
+"""The trained reader and tower in the cache: made once, whole or not at all, named by its bytes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from skipqa import assets, components
 from skipqa.backbones import convert, loading
+from skipqa.backbones.efficientnet_lite import EfficientNetLite
 from skipqa.backbones.minilm import MiniLm
 from skipqa.backbones.pocket import Learned, Pocket
 from skipqa.config import EncodeConfig
 from skipqa.errors import UserError
+from skipqa.training.shipping import write_difference
 
 READER = Path(components.__file__).parent / "checkpoints" / "pocket" / "reader.safetensors"
 
@@ -81,6 +83,34 @@ def test_a_damaged_one_says_what_to_delete(empty_cache: Path) -> None:
     assert str(torn) in str(error.value)
 
 
+def test_the_tower_with_what_it_learned(empty_cache: Path, tmp_path: Path) -> None:
+    """The published weights and the difference; the plain ones stay beside it."""
+    plain = convert.vision()
+    published = load_file(plain / "weights.safetensors")
+    moved = {name: value + 0.5 for name, value in published.items() if name.startswith("stem")}
+    network = EfficientNetLite()
+    network.load_state_dict(published | moved)
+    difference = tmp_path / "vision.safetensors"
+    write_difference(network, published, difference, preset="pocket")
+    said: list[str] = []
+    made = convert.vision(said.append, difference)
+    digest = assets.sha256_of(difference)[:8]
+    assert made == empty_cache / f"{assets.EFFICIENTNET_LITE2.key}-{digest}-{convert.FORMAT}"
+    assert said == [f"converting {assets.EFFICIENTNET_LITE2.name} with what it learned"]
+    tuned = load_file(made / "weights.safetensors")
+    assert tuned.keys() == published.keys()
+    for name, value in published.items():
+        if name in moved:
+            torch.testing.assert_close(tuned[name], moved[name], rtol=0, atol=1e-2)
+        else:
+            assert torch.equal(tuned[name], value)
+    assert convert.vision(said.append, difference) == made
+    assert convert.vision(said.append) == plain
+    assert len(said) == 1
+    seen = Pocket(EncodeConfig(), learned=Learned(vision=difference)).vision
+    torch.testing.assert_close(seen.stem.bias, tuned["stem.bias"])
+
+
 class TestAnotherNetworksDifference:
     def test_names(self, tmp_path: Path) -> None:
         path = tmp_path / "reader.safetensors"
@@ -96,6 +126,11 @@ class TestAnotherNetworksDifference:
         path = tmp_path / "reader.safetensors"
         path.write_bytes(READER.read_bytes()[:1_000])
         self._refused({"weight": torch.ones(5, 6)}, path)
+
+    def test_in_the_tower(self, empty_cache: Path) -> None:
+        with pytest.raises(UserError, match="does not fit the published network"):
+            convert.vision(difference=READER)
+        assert not list(empty_cache.glob(f"{assets.EFFICIENTNET_LITE2.key}-*-{convert.FORMAT}"))
 
     def test_in_the_text_encoder(self, home: Path) -> None:
         with pytest.raises(UserError, match="does not fit the published network"):

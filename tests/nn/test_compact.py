@@ -21,6 +21,21 @@ def test_off_by_half_a_step_of_the_rows_largest_at_most(seed: int, size: float, 
     assert (back[0] == 0).all()
 
 
+@given(st.integers(0, 1_000), st.integers(1, 40), st.sampled_from([1, 3, 5]))
+def test_every_filter_of_a_convolution_has_its_own_scale(seed: int, depth: int, size: int) -> None:
+    """[filters, depth, size, size]; a loud filter costs the quiet ones nothing."""
+    generator = torch.Generator().manual_seed(seed)
+    filters = -(-LEAST // (depth * size * size))
+    weights = torch.randn(filters, depth, size, size, generator=generator)
+    weights *= 10 ** torch.randn(filters, 1, 1, 1, generator=generator)
+    packed = pack({"w": weights})
+    assert packed["w"].dtype == torch.int8
+    assert packed["w" + SCALE].shape == (filters, 1, 1, 1)
+    back = unpack(packed)["w"]
+    step = weights.abs().amax((1, 2, 3), keepdim=True) / 127
+    assert ((back - weights).abs() <= step * 0.5001).all()
+
+
 def test_round_trip() -> None:
     tensors = {
         "matrix": torch.randn(64, 64),
@@ -29,20 +44,21 @@ def test_round_trip() -> None:
         "scalar": torch.tensor(2.5),
         "count": torch.tensor(7),
         "deep": torch.randn(64, 8, 8),
+        "filters": torch.randn(8, 1, 3, 3),
     }
     packed = pack(tensors)
     assert {name: value.dtype for name, value in packed.items()} == {
-        "matrix": torch.int8,
-        "matrix" + SCALE: torch.float32,
+        **dict.fromkeys(("matrix", "deep"), torch.int8),
+        **dict.fromkeys(("matrix" + SCALE, "deep" + SCALE), torch.float32),
         "count": torch.int64,
-        **dict.fromkeys(("small", "vector", "scalar", "deep"), torch.float16),
+        **dict.fromkeys(("small", "vector", "scalar", "filters"), torch.float16),
     }
     back = unpack(packed)
     assert back.keys() == tensors.keys()
     assert int(back["count"]) == 7
     for name, value in tensors.items():
         assert back[name].shape == value.shape
-        if name not in ("matrix", "count"):
+        if name not in ("matrix", "deep", "count"):
             torch.testing.assert_close(back[name], value, rtol=1e-3, atol=1e-6)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
-from skipqa.nn.low_rank import DOWN, UP, apply, difference, truncated
+from skipqa.nn.low_rank import DOWN, UP, apply, difference, factor, merge, truncated
 
 seeds = st.integers(0, 1_000)
 
@@ -81,6 +83,17 @@ def test_truncated_is_the_difference_at_that_rank(seed: int, rank: int) -> None:
         torch.testing.assert_close(cut[name], direct[name])
 
 
+@given(seeds, st.integers(1, 1_000_000))
+def test_filters_are_kept_whole_at_any_rank(seed: int, rank: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    base, tuned = ({"w": torch.randn(6, 4, 3, 3, generator=generator)} for _ in range(2))
+    tuned["w"] = tuned["w"].to(memory_format=torch.channels_last)
+    found = difference(base, tuned, rank)
+    assert found.keys() == {"w"}
+    assert found["w"].is_contiguous()  # a file has no other order
+    torch.testing.assert_close(apply(base, found), tuned)
+
+
 def test_types_are_kept_and_the_base_is_left_alone() -> None:
     base, tuned = pair(0)
     half = {name: value.half() for name, value in base.items()}
@@ -88,3 +101,49 @@ def test_types_are_kept_and_the_base_is_left_alone() -> None:
     applied = apply(half, difference(half, tuned, 2))
     assert {value.dtype for value in applied.values()} == {torch.float16}
     assert all(torch.equal(half[name], before[name]) for name in half)
+
+
+def network(seed: int) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(12, 17), nn.Tanh(), nn.Linear(17, 2), nn.LayerNorm(2))
+
+
+def weights(made: nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in made.state_dict().items()}
+
+
+@given(seeds, st.integers(1, 8))
+def test_factored_it_is_the_nearest_of_that_rank(seed: int, rank: int) -> None:
+    """The same that would be shipped; merged it is a plain network again."""
+    base, made = weights(network(seed)), network(seed + 1)
+    tuned = weights(made)
+    expected = apply(base, difference(base, tuned, rank))
+    x = torch.randn(3, 12)
+    factor(made, base, rank)
+    factored = made(x)
+    merge(made)
+    assert made.state_dict().keys() == base.keys()
+    torch.testing.assert_close(dict(made.state_dict()), expected)
+    torch.testing.assert_close(made(x), factored)
+
+
+def test_what_is_trained_after_factoring_is_what_is_shipped() -> None:
+    base, made = weights(network(0)), network(1)
+    factor(made, base, 2)
+    learns = {name for name, value in made.named_parameters() if value.requires_grad}
+    assert not any(name.endswith("original") for name in learns)
+    assert learns >= {"0.bias", "3.weight"}  # vectors whole
+    before = made(torch.ones(1, 12)).detach()
+    optimiser = torch.optim.SGD([p for p in made.parameters() if p.requires_grad], lr=0.1)
+    for _ in range(5):
+        optimiser.zero_grad()
+        made(torch.randn(8, 12)).square().sum().backward()
+        optimiser.step()
+    trained = made(torch.ones(1, 12)).detach()
+    assert not torch.allclose(trained, before)
+    copied = copy.deepcopy(made)  # as a running average is
+    merge(copied)
+    torch.testing.assert_close(copied(torch.ones(1, 12)), trained)
+    found = difference(base, copied.state_dict(), 2)
+    assert found["0.weight" + UP].shape == (2, 17)
+    torch.testing.assert_close(apply(base, found), weights(copied), rtol=1e-4, atol=1e-5)

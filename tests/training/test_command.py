@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import tiny_training
+from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from skipqa.cli import main
@@ -25,6 +26,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """The real stage, over tiny networks."""
     made = lambda report=None: tiny_training.networks()  # noqa: E731
     monkeypatch.setattr(stage1.Networks, "pocket", staticmethod(made))
+    tiny_training.shrink_pictures(monkeypatch)
     stage = stages.STAGES["stage1"]
     small = stages.Stage(tiny_training.SETTINGS, stage.run, stage.memory_bytes, stage.seconds)
     monkeypatch.setitem(stages.STAGES, "stage1", small)
@@ -37,8 +39,8 @@ def test_the_command(data: Path, pocket_kb: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(main.app, call)
     assert done.exit_code == 0, done.output
     metrics = json.loads(done.stdout)
-    assert metrics.keys() == {"tagger", "drafter", "reader"}
-    assert "88 questions on 67 photos" in done.stderr
+    assert metrics.keys() == {"tower", "tagger", "drafter", "reader"}
+    assert "95 questions on 72 photos" in done.stderr
     assert "on the CPU: about" in done.stderr
     config = json.loads((tmp_path / "o" / "config.json").read_text())
     assert config["settings"]["words"] == 5
@@ -51,11 +53,19 @@ def test_the_command(data: Path, pocket_kb: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("tiny")
-def test_the_same_without_typer(data: Path, tmp_path: Path) -> None:
+def test_the_same_without_typer_and_without_pocket_kb(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No things to tell apart: the tower stays as it is."""
     lines: list[str] = []
     metrics = train("stage1", Inputs(data), tmp_path / "out", say=lines.append)
-    assert "pocket-kb/val" not in metrics["reader"]["shipped"]
+    assert "pocket-kb/val" not in metrics["reader"]["shipped"]["few"]
+    assert metrics["tower"]["of_things"] == 0
+    assert metrics["tagger"]["closer"]["recognised"] == 0
+    assert load_file(tmp_path / "out" / "vision.safetensors") == {}
     assert len(lines) == 1
+    show(metrics)
+    assert "okvqa/val" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -127,10 +137,12 @@ def test_progress_shows_the_loss(capfd: pytest.CaptureFixture[str]) -> None:
 def test_results_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     half = {"okvqa/val": 0.5}
     joint = {"okvqa/val": {"accuracy": 0.625}}
-    show({"drafter": {"shipped": half}, "reader": {"shipped": half, "joint": joint}})
+    by_form = {"few": half, "unread": {"okvqa/val": 0.25}}
+    show({"drafter": {"shipped": half}, "reader": {"shipped": by_form, "joint": joint}})
     printed = capsys.readouterr().out
     assert "okvqa/val" in printed
     assert "62.5" in printed
+    assert "25.0" not in printed  # as it reads with facts
 
 
 def test_training_needs_neither_typer_nor_rich() -> None:

@@ -6,28 +6,38 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from tiny_training import networks, tokenizer
 
 from skipqa.training import drafts
-from skipqa.training.drafts import DraftTraining, Exam, Questions
+from skipqa.training.drafts import LOOK_IT_UP, TAUGHT, DraftTraining, Exam, Questions
 from skipqa.training.mixture import Example
 from skipqa.training.photos import Seen
 from skipqa.training.run import Run
 from skipqa.training.words import Words, best_words, embed
 
-ANSWERS = ("red", "blue", "sky")
+ANSWERS = (LOOK_IT_UP, "red", "blue", "sky")
 CPU = torch.device("cpu")
+NONE = torch.zeros(0, dtype=torch.long)
+HOPS = (("The sky is blue.",),)
 
 
 def examples() -> list[Example]:
-    """Even photos are red, odd ones blue; the last is something else."""
+    """Even photos are red, odd ones blue; then something else, and six that need a passage."""
     asked = [
         Example(
-            photo, ("which?", "colour?")[photo % 3 > 0], {ANSWERS[photo % 2]: 1.0}, "coco", "train"
+            photo,
+            ("which?", "colour?")[photo % 3 > 0],
+            {ANSWERS[1 + photo % 2]: 1.0},
+            "coco",
+            "train",
         )
         for photo in range(24)
     ]
-    return [*asked, Example(0, "what is it?", {"a thing": 1.0}, "okvqa", "train")]
+    other = Example(0, "what is it?", {"a thing": 1.0}, "okvqa", "train")
+    left = [Example(n, "whence?", {"blue": 1.0}, "pocket-kb", "train", HOPS) for n in range(6)]
+    return [*asked, other, *left]
 
 
 @pytest.fixture
@@ -39,7 +49,9 @@ def questions() -> Questions:
 def seen() -> Seen:
     colour = torch.tensor([1.0, -1.0]).repeat(12)[:, None, None].expand(24, 4, 5)
     noise = torch.randn(2, 24, 4, 5, generator=torch.Generator().manual_seed(0))
-    return Seen((colour + 0.3 * noise).bfloat16(), torch.zeros(24, 2))
+    features = (colour + 0.3 * noise).bfloat16()
+    nothing = torch.zeros(24, 1, 10)
+    return Seen(features, torch.zeros(24, 2), nothing, nothing.transpose(0, 1))
 
 
 @pytest.fixture
@@ -53,18 +65,49 @@ def test_questions(questions: Questions) -> None:
     assert mask.sum(1).tolist() == [6, 7]
     assert ids.shape == (2, 7)
     assert ids[0, :6].tolist() == tokenizer().encode("which?").ids
-    rows = torch.arange(25)
-    assert questions.known(rows).tolist() == list(range(24))
-    logits = torch.tensor([[2.0, 1.0, 0.0]]).expand(25, 3)  # always red
-    assert questions.accuracy(logits, rows) == pytest.approx(12 / 25)
+    assert questions.known(torch.arange(31)).tolist() == [*range(24), *range(25, 31)]
+    logits = torch.tensor([[0.0, 2.0, 1.0, 0.0]]).expand(25, 4)  # always red
+    assert questions.accuracy(logits, torch.arange(25)) == pytest.approx(12 / 25)
 
 
 def test_credit_is_in_proportion_and_for_the_best() -> None:
     given = {"unknown": 1.0, "blue": 0.3, "red": 0.6}
     one = Questions([Example(0, "?", given, "okvqa", "train")], ANSWERS, tokenizer(), CPU)
-    assert one.answer[0, :2].tolist() == [0, 1]
+    assert one.answer[0, :2].tolist() == [1, 2]
     assert one.score[0, :2].tolist() == pytest.approx([0.6, 0.3])
     assert one.score[0, 2:].sum() == 0
+    assert torch.equal(one.taught, one.answer)
+    assert torch.equal(one.credit, one.score)
+
+
+def test_what_needs_a_passage_is_to_be_left(questions: Questions) -> None:
+    """That is what is taught; what is right stays right."""
+    left = torch.arange(25, 31)
+    assert (questions.taught[left] == 0).all()
+    assert questions.credit[left].tolist() == [[1.0] + [0.0] * 7] * 6
+    assert questions.answer[left, 0].tolist() == [ANSWERS.index("blue")] * 6
+    assert questions.score[left].sum(1).tolist() == [1.0] * 6
+    says_blue = torch.tensor([[0.0, 0.0, 1.0, 0.0]]).expand(6, 4)
+    assert questions.accuracy(says_blue, left) == 1
+
+
+def test_the_first_answer_has_to_be_none() -> None:
+    with pytest.raises(AssertionError):
+        Questions(examples(), ("red", LOOK_IT_UP), tokenizer(), CPU)
+
+
+@given(st.integers(0, 1_000), st.floats(-100, 100))
+def test_to_look_it_up_is_never_right_and_never_wrong(seed: int, sure: float) -> None:
+    """However sure the drafter is of it, accuracy is of its best answer."""
+    asked = Questions(examples(), ANSWERS, tokenizer(), CPU)
+    rows = torch.arange(31)
+    logits = torch.randn(31, 4, generator=torch.Generator().manual_seed(seed))
+    found = asked.accuracy(logits, rows)
+    logits[:, 0] = sure
+    assert asked.accuracy(logits, rows) == found
+    given = [ANSWERS[1 + best] for best in logits[:, 1:].argmax(1).tolist()]
+    pairs = zip(given, examples(), strict=True)
+    assert found == pytest.approx(sum(e.answers.get(text, 0.0) for text, e in pairs) / 31)
 
 
 def test_the_best_words_come_first(words: Words) -> None:
@@ -84,24 +127,45 @@ def test_embedding_a_batch_is_embedding_each() -> None:
     torch.testing.assert_close(each.norm(dim=-1), torch.ones(3))
 
 
+TRAINING = DraftTraining(
+    rounds=60.0, focus_rounds=3.0, batch=8, rate=3e-3, width=16, layers=1, dropout=0.0
+)
+
+
 def test_it_learns_and_leaves_the_embeddings_alone(
     questions: Questions, seen: Seen, words: Words, tmp_path: Path
 ) -> None:
     text = networks().text
     before = {name: value.clone() for name, value in text.state_dict().items()}
-    training = DraftTraining(
-        rounds=40.0, focus_rounds=3.0, batch=8, rate=3e-3, width=16, layers=1, dropout=0.0
-    )
-    asker = drafts.build(ANSWERS, torch.randn(3, 24), text, seen, training, seed=0)
-    groups = {"knowledge": torch.arange(25), "other": torch.zeros(0, dtype=torch.long)}
-    run = Run(tmp_path)
-    asker = drafts.train(asker, seen, words, questions, groups, run, training)
-    exam = Exam({"all": torch.arange(24)}, questions, seen, words)
-    assert exam.accuracy(asker, "all") > 0.95
+    asker = drafts.build(ANSWERS, torch.randn(4, 24), text, seen, TRAINING, seed=0)
+    rows = (torch.arange(25), torch.arange(25, 31), NONE)
+    groups = dict(zip(TAUGHT, rows, strict=True))
+    asker = drafts.train(asker, seen, words, questions, groups, Run(tmp_path), TRAINING)
+    exam = Exam({"seen": torch.arange(24), "left": rows[1]}, questions, seen, words)
+    assert exam.accuracy(asker, "seen") > 0.95
+    assert (exam.logits(asker, "left").argmax(1) == 0).all()
+    assert (exam.logits(asker, "seen").argmax(1) > 0).float().mean() > 0.95
     after = asker.text.state_dict()
     changed = {
         name.partition(".")[0] for name in before if not torch.equal(before[name], after[name])
     }
     assert changed == {"layers"}
-    exam.calibrate(asker, "all")
+    exam.calibrate(asker, ["seen", "left"])
     assert float(asker.drafter.temperature) != 1
+
+
+def test_the_blind_answer_from_the_question_alone(
+    questions: Questions, seen: Seen, words: Words
+) -> None:
+    asker = drafts.build(ANSWERS, torch.randn(4, 24), networks().text, seen, TRAINING, seed=0)
+    asker.eval()
+    exam = Exam({"all": torch.arange(24), "left": torch.arange(25, 31)}, questions, seen, words)
+    sighted, blind = exam.all_logits(asker), exam.all_logits(asker, blind=True)
+    assert sighted.keys() == blind.keys() == {"all", "left"}
+    assert blind["all"].shape == (24, 4)
+    for asked in ("which?", "colour?"):
+        rows = [row for row, example in enumerate(examples()[:24]) if example.question == asked]
+        first = rows[:1] * len(rows)
+        torch.testing.assert_close(blind["all"][rows], blind["all"][first])
+        assert not torch.allclose(sighted["all"][rows], sighted["all"][first], atol=1e-3)
+    assert not torch.allclose(blind["all"][0], blind["all"][1], atol=1e-3)

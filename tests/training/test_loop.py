@@ -169,7 +169,7 @@ Make = Callable[[Sequence[Tensor], int], Callable[[int], Tensor]]
 LENGTHS = torch.randint(1, 50, (200,), generator=torch.Generator().manual_seed(3))
 MAKERS: dict[str, Make] = {
     "batches": lambda groups, size: batches(groups, size, 5),
-    "bucketed": lambda groups, size: bucketed(groups, LENGTHS, size, 5, near=3),
+    "bucketed": lambda groups, size: bucketed(groups, LENGTHS, size, 5, most=10_000, near=3),
 }
 
 
@@ -199,9 +199,37 @@ def test_no_batch_of_one_is_left_over() -> None:
 
 
 def test_texts_of_like_length_are_together() -> None:
-    at = bucketed([torch.arange(200)], LENGTHS, 10, 0)
+    at = bucketed([torch.arange(200)], LENGTHS, 10, 0, most=10_000)
     spread = [float(LENGTHS[at(step)].float().std()) for step in range(20)]
     assert sum(spread) / 20 < float(LENGTHS.float().std()) / 5
+
+
+@given(
+    st.lists(st.integers(1, 60), min_size=1, max_size=150),
+    st.integers(1, 20),
+    st.integers(60, 400),
+    st.integers(0, 1_000),
+)
+def test_no_batch_is_too_long_when_padded(some: list[int], size: int, most: int, seed: int) -> None:
+    """And still no row is left out of a round, nor comes twice, however many batches it takes."""
+    lengths = torch.tensor(some)
+    at = bucketed([torch.arange(len(some))], lengths, size, seed, most=most, near=3)
+    step, first = 0, at(0).tolist()
+    for _ in range(3):
+        left = set(range(len(some)))
+        while left:
+            rows = at(step)
+            assert 1 <= len(rows) <= size
+            assert len(rows) * int(lengths[rows].max()) <= most
+            assert left >= set(rows.tolist())
+            left -= set(rows.tolist())
+            step += 1
+    assert at(0).tolist() == first  # a step's batch is always the same
+
+
+def test_a_text_that_is_too_long_by_itself_comes_alone() -> None:
+    at = bucketed([torch.arange(3)], torch.tensor([50, 500, 40]), 8, 0, most=100)
+    assert sorted(sorted(at(step).tolist()) for step in range(2)) == [[0, 2], [1]]
 
 
 def test_steps() -> None:

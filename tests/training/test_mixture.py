@@ -37,7 +37,8 @@ def test_splits_share_no_photo(data: Path, pocket_kb: Path) -> None:
     sources = {(e.source, e.split) for e in mixture.examples}
     assert sources == {
         *(("okvqa", "train"), ("okvqa", "held-out"), ("okvqa", "val")),
-        *(("coco", "train"), ("vqav2", "val"), ("pocket-kb", "train"), ("pocket-kb", "val")),
+        *(("coco", "train"), ("coco", "held-out"), ("vqav2", "val")),
+        *(("pocket-kb", "train"), ("pocket-kb", "val")),
     }
 
 
@@ -90,8 +91,55 @@ def test_pocket_kb_brings_names_and_passages(data: Path, pocket_kb: Path) -> Non
     assert set(mixture.entities.values()) == {
         *(("dog", "dog 0"), ("dog", "dog 2"), ("flag", "country 1"), ("flag", "country 3")),
     }
-    hops = {e.hops for e in mixture.examples if e.source == "pocket-kb"}
-    assert hops == {(), (("It comes from Hungary.",), ("Hungary", "There"))}
+    asked = [e for e in mixture.examples if e.source == "pocket-kb"]
+    assert {e.hops for e in asked} == {(), (("It comes from Hungary.",), ("Hungary", "There"))}
+    assert all(e.needs_knowledge == bool(e.hops) for e in asked)
+    assert not any(e.needs_knowledge for e in mixture.examples if e.source != "pocket-kb")
+    assert mixture.facts == {
+        "passages:a": "It comes from Hungary.",
+        "wordnet:b": "Hungary",
+        "wordnet:c": "There",
+    }
+    assert read(data).facts == {}
+
+
+def test_things_to_check_by_are_not_to_learn_from(data: Path, pocket_kb: Path) -> None:
+    mixture = read(data, pocket_kb)
+    assert len(mixture.entities) == 16
+    assert len(mixture.checks) == 4
+    assert set(mixture.checks.values()) == set(mixture.entities.values())
+    assert photos_of(mixture, "val") >= names_of(mixture, {*mixture.checks})
+    assert not {*mixture.checks} & {*mixture.to_learn_from()}
+
+
+def test_boxes_are_of_composed_pictures(data: Path, pocket_kb: Path) -> None:
+    mixture = read(data, pocket_kb)
+    of_things = [*mixture.entities, *mixture.checks]
+    composed = {f"photos/entities/train{n}.webp" for n in range(16) if n % 3}
+    composed |= {f"photos/entities/val{n}.webp" for n in range(4) if n % 3}
+    assert names_of(mixture, {*mixture.boxes}) == composed
+    assert {*mixture.boxes} <= {*of_things}
+    assert set(mixture.boxes.values()) == {(0.4, 0.5, 0.3, 0.6)}
+
+
+def test_what_training_may_look_at(data: Path, pocket_kb: Path) -> None:
+    """Photos that are asked about to train on, or labelled; no held-out one, none to score by."""
+    mixture = read(data, pocket_kb)
+    rows = mixture.to_learn_from()
+    assert rows == sorted(set(rows))
+    looked_at = names_of(mixture, {*rows})
+    assert looked_at >= photos_of(mixture, "train")
+    assert looked_at >= names_of(mixture, {*mixture.labels, *mixture.entities})
+    assert not looked_at & photos_of(mixture, "held-out", "val")
+    assert not any(is_held_out(name) for name in looked_at if name.startswith(("train/0", "photos/0")))  # fmt: skip  # noqa: E501
+
+
+def test_held_out_photos_are_asked_about_by_coco_but_not_labelled(data: Path) -> None:
+    mixture = read(data)
+    asked = {mixture.examples[row].photo for row in mixture.select("coco", "held-out")}
+    assert asked
+    assert not asked & {*mixture.labels}
+    assert all(is_held_out(name) for name in names_of(mixture, asked))
 
 
 def test_the_limit_is_for_each_file(data: Path) -> None:
@@ -105,7 +153,11 @@ def test_the_fingerprint_is_of_the_content(data: Path, pocket_kb: Path, tmp_path
     again = write_data(tmp_path / "elsewhere")
     assert read(again).fingerprint() == read(data).fingerprint()
     assert read(data, limit=9).fingerprint() != read(data).fingerprint()
-    assert read(data, pocket_kb).fingerprint() != read(data).fingerprint()
+    whole = read(data, pocket_kb)
+    assert whole.fingerprint() != read(data).fingerprint()
+    moved = read(data, pocket_kb)
+    moved.boxes[next(iter(moved.boxes))] = (0.5, 0.5, 0.2, 0.2)
+    assert moved.fingerprint() != whole.fingerprint()
 
 
 def test_vocabulary_is_of_training_answers_by_how_common_they_are() -> None:

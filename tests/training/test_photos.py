@@ -9,11 +9,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 from tiny_training import networks, photo_names, write_zip
+from torch import Tensor
 
 from skipqa.errors import UserError
+from skipqa.nn.tagger import pool_views
 from skipqa.training import photos
+from skipqa.training.mixture import Mixture
+from skipqa.training.photos import Things
+
+CPU = torch.device("cpu")
+seeds = st.integers(0, 2**31)
 
 
 @pytest.fixture
@@ -49,30 +58,151 @@ def test_what_is_no_photo_is_named(tmp_path: Path) -> None:
         photos.decode({(path, "notes.webp"): 0})
 
 
+def things(count: int, *, flags: tuple[int, ...] = ()) -> Things:
+    """Whole pictures, some of them of flags."""
+    photos = {(Path("z"), str(row)): row for row in range(count)}
+    return Things.of(Mixture(photos=photos, entities=dict.fromkeys(flags, ("flag", "mali"))))
+
+
+def test_where_things_are() -> None:
+    mixture = Mixture(
+        photos={(Path("z"), str(row)): row for row in range(4)},
+        entities={1: ("flag", "mali"), 3: ("dog", "pug")},
+        boxes={1: (0.5, 0.4, 0.3, 0.2)},
+    )
+    found = Things.of(mixture)
+    whole = pytest.approx([0.5, 0.5, 1.0, 1.0])
+    assert found.boxes.tolist() == [whole, pytest.approx([0.5, 0.4, 0.3, 0.2]), whole, whole]
+    assert found.may_mirror.tolist() == [True, False, True, True]
+
+
 def test_views(table: dict[tuple[Path, str], int]) -> None:
+    """Plain, mirrored unless it is a flag, and a crop; the closer look by its windows."""
     pixels, tower = photos.decode(table), networks().vision
-    seen = photos.see(tower, pixels, torch.device("cpu"), views=3)
-    assert seen.features.shape == (3, 5, photos.CELLS, tower.config.features)
+    flag = 2
+    counted: list[tuple[int, int]] = []
+    shown = things(5, flags=(flag,))
+    seen = photos.see(
+        tower, pixels, shown, CPU, views=3, crops=2, counted=lambda *done: counted.append(done)
+    )
+    assert counted == [(5, 5)]
+    width = tower.config.features
+    assert seen.features.shape == (3, 5, photos.CELLS, width)
+    assert seen.zoomed.shape == (2, 5, 2 * width)
     plain = pixels.float() / 127.5 - 1
+    mirrored = plain.flip(3)
+    mirrored[flag] = plain[flag]
     with torch.inference_mode():
-        for view, shown in enumerate((plain, plain.flip(3))):
-            expected = tower(shown).flatten(2).transpose(1, 2).bfloat16()
-            torch.testing.assert_close(seen.features[view], expected, rtol=0.02, atol=1e-3)
+        for view, expected in enumerate((plain, mirrored)):
+            features = tower(expected).flatten(2).transpose(1, 2).bfloat16()
+            torch.testing.assert_close(seen.features[view], features, rtol=0.02, atol=1e-3)
         logits = tower.classifier(tower(plain).mean((2, 3)))
+        larger = torch.nn.functional.interpolate(
+            plain, (photos.CLOSER, photos.CLOSER), mode="bicubic", antialias=True
+        )
+        windows = pool_views(tower(larger), photos.NATIVE_CELLS).flatten(1, 2)
     torch.testing.assert_close(seen.overview, logits.softmax(-1))
-    again = photos.see(tower, pixels, torch.device("cpu"), views=3)
+    assert windows.shape[1] == photos.WINDOWS
+    torch.testing.assert_close(seen.windows, windows.bfloat16(), rtol=0.02, atol=1e-3)
+    again = photos.see(tower, pixels, shown, CPU, views=3, crops=2)
     assert torch.equal(seen.features, again.features)
+    assert torch.equal(seen.zoomed, again.zoomed)
 
 
-def test_a_crop_shows_a_part_of_the_picture() -> None:
+def edges(windows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Left, right, top and bottom, in [0, 1] of the picture."""
+    assert (windows[:, 0, 1] == 0).all()
+    assert (windows[:, 1, 0] == 0).all()
+    across, down = (windows[:, 0, 2] + 1) / 2, (windows[:, 1, 2] + 1) / 2
+    width, height = windows[:, 0, 0].abs(), windows[:, 1, 1]
+    return across - width / 2, across + width / 2, down - height / 2, down + height / 2
+
+
+def inside(windows: Tensor) -> bool:
+    left, right, top, bottom = edges(windows)
+    low, high = torch.minimum(left, top), torch.maximum(right, bottom)
+    return bool((low >= -1e-5).all() and (high <= 1 + 1e-5).all())
+
+
+@given(seeds, st.floats(0.1, 0.7))
+def test_a_frame_is_inside_the_picture_and_most_of_it(seed: int, least: float) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    found = photos.frames(64, generator, torch.ones(64, dtype=torch.bool), least)
+    assert inside(found)
+    left, right, top, bottom = edges(found)
+    area = (right - left) * (bottom - top)
+    assert (area >= least - 1e-5).all()
+    assert (area <= 1 + 1e-5).all()
+
+
+@st.composite
+def boxes(draw: st.DrawFn) -> list[float]:
+    """Inside the picture: its middle, its width and height."""
+    sizes = [draw(st.floats(0.02, 1.0)) for _ in range(2)]
+    middles = [draw(st.floats(size / 2, 1 - size / 2)) for size in sizes]
+    return [*middles, *sizes]
+
+
+@given(seeds, st.lists(boxes(), min_size=1, max_size=8), st.floats(0.05, 0.95))
+def test_a_zoom_has_the_whole_box_and_shows_it_large(
+    seed: int, some: list[list[float]], least: float
+) -> None:
+    wanted = torch.tensor(some)
+    generator = torch.Generator().manual_seed(seed)
+    found = photos.zooms(wanted, generator, torch.ones(len(some), dtype=torch.bool), least)
+    assert inside(found)
+    left, right, top, bottom = edges(found)
+    side = right - left
+    torch.testing.assert_close(side, bottom - top)
+    x, y, w, h = wanted.T
+    larger = torch.maximum(w, h)
+    fills = larger > 0.95
+    assert (side[fills] >= 0.5 - 1e-5).all()
+    slack = 1e-5
+    held = (left <= x - w / 2 + slack) & (x + w / 2 <= right + slack)
+    held &= (top <= y - h / 2 + slack) & (y + h / 2 <= bottom + slack)
+    assert (held | fills).all()
+    assert ((larger >= least * side - slack) | fills).all()
+
+
+@given(seeds)
+def test_flags_are_never_mirrored_and_half_of_the_others_are(seed: int) -> None:
+    may_mirror = torch.arange(400) % 2 == 0
+    wanted = torch.tensor([[0.4, 0.5, 0.3, 0.6]]).repeat(400, 1)
+    generator = torch.Generator().manual_seed(seed)
+    for found in (
+        photos.frames(400, generator, may_mirror),
+        photos.zooms(wanted, generator, may_mirror),
+    ):
+        mirrored = found[:, 0, 0] < 0
+        assert not mirrored[~may_mirror].any()
+        assert 0.3 < float(mirrored[may_mirror].float().mean()) < 0.7
+
+
+@given(seeds)
+def test_a_crop_shows_its_window(seed: int) -> None:
     """Of a picture whose pixels say where they are."""
-    across = torch.linspace(-1, 1, 64).expand(200, 64, 64)
+    size, count = 64, 8
+    middles = (2 * torch.arange(size) + 1) / size - 1
+    across = middles.expand(count, size, size)
     place = torch.stack((across, across.transpose(1, 2), torch.zeros_like(across)), dim=1)
-    cropped = photos._cropped(place, torch.Generator().manual_seed(0))
-    width = (cropped[:, 0].amax((1, 2)) - cropped[:, 0].amin((1, 2))) / 2
-    height = (cropped[:, 1].amax((1, 2)) - cropped[:, 1].amin((1, 2))) / 2
-    area = width * height
-    assert 0.5 < float(area.min()) < 0.7
-    assert 0.9 < float(area.max()) <= 1.01
-    mirrored = (cropped[:, 0, 32, 40] < cropped[:, 0, 32, 20]).float().mean()
-    assert 0.35 < float(mirrored) < 0.65
+    generator = torch.Generator().manual_seed(seed)
+    windows = photos.frames(count, generator, torch.ones(count, dtype=torch.bool))
+    cropped = photos.crop(place, windows)
+    within = slice(1, -1)  # at the very edge the picture is reflected
+    for axis, line in ((0, cropped[:, 0, size // 2]), (1, cropped[:, 1, :, size // 2])):
+        expected = windows[:, axis, axis, None] * middles + windows[:, axis, 2, None]
+        torch.testing.assert_close(line[:, within], expected[:, within], rtol=0, atol=1e-4)
+
+
+def test_all_of_a_picture_is_the_picture() -> None:
+    pixels = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    whole = torch.tensor([[[1.0, 0, 0], [0, 1, 0]]]).repeat(2, 1, 1)
+    torch.testing.assert_close(photos.crop(pixels, whole), pixels, rtol=0, atol=1e-5)
+    whole[:, 0, 0] = -1
+    torch.testing.assert_close(photos.crop(pixels, whole), pixels.flip(3), rtol=0, atol=1e-5)
+
+
+def test_bytes_as_input() -> None:
+    found = photos.as_input(torch.tensor([0, 255], dtype=torch.uint8), CPU)
+    assert found.tolist() == [-1.0, 1.0]

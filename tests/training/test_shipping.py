@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from skipqa.training.shipping import read_back, ship
+from skipqa.errors import UserError
+from skipqa.nn import checkpoint
+from skipqa.training.shipping import read_back, ship, write_difference
 
 
 def tuned(published: nn.Linear) -> nn.Linear:
@@ -52,3 +54,41 @@ def test_the_smallest_rank_that_loses_little(tmp_path: Path, max_loss: float, ra
     assert torch.equal(again.weight, network.weight)
     assert torch.equal(again.bias, network.bias)
     assert accuracy() == pytest.approx(found["by_rank"][str(rank)])
+
+
+def small_tower() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(16, 32, 3), nn.Conv2d(32, 32, 3, groups=32), nn.Linear(80, 64))
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_the_whole_difference_is_off_by_half_a_step(
+    tmp_path: Path, memory_format: torch.memory_format
+) -> None:
+    """Of each filter and row, by how far training moved the largest of its weights."""
+    torch.manual_seed(0)
+    published, network = small_tower(), small_tower()
+    network.to(memory_format=memory_format)  # type: ignore[call-overload]
+    before = {name: value.clone() for name, value in published.state_dict().items()}
+    path = tmp_path / "vision.safetensors"
+    write_difference(network, published.state_dict(), path, preset="pocket")
+    again = small_tower()
+    read_back(again, published.state_dict(), path)
+    assert all(torch.equal(before[name], value) for name, value in published.state_dict().items())
+    for name, wanted in network.state_dict().items():
+        moved = (wanted - before[name]).abs()
+        largest = moved.amax(tuple(range(1, moved.ndim)), keepdim=True) if moved.ndim > 1 else moved
+        off = (again.state_dict()[name] - wanted).abs()
+        assert (off <= largest / 254 + 1e-6).all()
+    assert path.stat().st_size < 0.35 * sum(value.nbytes for value in before.values())
+    assert checkpoint.read_header(path).component == "vision"
+    with pytest.raises(UserError, match="presets are not interchangeable"):
+        checkpoint.check(path, component="vision", preset="submission-7b")
+
+
+def test_no_difference_is_a_file_too(tmp_path: Path) -> None:
+    published, path = small_tower(), tmp_path / "vision.safetensors"
+    write_difference(published, published.state_dict(), path, preset="pocket")
+    again = small_tower()
+    read_back(again, published.state_dict(), path)
+    for name, value in published.state_dict().items():
+        assert torch.equal(again.state_dict()[name], value)

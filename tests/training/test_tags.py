@@ -6,14 +6,26 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from skipqa.nn.tagger import Tagger, TaggerConfig
 from skipqa.training import tags
-from skipqa.training.mixture import Mixture
-from skipqa.training.photos import Seen
+from skipqa.training.mixture import KINDS, Mixture
+from skipqa.training.photos import Seen, pooled
 from skipqa.training.run import Run
-from skipqa.training.tags import UNKNOWN, TagTraining, loss_of_known, mean_average_precision
+from skipqa.training.tags import (
+    HIDDEN,
+    UNKNOWN,
+    Shares,
+    TagTraining,
+    Targets,
+    Views,
+    loss_of_known,
+    mean_average_precision,
+    recognised,
+)
 
 PHOTOS, WIDTH = 40, 6
 CONFIG = TaggerConfig(("a", "b"), ("", "dog"), width=WIDTH, hidden=8, text_width=4, dropout=0.1)
@@ -28,9 +40,13 @@ def shown() -> Tensor:
 @pytest.fixture
 def seen(shown: Tensor) -> Seen:
     """A feature for each thing, the others are noise."""
-    features = torch.randn(2, PHOTOS, 4, WIDTH, generator=torch.Generator().manual_seed(1))
+    generator = torch.Generator().manual_seed(1)
+    features = torch.randn(3, PHOTOS, 4, WIDTH, generator=generator)
     features[..., :2] += 4 * shown[:, None]
-    return Seen(features.bfloat16(), torch.zeros(PHOTOS, 3))
+    views = torch.stack([pooled(view) for view in features.bfloat16()])
+    return Seen(
+        features[:2].bfloat16(), torch.zeros(PHOTOS, 3), views[1:].transpose(0, 1), views[2:]
+    )
 
 
 @pytest.fixture
@@ -42,17 +58,52 @@ def wanted(shown: Tensor) -> Tensor:
     return found
 
 
+@pytest.fixture
+def targets(wanted: Tensor) -> Targets:
+    return Targets(CONFIG.names, CONFIG.kinds, wanted)
+
+
 def test_targets() -> None:
     mixture = Mixture(
-        photos={(Path("z"), str(n)): n for n in range(4)},
-        labels={0: ("cup", "cat"), 2: ()},
+        photos={(Path("z"), str(n)): n for n in range(6)},
+        labels={0: ("cup", "cat"), 2: (), 4: ("dog",)},
         entities={1: ("flag", "mali"), 3: ("dog", "pug")},
     )
     found = tags.targets(mixture)
-    assert found.names == ("cat", "cup", "pug", "mali")
-    assert found.kinds == ("", "", "dog", "flag")
+    assert found.names == ("cat", "cup", "dog", "pug", "mali")
+    assert found.kinds == ("", "", "", "dog", "flag")
     u = UNKNOWN
-    assert found.wanted.tolist() == [[1, 1, u, u], [u, u, 0, 1], [0, 0, u, u], [u, u, 1, 0]]
+    assert found.wanted.tolist() == [
+        [1, 1, 0, 0, 0],  # no dog: no pug
+        [u, u, u, 0, 1],
+        [0, 0, 0, 0, 0],
+        [u, u, u, 1, 0],
+        [0, 0, 1, u, 0],  # a dog: nobody knows which
+        [u, u, u, u, u],
+    ]
+
+
+def test_of_every_kind_it_is_known_what_may_hide_it() -> None:
+    assert HIDDEN.keys() == set(KINDS.values())
+
+
+CLASSES = sorted({"cup", "car", "zebra"}.union(*HIDDEN.values()))
+
+
+@given(st.sets(st.sampled_from(CLASSES)))
+def test_a_label_is_never_of_a_thing(shown: set[str]) -> None:
+    """It says of every kind either that there is none, or nothing."""
+    entities = {1 + place: (kind, "x") for place, kind in enumerate(HIDDEN)}
+    photos = {(Path("z"), str(n)): n for n in range(1 + len(entities))}
+    mixture = Mixture(photos=photos, labels={0: tuple(sorted(shown))}, entities=entities)
+    found = tags.targets(mixture)
+    for kind, value in zip(found.kinds, found.wanted[0].tolist(), strict=True):
+        if kind:
+            assert value == (0 if HIDDEN[kind].isdisjoint(shown) else UNKNOWN)
+    assert set(found.wanted[0, [not kind for kind in found.kinds]].tolist()) <= {0, 1}
+    things = found.wanted[1:, [bool(kind) for kind in found.kinds]]
+    assert things.sum(1).tolist() == [1] * len(entities)
+    assert (things != UNKNOWN).all()
 
 
 def test_what_is_unknown_gives_no_gradient(wanted: Tensor) -> None:
@@ -63,36 +114,95 @@ def test_what_is_unknown_gives_no_gradient(wanted: Tensor) -> None:
     assert (logits.grad[wanted != UNKNOWN] != 0).all()
 
 
+def test_a_batch_of_which_nothing_is_known_teaches_nothing() -> None:
+    logits = torch.randn(3, 2, requires_grad=True)
+    loss = loss_of_known(logits, torch.full((3, 2), UNKNOWN))
+    loss.backward()
+    assert float(loss.detach()) == 0
+    assert logits.grad is not None
+    assert (logits.grad == 0).all()
+
+
+def test_a_crop_may_have_lost_what_a_photo_shows_but_not_the_thing(
+    seen: Seen, targets: Targets
+) -> None:
+    views = Views.of(seen, targets)
+    assert views.whole == 2
+    assert len(views.pooled) == 3
+    torch.manual_seed(0)
+    photo = torch.arange(PHOTOS).repeat(20)
+    features, known = views.draw(photo)
+    cut = (features == views.pooled[2, photo].float()).all(1)
+    assert 0.2 < float(cut.float().mean()) < 0.5
+    assert (known[cut, 0] == UNKNOWN).all()  # "a", of no kind
+    assert torch.equal(known[~cut], targets.wanted[photo[~cut]])
+    assert torch.equal(known[:, 1], targets.wanted[photo, 1])  # "b", a dog
+    whole = (features == views.pooled[0, photo].float()).all(1)
+    whole |= (features == views.pooled[1, photo].float()).all(1)
+    assert (whole | cut).all()
+
+
 def test_shares_come_from_taggers_that_did_not_see_the_photo(
-    seen: Seen, wanted: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    seen: Seen, targets: Targets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saw: list[Tensor] = []
 
     def fit(*arguments: object) -> int:
-        chosen = arguments[4]
+        chosen = arguments[3]
         assert isinstance(chosen, Tensor)
         saw.append(chosen)
         return len(saw) - 1
 
     def probabilities(tagger: int, features: Tensor) -> Tensor:
-        return torch.full((len(features), 2), float(tagger))
+        return torch.full((*features.shape[:-1], 2), float(tagger))
 
     monkeypatch.setattr(tags, "_fit", fit)
     monkeypatch.setattr(tags, "probabilities", probabilities)
-    whole, shares = tags.train(seen, wanted, CONFIG, Run(tmp_path), TagTraining())
-    labelled = (wanted != UNKNOWN).any(1)
+    whole, shares = tags.train(seen, targets, CONFIG, Run(tmp_path), TagTraining())
+    labelled = (targets.wanted != UNKNOWN).any(1)
     assert torch.equal(saw[int(whole)], labelled)  # type: ignore[call-overload]
-    for photo in range(PHOTOS):
-        assert not saw[int(shares[photo, 0])][photo]
+    for share in (shares.glance, shares.closer):
+        for photo in range(PHOTOS):
+            assert not saw[int(share[photo, 0])][photo]
     assert sum(int(chosen.sum()) for chosen in saw[:-1]) == (tags.FOLDS - 1) * int(labelled.sum())
 
 
-def test_it_learns(seen: Seen, wanted: Tensor, tmp_path: Path) -> None:
+def test_it_learns(seen: Seen, targets: Targets, tmp_path: Path) -> None:
     training = TagTraining(rounds=60.0, batch=16, rate=1e-2)
-    tagger, shares = tags.train(seen, wanted, CONFIG, Run(tmp_path), training)
+    tagger, shares = tags.train(seen, targets, CONFIG, Run(tmp_path), training)
     assert isinstance(tagger, Tagger)
-    assert shares.shape == wanted.shape
-    assert mean_average_precision(shares, wanted) > 0.8  # about half of the labels are 1
+    assert isinstance(shares, Shares)
+    assert shares.glance.shape == shares.closer.shape == targets.wanted.shape
+    assert (shares.closer >= shares.glance).all()  # the surest of all views, the glance is one
+    for share in (shares.glance, shares.closer):
+        # about half of the labels are 1
+        assert mean_average_precision(share, targets.wanted) > 0.8
+
+
+def test_the_surest_window_is_what_a_closer_look_says(
+    seen: Seen, targets: Targets, tmp_path: Path
+) -> None:
+    """Of photos without labels, which the tagger itself is asked about."""
+    training = TagTraining(rounds=4.0, batch=16)
+    tagger, shares = tags.train(seen, targets, CONFIG, Run(tmp_path), training)
+    photo = 7
+    views = torch.cat((pooled(seen.features[0, photo])[None], seen.windows[photo])).float()
+    expected = tagger.judge(views).sigmoid()
+    torch.testing.assert_close(shares.glance[photo], expected[0], rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(shares.closer[photo], expected.amax(0), rtol=1e-3, atol=1e-4)
+
+
+def test_recognised() -> None:
+    known = Targets(("cup", "pug", "corgi", "mali"), ("", "dog", "dog", "flag"), torch.empty(0))
+    shares = torch.tensor([[0.9, 0.5, 0.4, 0.1], [0.0, 0.1, 0.2, 0.3], [0.0, 0.9, 0.0, 0.0]])
+    checks = {0: ("dog", "pug"), 1: ("dog", "corgi")}  # the cup is no thing; the flag is surer
+    assert recognised(shares, known, checks) == 0.5
+    assert recognised(shares, known, checks | {2: ("flag", "pug")}) == pytest.approx(1 / 3)
+    assert recognised(shares, known, {}) == 0
+
+
+def test_nothing_is_recognised_where_no_things_are_known() -> None:
+    assert recognised(torch.ones(2, 1), Targets(("cup",), ("",), torch.empty(0)), {}) == 0
 
 
 def test_mean_average_precision() -> None:
