@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skipqa.backbones.continuations import AT_ONCE, reply, weigh
+from skipqa.backbones.continuations import MARGIN, reply, weigh
 from skipqa.backbones.llama import Llama, LlamaConfig, flops
 from skipqa.costs.flops import count_flops
 
@@ -116,7 +116,7 @@ ANSWER = st.lists(st.integers(1, 6), max_size=3).map(lambda tokens: [*tokens, EN
     seed=st.integers(0, 50),
     before=st.lists(TOKEN, max_size=4),
     prompt=st.lists(TOKEN, min_size=1, max_size=5),
-    answers=st.lists(ANSWER, min_size=1, max_size=3 * AT_ONCE),
+    answers=st.lists(ANSWER, min_size=1, max_size=24),
     max_new=st.integers(0, 6),
     data=st.data(),
 )
@@ -161,7 +161,11 @@ def test_a_reply_among_the_answers_takes_no_pass_of_its_own() -> None:
 
 def test_answers_that_cannot_win_are_not_weighed() -> None:
     decoder, prompt = NETWORKS[0], embed(NETWORKS[0], [5, 6, 7])
-    answers = [[token, END] for token in range(1, 3 * AT_ONCE + 1)]
-    support = [0.0] * AT_ONCE + [-1_000.0] * (2 * AT_ONCE)
+    answers = [[token, END] for token in range(1, 25)]
+    (first,), _ = weigh(decoder, prompt, [[1]])
+    (second,), _ = weigh(decoder, prompt, [[2]])
+    support = [0.0, first - second - MARGIN / 2, *[-1_000.0] * 22]  # as promising, nearly, not
     _, weights = reply(decoder, prompt, 0, {END}, answers, support)
-    assert [weight > -math.inf for weight in weights[:-1]] == [bool(s == 0.0) for s in support]
+    begins = decoder.generate(prompt, 1).tokens[0]
+    for token, weight in enumerate(weights[:-1], 1):
+        assert (weight > -math.inf) == (token in (1, 2, begins)), token
