@@ -106,6 +106,7 @@ class Draft:
     candidates: tuple[tuple[str, float], ...] = ()
     vocabulary: tuple[str, ...] = ()  # all that could have been drafted
     accepted: bool = False  # confident enough to be given at once
+    passed_on: float = 0.0  # how sure it is that the answer has to be looked up
 
 
 @dataclass(frozen=True, slots=True)

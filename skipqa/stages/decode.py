@@ -159,8 +159,10 @@ def agree(reply: Completion, drafted: Draft, weight: float) -> tuple[str, str]:
 
     The reader's own answer stands beside the drafter's. One that the drafter's vocabulary lacks
     gets the support of the best, since nothing speaks against it; one that it has and did not
-    draft, that of the last. No reply is no answer.
+    draft, that of the last. No reply is no answer. The surer the drafter is that the answer has to
+    be looked up, the less it has to say.
     """
+    weight *= 1 - drafted.passed_on
     names = [answer for answer, _ in drafted.candidates]
     support = dict(drafted.candidates)
     known = reply.text in drafted.vocabulary

@@ -18,7 +18,7 @@ from skipqa.backbones.concepts import Concept, Concepts
 from skipqa.config import DraftConfig
 from skipqa.language import base_forms
 from skipqa.nn import drafter
-from skipqa.nn.drafter import Drafter
+from skipqa.nn.drafter import LOOK_IT_UP, Drafter
 from skipqa.trace import StageRecord
 from skipqa.types import Draft, Question, VisualTokens
 
@@ -66,13 +66,14 @@ def _drafted(
         num_words = len(tokens.words.names)
     logits = learned(seen[None], asked[None], words=words)
     answers = learned.config.answers
-    # One more than asked for: a vocabulary may hold the empty answer, which is none.
-    best = learned.log_shares(logits)[0].topk(min(count + 1, len(answers)))
+    shares = learned.log_shares(logits)[0]
+    passed_on = float(shares[answers.index(LOOK_IT_UP)].exp()) if LOOK_IT_UP in answers else 0.0
+    best = shares.topk(min(count + 1, len(answers)))  # one more, which may be to look it up
     ranked = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     candidates = tuple((answers[i], value) for i, value in ranked if answers[i])[:count]
     answer, value = candidates[0]
     reason = f"the drafter says {answer}"
-    drafted = Draft(answer, math.exp(value), reason, candidates, answers)
+    drafted = Draft(answer, math.exp(value), reason, candidates, answers, passed_on=passed_on)
     return drafted, drafter.flops(learned.config, len(asked), num_words)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from skipqa.backbones.bert import Bert
 from skipqa.config import Count, Share, Weight
-from skipqa.nn.drafter import Drafter, DrafterConfig
+from skipqa.nn.drafter import LOOK_IT_UP, Drafter, DrafterConfig
 from skipqa.training.loop import Phase, batches, fit, steps_for
 from skipqa.training.mixture import Example
 from skipqa.training.photos import Seen
@@ -26,7 +26,6 @@ from skipqa.training.run import Run
 from skipqa.training.words import Words
 
 MAX_ANSWERS = 8  # of one question
-LOOK_IT_UP = ""  # the first answer: what the drafter should leave to others
 HEAD_WIDTH = 64
 TAUGHT = ("okvqa/train", "pocket-kb/train", "coco/train")
 

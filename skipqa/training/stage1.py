@@ -36,10 +36,10 @@ from skipqa.backbones.pocket import NUM_WORDS
 from skipqa.config import Between, Count, Share
 from skipqa.errors import UserError
 from skipqa.nn import checkpoint
-from skipqa.nn.drafter import Drafter, DrafterConfig
+from skipqa.nn.drafter import LOOK_IT_UP, Drafter, DrafterConfig
 from skipqa.nn.tagger import TaggerConfig
 from skipqa.training import drafts, mixture, photos, reader, tags, tower, weighing
-from skipqa.training.drafts import LOOK_IT_UP, Asker, DraftTraining, Exam, Questions
+from skipqa.training.drafts import Asker, DraftTraining, Exam, Questions
 from skipqa.training.mixture import Mixture
 from skipqa.training.photos import Seen, Things
 from skipqa.training.reader import Form, Prompts, ReaderTraining, Seeing

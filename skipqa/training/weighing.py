@@ -36,10 +36,12 @@ class Candidates:
     drafted_QC: Tensor  # the drafter's log-probability
     read_QC: Tensor  # the reader's
     score_QC: Tensor  # how right it is
+    passed_on_Q: Tensor  # how sure the drafter is that the answer has to be looked up
 
     def chosen(self, weight: float) -> Tensor:
         """The scores [Q] of the answers that both together prefer."""
-        best = (self.read_QC + weight * self.drafted_QC).argmax(1, keepdim=True)
+        say_Q1 = weight * (1 - self.passed_on_Q)[:, None]
+        best = (self.read_QC + say_Q1 * self.drafted_QC).argmax(1, keepdim=True)
         return self.score_QC.gather(1, best)[:, 0]
 
     def alone(self) -> tuple[Tensor, Tensor]:
@@ -79,7 +81,8 @@ def gather(
     silent = torch.tensor([[not text for text in texts] for texts in given])
     read = read.masked_fill(silent, float("-inf"))  # no reply is no answer
     scores = [examples[row].answers.get(text, 0.0) for row, text in pairs]
-    return Candidates(drafted, read, torch.tensor(scores).view(len(rows), -1))
+    score = torch.tensor(scores).view(len(rows), -1)
+    return Candidates(drafted, read, score, log_probabilities[:, 0].exp().cpu())
 
 
 def weigh(sets: Mapping[str, Candidates], held_out: str) -> tuple[float, dict[str, Any]]:

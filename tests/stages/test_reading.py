@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -170,6 +171,10 @@ class TestAgreement:
         draft = drafted(("tea", -1.0), ("milk", -9.0), others=["rum"])
         assert agree(reply("rum", -3.0, -3.0, -2.9), draft, 1.0)[0] == "tea"
         assert agree(reply("rum", -3.0, -30.0, 5.1), draft, 1.0)[0] == "rum"  # -4, -39, -3.9
+
+    def test_who_would_look_it_up_has_no_say(self) -> None:
+        draft = replace(drafted(("tea", -0.1), ("milk", -3.0)), passed_on=1.0)
+        assert agree(reply("milk", -2.0, -1.0, -1.0), draft, 0.7)[0] == "milk"
 
     def test_among_equals_the_first_drafted_wins(self) -> None:
         draft = drafted(("tea", -1.0), ("milk", -1.0))

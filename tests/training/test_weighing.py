@@ -26,8 +26,10 @@ def test_weights() -> None:
     """Two candidates: the drafter likes the first, the reader the second."""
     opinion = torch.tensor([[-0.1, -2.0]]).expand(4, 2)
     read = torch.tensor([[-1.0, -0.5]]).expand(4, 2)
-    first_right = Candidates(opinion, read, torch.tensor([[1.0, 0.0]]).expand(4, 2))
-    second_right = Candidates(opinion, read, torch.tensor([[0.0, 1.0]]).expand(4, 2))
+    first_right = Candidates(opinion, read, torch.tensor([[1.0, 0.0]]).expand(4, 2), torch.zeros(4))
+    second_right = Candidates(
+        opinion, read, torch.tensor([[0.0, 1.0]]).expand(4, 2), torch.zeros(4)
+    )
     assert first_right.chosen(0.0).tolist() == [0.0] * 4
     assert first_right.chosen(1.0).tolist() == [1.0] * 4
     weight, found = weigh({"x/val": second_right, "held-out": first_right}, "held-out")
@@ -92,7 +94,8 @@ def test_answers_are_weighed_as_in_answering(own: str, seed: int, weight: float)
         (ANSWERS[1 + place], value)
         for place, value in zip(best.indices.tolist(), best.values.tolist(), strict=True)
     )
-    draft = Draft(drafted[0][0], 0.5, "", drafted, ANSWERS)
+    passed_on = float(opinion[0, 0].exp())
+    draft = Draft(drafted[0][0], 0.5, "", drafted, ANSWERS, passed_on=passed_on)
     names = [name for name, _ in drafted]
     values = dict(zip([*names, own], read, strict=True))
     reply = SimpleNamespace(text=own, weights=[values[name] for name in (*names, own)])
@@ -108,7 +111,8 @@ def random_set(seed: int, count: int) -> Candidates:
         (confidence, torch.full_like(confidence, 0.6), torch.full_like(confidence, 0.7)), dim=1
     )
     drafted = torch.stack((confidence, confidence / 2, confidence), dim=1).log()
-    return Candidates(drafted, torch.randn(count, 3, generator=generator), right.float())
+    noise = torch.randn(count, 3, generator=generator)
+    return Candidates(drafted, noise, right.float(), torch.zeros(count))
 
 
 @given(
@@ -151,7 +155,9 @@ def beside(confidence: Tensor, right: Tensor) -> Candidates:
     """The drafter's answer, right or not, beside the reader's, which the full way takes."""
     drafted = torch.stack((confidence, confidence / 100), dim=1).log()
     read = torch.tensor([[-100.0, 0.0]]).expand(len(right), 2)
-    return Candidates(drafted, read, torch.stack((right, 1 - right), dim=1))
+    return Candidates(
+        drafted, read, torch.stack((right, 1 - right), dim=1), torch.zeros(len(right))
+    )
 
 
 def test_a_drafter_that_is_always_right_answers_as_many_as_it_may() -> None:
@@ -173,7 +179,7 @@ def test_one_that_is_right_only_where_it_is_not_sure_answers_next_to_nothing() -
 
 def test_one_that_is_always_wrong_answers_nothing() -> None:
     drafted, read = torch.tensor([[-0.1, -3.0]] * 3), torch.tensor([[-1.0, 0.0]] * 3)
-    wrong = Candidates(drafted, read, torch.tensor([[0.0, 1.0]] * 3))
+    wrong = Candidates(drafted, read, torch.tensor([[0.0, 1.0]] * 3), torch.zeros(3))
     threshold, found = open_fast_path({"held-out": wrong}, ["held-out"], 0.0)
     assert threshold == 1
     assert found["held-out"] == {"rate": 0.0, "accuracy": 1.0, "full": 1.0, "drafter": 0.0}
