@@ -8,7 +8,7 @@ Shapes: B batch, L tokens, D width, H heads, E head width.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -47,8 +47,21 @@ class Layer(nn.Module):
         mixed = F.scaled_dot_product_attention(
             q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask_B11L
         )
-        x_BLD = self.attention_norm(x_BLD + self.out(mixed.transpose(1, 2).reshape(B, L, D)))
-        return self.ffn_norm(x_BLD + self.down(F.gelu(self.up(x_BLD))))
+        return self._finish(x_BLD, mixed.transpose(1, 2).reshape(B, L, D))
+
+    def side_by_side(self, x_ND: Tensor, lengths: Sequence[int]) -> Tensor:
+        """As `forward`, of texts one after the other, each of which sees itself alone."""
+        N, D = x_ND.shape
+        q, k, v = self.qkv(x_ND).view(N, 3, self.heads, D // self.heads).permute(1, 2, 0, 3)
+        mixed = [
+            F.scaled_dot_product_attention(*(part[None] for part in text))[0]
+            for text in zip(*(part.split(list(lengths), dim=1) for part in (q, k, v)), strict=True)
+        ]
+        return self._finish(x_ND, torch.cat(mixed, dim=1).transpose(0, 1).reshape(N, D))
+
+    def _finish(self, x: Tensor, mixed: Tensor) -> Tensor:
+        x = self.attention_norm(x + self.out(mixed))
+        return self.ffn_norm(x + self.down(F.gelu(self.up(x))))
 
 
 class Bert(nn.Module):
@@ -69,6 +82,19 @@ class Bert(nn.Module):
         for layer in self.layers:
             x = layer(x, mask)
         return x
+
+    def side_by_side(self, texts: Sequence[Sequence[int]]) -> tuple[Tensor, ...]:
+        """States [L, D] of each text. Nothing is padded, and products are as large as they can
+        be: on a CPU short texts one by one are mostly spent on fetching the weights."""
+        lengths = list(map(len, texts))
+        device = self.segment.device
+        ids_N = torch.tensor([token for text in texts for token in text], device=device)
+        places_N = torch.cat([torch.arange(length, device=device) for length in lengths])
+        x_ND = self.norm(self.words(ids_N) + self.places(places_N) + self.segment)
+        for layer in self.layers:
+            assert isinstance(layer, Layer)
+            x_ND = layer.side_by_side(x_ND, lengths)
+        return x_ND.split(lengths)
 
 
 def mean_pool(states_BLD: Tensor, mask_BL: Tensor | None = None) -> Tensor:

@@ -62,6 +62,16 @@ def test_padding_changes_nothing(networks: Networks, batch: tuple[Tensor, Tensor
         torch.testing.assert_close(mean_pool(padded, mask)[row], mean_pool(alone)[0])
 
 
+def test_texts_side_by_side_are_as_alone(networks: Networks, batch: tuple[Tensor, Tensor]) -> None:
+    (ours, _), (ids, mask) = networks, batch
+    texts = [row[real].tolist() for row, real in zip(ids, mask, strict=True)]
+    for text, found in zip(texts, ours.side_by_side(texts), strict=True):
+        torch.testing.assert_close(found, ours(torch.tensor([text]))[0], rtol=1e-4, atol=1e-4)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        ours.side_by_side(texts)
+    assert counter.get_total_flops() == sum(flops(CONFIG, len(text)) for text in texts)
+
+
 def test_checkpoints_with_a_prefix_are_read(networks: Networks) -> None:
     ours, theirs = networks
     prefixed = {f"bert.{name}": value for name, value in theirs.state_dict().items()}
