@@ -26,6 +26,7 @@ from skipqa.nn.budget import (
     build_budget,
 )
 from skipqa.nn.drafter import Drafter, DrafterConfig
+from skipqa.nn.expectation import Expectation, ExpectationConfig
 from skipqa.nn.fusion import BipartiteFusion, FusionConfig
 from skipqa.nn.keep_head import KeepHead, KeepHeadConfig
 from skipqa.nn.projector import Projector, ProjectorConfig
@@ -47,6 +48,7 @@ class Components:
     budget: BudgetController | None = None
     saliency: Saliency | None = None
     region_query: SparseRegionQuery | DenseRegionQuery | None = None
+    expectation: Expectation | None = None
     verifier: Verifier | None = None
     fusion: BipartiteFusion | None = None
     keep_head: KeepHead | None = None  # of a baseline: no stage of ours asks for it
@@ -56,6 +58,7 @@ class Components:
     vision: Path | None = None  # what training added to the pocket vision tower
     question: Path | None = None  # what it added to the drafter's question encoder
     reader: Path | None = None  # what it added to the pocket decoder
+    sparse_query: Path | None = None  # what it added to the text encoder to weigh a query's terms
     settings: Mapping[str, Any] = field(default_factory=dict)  # chosen with them on held-out data
     folder: Path | None = None  # where all this was read
 
@@ -68,13 +71,14 @@ _BUILDERS: dict[str, Any] = {
     "budget": (DiscreteBudgetConfig, build_budget),
     "saliency": (SaliencyConfig, build_saliency),
     "region_query": (RegionQueryConfig, build_region_query),
+    "expectation": (ExpectationConfig, Expectation),
     "verifier": (VerifierConfig, Verifier),
     "fusion": (FusionConfig, BipartiteFusion),
     "keep_head": (KeepHeadConfig, KeepHead),
     "projector": (ProjectorConfig, Projector),
     "tagger": (TaggerConfig, Tagger),
 }
-DIFFERENCES = ("vision", "question", "reader")
+DIFFERENCES = ("vision", "question", "reader", "sparse_query")
 SETTINGS = "settings.toml"
 NAMES = tuple(_BUILDERS)
 
@@ -84,6 +88,7 @@ _FITS: dict[str, dict[str, str]] = {
     "budget": {"visual_width": "text", "question_width": "text"},
     "saliency": {"width": "text"},
     "region_query": {"visual_width": "text", "question_width": "text"},
+    "expectation": {"width": "text"},
     "verifier": {"width": "text", "visual_width": "text"},
     "fusion": {"width": "text", "passage_width": "text"},
     "keep_head": {"width": "vision"},

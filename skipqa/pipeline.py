@@ -202,6 +202,7 @@ class Pipeline:
                 record,
                 learned.region_query,
                 tokens,
+                learned.expectation,
             )
 
         with trace.stage("verify") as record:
@@ -267,6 +268,8 @@ def load(
     if index is None and not default_index_is_built():
         raise UserError("the default index is not built yet: run `skipqa setup` once")
     opened = Index.open(default_index_path() if index is None else index)
+    if learned.sparse_query is not None:
+        opened.ask_with(learned.sparse_query)
     backbone = build_backbone(
         config,
         weights=weights,

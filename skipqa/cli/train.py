@@ -29,7 +29,8 @@ def train(
         typer.Argument(
             metavar="STAGE",
             help="stage1: learn to see and to read; stage2: to prune; stage3: to ask and to fuse; "
-            "stage4: to verify; stage5: to budget; stage6: all together; all: one after the other.",
+            "stage4: to verify; stage5: to budget; stage6: all together; all: one after the other; "
+            "splade: what to ask an index.",
         ),
     ],
     data: Annotated[
@@ -54,7 +55,9 @@ def train(
     ] = None,
     index: Annotated[
         Path | None,
-        typer.Option(help="For stages 2 to 6, with Pocket-KB's passages in it; else the default."),
+        typer.Option(
+            help="For stages 2 to 6 and splade, with Pocket-KB's passages in it; else the default."
+        ),
     ] = None,
     records: Annotated[
         Path | None,
@@ -86,6 +89,8 @@ def train(
       runs/stage3 --out runs/stage4
 
       skipqa train all --data data --pocket-kb pocket-kb --index index --out runs --json
+
+      skipqa train splade --data data --pocket-kb pocket-kb --index index --out runs/splade
     """
     from skipqa.training.stages import Inputs
     from skipqa.training.stages import train as run

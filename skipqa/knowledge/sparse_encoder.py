@@ -22,9 +22,11 @@ from skipqa.types import Passage, SparseVector
 
 
 class SparseEncoder(Protocol):
-    """`ceiling` bounds every passage weight: the index quantises [0, ceiling] to 8 bits."""
+    """`ceiling` bounds every passage weight: the index quantises [0, ceiling] to 8 bits. One that
+    `understands` is best asked a question as it was put, others by its content words."""
 
     ceiling: float
+    understands: bool
 
     @property
     def tokenizer(self) -> Tokenizer: ...
@@ -37,6 +39,12 @@ class SparseEncoder(Protocol):
     def encode_passages(self, passages: Sequence[Passage]) -> SparseRows: ...
 
     def encode_query(self, text: str) -> SparseVector: ...
+
+    def query_flops(self, text: str) -> int:
+        """What a network spends on a question, a multiply and an add counted as two."""
+
+    def encode_terms(self, text: str) -> SparseVector:
+        """Names of things, as they are: there is nothing in them to understand."""
 
     def as_query(self, passage: SparseVector) -> SparseVector:
         """A stored passage vector, reweighted to ask for passages like it."""
@@ -64,12 +72,13 @@ class LexicalEncoder:
     """
 
     FILE = "tokenizer.json"
+    understands = False
 
     def __init__(self, vocabulary: Vocabulary, saturation: Saturation | None = None) -> None:
         self.vocabulary = vocabulary
         self.saturation = saturation or Saturation()
         self.ceiling = self.saturation.k1 + 1
-        self._idf: NDArray[np.float32] = np.ones(len(vocabulary.tokens), np.float32)
+        self.idf: NDArray[np.float32] = np.ones(len(vocabulary.tokens), np.float32)
 
     @staticmethod
     def default() -> LexicalEncoder:
@@ -87,10 +96,10 @@ class LexicalEncoder:
 
     def observe(self, document_frequency: NDArray[np.int64], num_passages: int) -> None:
         """idf = log(1 + (N - df + 1/2) / (df + 1/2)), which is never negative."""
-        df = document_frequency[: len(self._idf)].astype(np.float64)
+        df = document_frequency[: len(self.idf)].astype(np.float64)
         idf = np.log1p((num_passages - df + 0.5) / (df + 0.5))
         idf[df == 0] = 0.0  # a term of no passage only makes a query longer
-        self._idf = idf.astype(np.float32)
+        self.idf = idf.astype(np.float32)
 
     def encode_passages(self, passages: Sequence[Passage]) -> SparseRows:
         """One pass over all passages at once: `keys` are (passage, term) pairs."""
@@ -123,13 +132,19 @@ class LexicalEncoder:
         return (rows[terms >= 0] << 16) | terms[terms >= 0]
 
     def encode_query(self, text: str) -> SparseVector:
+        return self.encode_terms(text)
+
+    def query_flops(self, text: str) -> int:
+        return 0
+
+    def encode_terms(self, text: str) -> SparseVector:
         ids = self.tokenizer.encode(text, add_special_tokens=False).ids
         terms = self.vocabulary.matched_as[np.array(ids, dtype=np.int64)]
         terms = np.unique(terms[terms >= 0])
-        return sum_duplicates(terms, self._idf[terms])
+        return sum_duplicates(terms, self.idf[terms])
 
     def as_query(self, passage: SparseVector) -> SparseVector:
-        return sum_duplicates(passage.terms, passage.weights * self._idf[passage.terms])
+        return sum_duplicates(passage.terms, passage.weights * self.idf[passage.terms])
 
 
 def load_encoder(config: Mapping[str, Any], folder: Path) -> SparseEncoder:
@@ -138,8 +153,15 @@ def load_encoder(config: Mapping[str, Any], folder: Path) -> SparseEncoder:
     kind = settings.pop("kind", None)
     if kind == "lexical":
         return LexicalEncoder(Vocabulary(folder / LexicalEncoder.FILE), Saturation(**settings))
+    if kind == "learned":
+        from skipqa.knowledge.learned import LearnedEncoder
+
+        vocabulary = Vocabulary(folder / LexicalEncoder.FILE)
+        return LearnedEncoder(
+            vocabulary, folder / LearnedEncoder.DIFFERENCE, Saturation(**settings)
+        )
     if kind == "splade":
         from skipqa.knowledge.splade import SpladeEncoder
 
         return SpladeEncoder(**settings)
-    raise UserError(f"unknown sparse encoder {kind!r}; known are lexical and splade")
+    raise UserError(f"unknown sparse encoder {kind!r}; known are lexical, learned and splade")

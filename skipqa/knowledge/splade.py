@@ -23,6 +23,8 @@ from skipqa.types import Passage, SparseVector
 class SpladeEncoder:
     """Passages and queries go through the same model; on a GPU in half precision."""
 
+    understands = True
+
     def __init__(
         self,
         checkpoint: str,
@@ -58,6 +60,19 @@ class SpladeEncoder:
 
     def encode_query(self, text: str) -> SparseVector:
         return self._encode([text])[0]
+
+    def query_flops(self, text: str) -> int:
+        """As all BERTs: every weight but the embeddings once for each token, and attention."""
+        tokenizer, model = self._loaded
+        length = min(len(tokenizer(text)["input_ids"]), self.max_tokens)
+        config = model.config
+        tables = (config.vocab_size + config.max_position_embeddings) * config.hidden_size
+        weights = model.num_parameters() - tables + config.vocab_size * config.hidden_size
+        attention = 2 * config.num_hidden_layers * config.hidden_size * length
+        return 2 * length * int(weights + attention)
+
+    def encode_terms(self, text: str) -> SparseVector:
+        return self.encode_query(text)
 
     def as_query(self, passage: SparseVector) -> SparseVector:
         return passage

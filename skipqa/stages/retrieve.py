@@ -4,7 +4,8 @@ A trained phi turns a region's mean token and the question into a query, sparse 
 for an index with embeddings, dense (B). Without one, the query of region r is the region's
 concepts, each as its names and, lighter, its definition, weighted by their share of the
 region's evidence, plus the question's terms. A region that is sure of what it shows therefore
-scores its passages higher than one that is not.
+scores its passages higher than one that is not. A trained expectation weighs the concepts by what
+the question is about: then they share a whole among them, as nothing else in the region counts.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from skipqa.backbones.concepts import Concept, Concepts
 from skipqa.config import RetrieveConfig
 from skipqa.knowledge import Index
 from skipqa.knowledge.vectors import sum_duplicates
+from skipqa.nn import expectation as expecting
 from skipqa.nn import region_query as phi
+from skipqa.nn.expectation import Expectation
 from skipqa.nn.region_query import DenseRegionQuery, SparseRegionQuery
 from skipqa.trace import StageRecord
 from skipqa.types import (
@@ -44,6 +48,7 @@ def retrieve(
     record: StageRecord,
     learned: SparseRegionQuery | DenseRegionQuery | None = None,
     tokens: VisualTokens | None = None,
+    expectation: Expectation | None = None,
 ) -> Retrieved:
     if allowed.passages == 0:
         record.kept, record.dropped = 0, 0
@@ -52,8 +57,18 @@ def retrieve(
         return record.result
     if learned is None:
         # Regions of one picture share the question and most concepts: each text is encoded once.
-        encode = functools.cache(index.encoder.encode_query)
-        queries = [region_query(region, question, concepts, encode, config) for region in regions]
+        encode = functools.cache(index.encoder.encode_terms)
+        asked, expected = None, None
+        if index.encoder.understands:
+            asked = index.encoder.encode_query(question.text)
+            record.flops = index.encoder.query_flops(question.text)
+        if expectation is not None:
+            expected = expectation.factors(question.embedding, concepts.embeddings)
+            record.flops += expecting.flops(expectation.config, len(concepts))
+        queries = [
+            region_query(region, question, concepts, encode, config, asked, expected)
+            for region in regions
+        ]
         hits = index.search(queries, config.per_region)
     else:
         assert tokens is not None
@@ -106,17 +121,31 @@ def region_query(
     concepts: Concepts,
     encode: Callable[[str], SparseVector],
     config: RetrieveConfig,
+    asked: SparseVector | None = None,
+    expected: Tensor | None = None,
 ) -> SparseVector:
-    parts = [(config.question_weight, encode(" ".join(question.words)))]
-    for concept, share in region.concepts:
+    """`asked` is the question where an encoder understood it, `expected` [C] the factor on each
+    concept's evidence."""
+    words = encode(" ".join(question.words)) if asked is None else asked
+    parts = [(config.question_weight, words)]
+    for concept, share in region.concepts if expected is None else _posterior(region, expected):
         names, definition = _describe(concepts[concept])
         parts.append((share, encode(names)))
         parts.append((share * config.definition_weight, encode(definition)))
     return weighted_sum(parts)
 
 
+def _posterior(region: Region, expected: Tensor) -> list[tuple[int, float]]:
+    """Bayes' rule among the concepts of a region; their shares add up to 1."""
+    weights = [(concept, share * float(expected[concept])) for concept, share in region.concepts]
+    total = sum(weight for _, weight in weights)
+    return [(concept, weight / total) for concept, weight in weights if total > 0]
+
+
 def _describe(concept: Concept) -> tuple[str, str]:
-    """Names, and the definition without its examples."""
+    """Names, and the definition without its examples. A flag is looked up as its country."""
+    if concept.kinds and "flag" in concept.kinds[0]:
+        return concept.names[-1], ""
     return " ".join(concept.names), concept.gloss.partition(' "')[0].partition(';"')[0]
 
 

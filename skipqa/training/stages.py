@@ -5,7 +5,8 @@ of its parts. What calls this draws the progress; it runs where only torch, nump
 tokenizers and safetensors are installed.
 
 Stage I learns from photos; II to VI from records of the pipeline that I gave (`gather.py`), which
-they share. "all" is one folder a stage, each beginning with what the one before left.
+they share. "all" is one folder a stage, each beginning with what the one before left. "splade"
+learns what to ask an index from passages alone.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from skipqa.training import (
     mixture,
     pathways,
     pruning,
+    sparse,
     stage1,
     study,
     together,
@@ -72,8 +74,8 @@ LATER = {
     "stage5": Later(Settings(budgeting.BudgetTraining()), budgeting.run),
     "stage6": Later(Settings(together.JointTraining()), together.run),
 }
-ALL = "all"
-NAMES = (*STAGES, *LATER, ALL)
+RETRIEVAL, ALL = "splade", "all"
+NAMES = (*STAGES, *LATER, RETRIEVAL, ALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,8 @@ def train(
             raise UserError("settings are of one stage: train it alone to change them")
         one = partial(train, seed=seed, progress=progress, say=say)
         return _train_all(one, inputs, out)
+    if name == RETRIEVAL:
+        return _train_retrieval(inputs, Run(out, seed, progress, say), changes)
     if name in LATER:
         return _train_later(name, inputs, Run(out, seed, progress, say), changes)
     stage = STAGES[name]
@@ -134,6 +138,21 @@ def _train_all(one: Callable[..., Any], inputs: Inputs, out: Path) -> dict[str, 
         metrics[name] = one(name, inputs, out / name)
         inputs = dataclasses.replace(inputs, components=out / name)
     return metrics
+
+
+def _train_retrieval(inputs: Inputs, run: Run, changes: Sequence[str]) -> dict[str, Any]:
+    settings = override(sparse.SparseTraining(), read_settings(changes))
+    run.claim(
+        {
+            "stage": RETRIEVAL,
+            "seed": run.seed,
+            "limit": inputs.limit,
+            "pocket_kb": inputs.pocket_kb is not None,
+            "settings": dataclasses.asdict(settings),
+        }
+    )
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return sparse.run(inputs.pocket_kb, inputs.index, settings, run, device, inputs.limit)
 
 
 def _train_later(name: str, inputs: Inputs, run: Run, changes: Sequence[str]) -> dict[str, Any]:

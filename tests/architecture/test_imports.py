@@ -41,7 +41,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "ops": BASE,
     "nn": BASE | {"ops"},
     "backbones": PLAIN | {"ops", "nn"},
-    "knowledge": {"types", "errors", "config", "assets", "wordnet"},
+    "knowledge": {"types", "errors", "config", "assets", "wordnet", "backbones"},
     "stages": BELOW_STAGES,
     "components": BASE | {"ops", "nn"},
     "pipeline": BELOW_PIPELINE | {"components"},

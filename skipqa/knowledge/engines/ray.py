@@ -98,6 +98,7 @@ class RayEncoder:
         self._workers = workers
         self._batch = batch
         self.ceiling = inner.ceiling
+        self.understands = inner.understands
         folder.mkdir(parents=True, exist_ok=True)
         inner.save(folder)
         _ray("")
@@ -114,6 +115,12 @@ class RayEncoder:
 
     def encode_query(self, text: str) -> SparseVector:
         return self._inner.encode_query(text)
+
+    def query_flops(self, text: str) -> int:
+        return self._inner.query_flops(text)
+
+    def encode_terms(self, text: str) -> SparseVector:
+        return self._inner.encode_terms(text)
 
     def as_query(self, passage: SparseVector) -> SparseVector:
         return self._inner.as_query(passage)

@@ -17,7 +17,7 @@ from skipqa.knowledge.engines import DenseEngine, Engine, open_engine, parse_uri
 from skipqa.knowledge.index.build import find
 from skipqa.knowledge.index.format import Damaged, Segment, open_segments, read_manifest
 from skipqa.knowledge.index.parts import LEVELS
-from skipqa.knowledge.sparse_encoder import SparseEncoder, load_encoder
+from skipqa.knowledge.sparse_encoder import LexicalEncoder, SparseEncoder, load_encoder
 from skipqa.knowledge.vectors import NUM_TERMS
 from skipqa.types import Hit, Passage, SparseVector
 
@@ -133,7 +133,19 @@ class Index:
     @cached_property
     def encoder(self) -> SparseEncoder:
         stored = self.manifest["encoder"]
-        encoder = load_encoder(stored["config"], self.folder / stored["folder"])
+        return self._told(load_encoder(stored["config"], self.folder / stored["folder"]))
+
+    def ask_with(self, difference: Path) -> None:
+        """From now on questions are weighed by what was trained (`knowledge.learned`). Passages
+        that are stored as another kind of vector cannot be asked so, and nothing changes."""
+        from skipqa.knowledge.learned import LearnedEncoder
+
+        if type(lexical := self.encoder) is LexicalEncoder:
+            learned = LearnedEncoder(lexical.vocabulary, difference, lexical.saturation)
+            self.encoder = self._told(learned)
+
+    def _told(self, encoder: SparseEncoder) -> SparseEncoder:
+        """An encoder that knows how common each term is here."""
         frequencies = np.zeros(NUM_TERMS, np.int64)
         for segment in self.segments:
             frequencies += segment.array("frequencies")

@@ -1,0 +1,47 @@
+"""RCSR: what a question lets one expect to see, before looking.
+
+Enters: the pooled question [..., D] and the embeddings of the concepts that a picture may show
+[C, D]. Leaves: how much likelier than by chance the question is about each, [..., C]. By Bayes'
+rule a region's evidence times this says what in the region the question is about: "this breed"
+asks for a dog, however sure the region is of the sofa. It knows no picture.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectationConfig:
+    width: int = 384
+    hidden: int = 32
+    # A question may be about anything: this share of the expectation is spread over all concepts.
+    floor: float = 0.03
+    # The power to which the expectation is taken: it was learned from few kinds of questions.
+    trust: float = 0.7
+
+
+class Expectation(nn.Module):
+    def __init__(self, config: ExpectationConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.of_question = nn.Linear(config.width, config.hidden, bias=False)
+        self.of_concept = nn.Linear(config.width, config.hidden, bias=False)
+
+    def forward(self, question: Tensor, concepts_CD: Tensor) -> Tensor:
+        """Logits [..., C]; equal ones where nothing particular is expected."""
+        return self.of_question(question) @ self.of_concept(concepts_CD).T
+
+    @torch.inference_mode()
+    def factors(self, question: Tensor, concepts_CD: Tensor) -> Tensor:
+        """By how much each concept's evidence counts more than by chance."""
+        share = self(question, concepts_CD).softmax(-1) * len(concepts_CD)
+        return (self.config.floor + (1 - self.config.floor) * share) ** self.config.trust
+
+
+def flops(config: ExpectationConfig, num_concepts: int) -> int:
+    """FLOPs of one question, a multiply and an add counted as two."""
+    return 2 * config.hidden * (config.width * (1 + num_concepts) + num_concepts)
