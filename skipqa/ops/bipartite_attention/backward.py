@@ -135,10 +135,14 @@ def attend_backward_kernel(
                 delta_M = tl.load(delta + token * H, mask=valid, other=0.0)
                 edge = (item * num_tokens + token) * num_passages + j
                 if HAS_BIAS:
-                    gate_M = tl.load(bias + edge, mask=valid, other=0.0).to(tl.float32)
+                    gate_M = tl.load(bias + edge, mask=valid, other=0.0).to(lse_M.dtype)
                     lse_M -= gate_M * LOG2E
                 s_MN = tl.dot(q_MD, tl.trans(k_ND), input_precision=PRECISION) * (scale * LOG2E)
-                p_MN = tl.where(in_passage[None, :], tl.exp2(s_MN - lse_M[:, None]), 0.0)
+                coarse_M = lse_M.to(tl.float32)
+                s_MN -= coarse_M[:, None]
+                if lse.dtype.element_ty == tl.float64:
+                    s_MN -= tl.where(valid, lse_M - coarse_M, 0.0).to(tl.float32)[:, None]
+                p_MN = tl.where(in_passage[None, :], tl.exp2(s_MN), 0.0)
                 dv_ND = tl.dot(
                     tl.trans(p_MN.to(do_MD.dtype)), do_MD, dv_ND, input_precision=PRECISION
                 )

@@ -98,6 +98,7 @@ def attend_kernel(
     out += item * num_tokens * (H * D) + head * D
     lse += item * num_tokens * H + head
     state += (item * PARTS + part) * num_tokens * (H * D) + head * D
+    SUM: tl.constexpr = lse.dtype.element_ty
     state_lse += (item * PARTS + part) * num_tokens * H + head
     m_range = tl.arange(0, BLOCK_M)
     n_range = tl.arange(0, BLOCK_N)
@@ -120,7 +121,7 @@ def attend_kernel(
                 tl.zeros([BLOCK_M, BLOCK_D], dtype=out.dtype.element_ty),
                 mask=valid[:, None] & in_width[None, :],
             )
-            tl.store(lse + token * H, tl.full([BLOCK_M], float("-inf"), tl.float32), mask=valid)
+            tl.store(lse + token * H, tl.full([BLOCK_M], float("-inf"), SUM), mask=valid)
 
     passage = tl.load(tiles + tile * 4)
     base = tl.load(tiles + tile * 4 + 1)
@@ -172,10 +173,10 @@ def attend_kernel(
 
         ends_passage = n0 + BLOCK_N >= length
         if ends_passage:
-            lse_M = peak_M + tl.log2(total_M)
+            lse_M = peak_M.to(SUM) + tl.log2(total_M.to(SUM))
             if HAS_BIAS:
                 gate = bias + (item * num_tokens + token) * num_passages + passage
-                lse_M += LOG2E * tl.load(gate, mask=valid, other=0.0).to(tl.float32)
+                lse_M += LOG2E * tl.load(gate, mask=valid, other=0.0).to(SUM)
             at_MD = (token * (H * D))[:, None] + d[None, :]
             done = valid & ((entry & LAST) != 0)
             if PARTS > 1:
@@ -187,8 +188,10 @@ def attend_kernel(
                     state + at_MD, mask=met[:, None] & in_width[None, :], other=0.0
                 )
                 both_M = _log2_add(earlier_M, lse_M)
-                out_MD = acc_MD * (tl.exp2(lse_M - both_M) / total_M)[:, None]
-                out_MD += earlier_MD.to(tl.float32) * tl.exp2(earlier_M - both_M)[:, None]
+                now_M = tl.exp2(lse_M - both_M).to(tl.float32)
+                then_M = tl.exp2(earlier_M - both_M).to(tl.float32)
+                out_MD = acc_MD * (now_M / total_M)[:, None]
+                out_MD += earlier_MD.to(tl.float32) * then_M[:, None]
                 lse_M = both_M
             else:
                 out_MD = acc_MD * (1.0 / total_M)[:, None]
@@ -260,6 +263,7 @@ def attend_resident_kernel(
     edges += item * num_tokens * num_passages
     k += head * k_head
     v += head * v_head
+    SUM: tl.constexpr = lse.dtype.element_ty
     m = tl.arange(0, BLOCK_M)
     n_range = tl.arange(0, BLOCK_N)
     d = tl.arange(0, BLOCK_D)
@@ -330,7 +334,7 @@ def attend_resident_kernel(
     row = item * num_tokens + m
     tl.store(
         lse + row * H + head,
-        tl.where(seen_M, peak_M + tl.log2(total_M), float("-inf")),
+        tl.where(seen_M, peak_M.to(SUM) + tl.log2(total_M.to(SUM)), float("-inf")),
         mask=in_item,
     )
     tl.store(
@@ -371,7 +375,7 @@ def merge_kernel(
         d = tl.arange(0, BLOCK_D)
         at_HD = h[:, None] * D + d[None, :]
         mask_HD = (h < H)[:, None] & (d < D)[None, :]
-        lse_H = tl.full([BLOCK_H], float("-inf"), tl.float32)
+        lse_H = tl.full([BLOCK_H], float("-inf"), lse.dtype.element_ty)
         out_HD = tl.zeros([BLOCK_H, BLOCK_D], dtype=tl.float32)
         part = tl.min(group_K, axis=0)
         while part < PARTS:
@@ -380,8 +384,8 @@ def merge_kernel(
             found_HD = tl.load(state + slot * (H * D) + at_HD, mask=mask_HD, other=0.0)
             both_H = _log2_add(lse_H, found_H)
             out_HD = (
-                out_HD * tl.exp2(lse_H - both_H)[:, None]
-                + found_HD.to(tl.float32) * tl.exp2(found_H - both_H)[:, None]
+                out_HD * tl.exp2(lse_H - both_H).to(tl.float32)[:, None]
+                + found_HD.to(tl.float32) * tl.exp2(found_H - both_H).to(tl.float32)[:, None]
             )
             lse_H = both_H
             part = tl.min(tl.where(group_K > part, group_K, PARTS), axis=0)

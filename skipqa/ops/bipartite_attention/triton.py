@@ -131,7 +131,7 @@ def gradients_of(
     launch: Launch | cuda.Backward,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Of queries, keys, values and bias, from those of the rows."""
-    delta = torch.empty_like(lse)
+    delta = torch.empty_like(lse, dtype=torch.float32)
     width = q.shape[3]
     block_d = max(16, triton.next_power_of_2(width))
     backward.delta_kernel[(triton.cdiv(lse.numel(), 32),)](
@@ -159,7 +159,7 @@ def attend(
     num_items, num_tokens, num_heads, width = q.shape
     num_passages = edges.shape[2]
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+    lse = torch.empty(q.shape[:3], dtype=_sum_dtype(q), device=q.device)
     block_d = max(16, triton.next_power_of_2(width))
     if launch.resident:
         assert num_tokens <= launch.block_m
@@ -352,8 +352,14 @@ def _state(q: Tensor, launch: Launch) -> tuple[Tensor, Tensor]:
     slots = (num_items, launch.parts, num_tokens, num_heads)
     return (
         torch.empty(*slots, width, dtype=q.dtype, device=q.device),
-        torch.empty(slots, dtype=torch.float32, device=q.device),
+        torch.empty(slots, dtype=_sum_dtype(q), device=q.device),
     )
+
+
+def _sum_dtype(x: Tensor) -> torch.dtype:
+    """Of a log-sum-exp: its rounding is an error of all weights of a row together, so float32 asks
+    for more than float32, and for a logarithm that is no approximation."""
+    return torch.float64 if x.dtype == torch.float32 else torch.float32
 
 
 def _precision(x: Tensor) -> str:
