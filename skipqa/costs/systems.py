@@ -82,6 +82,12 @@ class Architecture:
     load: Load
     k_means: bool  # regions by k-means on kept tokens; otherwise by a detector, not counted
     visual_prompt: bool = True  # the decoder reads visual tokens
+    # A closer look on top of `vision`, which is then a glance with the drafter's tokens
+    closer: Callable[[], Part] | None = None
+    words: int = 0  # that the drafter reads of the picture
+    question_encoders: int = 1  # a drafter may have its own
+    frame: int = 0  # tokens of the prompt that are neither the question's nor a passage's
+    weighed: int = 0  # tokens of drafted answers, the reply among them, read in one pass
 
 
 def parts(preset: Architecture, load: Load, system: System) -> list[Part]:
@@ -92,9 +98,12 @@ def parts(preset: Architecture, load: Load, system: System) -> list[Part]:
     found = [preset.vision(), _question(preset, load)]
     if preset.projector is not None:
         found.append(_projector(preset.projector, load))
+    if skip and preset.drafter is not None:
+        seen = load.V if preset.closer is None else preset.drafter.visual_tokens
+        found.append(_drafter(replace(preset.drafter, visual_tokens=seen), load, preset.words))
+    if preset.closer is not None and K:
+        found.append(preset.closer())
     if skip:
-        if preset.drafter is not None:
-            found.append(_drafter(replace(preset.drafter, visual_tokens=load.V), load))
         found += [_budget(preset, load), _saliency(preset, load)]
         if preset.k_means and K:
             found.append(_k_means(preset, load))
@@ -104,8 +113,8 @@ def parts(preset: Architecture, load: Load, system: System) -> list[Part]:
             found.append(_verifier(preset, load))
         found.append(_passages(preset, K, load.L_c))
         found.append(fusion(preset.fusion, V, K, load.L_c, sparse=skip))
-    found += [_prefill(preset, prompt), _generation(preset, prompt, load.L_a)]
-    return found
+    answer = _weighing(preset, prompt) if preset.weighed else _generation(preset, prompt, load.L_a)
+    return [*found, _prefill(preset, prompt), answer]
 
 
 def expected_flops(found: list[Part], draft_rate: float) -> float:
@@ -117,7 +126,7 @@ def prompt_tokens(preset: Architecture, load: Load, system: System) -> int:
     V, read = load.V, load.K * (load.K_read > 0)
     if system == "skip":
         V, read = load.V_kept, load.K_read
-    return V * preset.visual_prompt + load.T + read * load.L_c
+    return V * preset.visual_prompt + preset.frame + load.T + read * load.L_c
 
 
 def kv_cache_bytes(config: llama.LlamaConfig, tokens: int) -> int:
@@ -138,10 +147,12 @@ def decoder_peak_bytes(preset: Architecture, load: Load, system: System) -> int:
 
 def _question(preset: Architecture, load: Load) -> Part:
     def prepare() -> Callable[[], object]:
-        model, ids = bert.Bert(preset.text), torch.zeros(1, load.T, dtype=torch.long)
+        model = bert.Bert(preset.text)
+        ids = torch.zeros(preset.question_encoders, load.T, dtype=torch.long)
         return lambda: model(ids)
 
-    return Part("question encoder", bert.flops(preset.text, load.T), prepare, always=True)
+    flops = preset.question_encoders * bert.flops(preset.text, load.T)
+    return Part("question encoder", flops, prepare, always=True)
 
 
 def _passages(preset: Architecture, num_passages: int, length: int) -> Part:
@@ -163,14 +174,15 @@ def _projector(config: projector.ProjectorConfig, load: Load) -> Part:
     return Part("projector", projector.flops(config, load.V), prepare, always=True)
 
 
-def _drafter(config: drafter.DrafterConfig, load: Load) -> Part:
+def _drafter(config: drafter.DrafterConfig, load: Load, words: int) -> Part:
     def prepare() -> Callable[[], object]:
         model = drafter.Drafter(config)
         visual = torch.empty(1, config.visual_tokens, config.visual_width)
         question = torch.empty(1, load.T, config.question_width)
-        return lambda: model(visual, question)
+        shown = torch.empty(1, words, config.question_width), torch.empty(1, words)
+        return lambda: model(visual, question, words=shown)
 
-    return Part("SKV drafter", drafter.flops(config, load.T), prepare, always=True)
+    return Part("SKV drafter", drafter.flops(config, load.T, words), prepare, always=True)
 
 
 def _budget(preset: Architecture, load: Load) -> Part:
@@ -264,4 +276,18 @@ def _generation(preset: Architecture, prompt: int, steps: int) -> Part:
         return run
 
     flops = llama.generation_flops(config, prompt, steps) - llama.flops(config, prompt, prompt)
+    return Part("decoder, answer", flops, prepare)
+
+
+def _weighing(preset: Architecture, prompt: int) -> Part:
+    config, new = preset.decoder, preset.weighed
+    end = prompt + new
+
+    def prepare() -> Callable[[], object]:
+        x, places = torch.empty(1, new, config.width), torch.arange(new)
+        model = llama.Llama(config)
+        cache = llama.KVCache(config, 1, end, dtype=x.dtype, device=x.device)
+        return lambda: model.logits(model(x, cache, places, end, from_zero=False))
+
+    flops = llama.flops(config, new, end, logits=new)
     return Part("decoder, answer", flops, prepare)

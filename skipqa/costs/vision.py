@@ -8,8 +8,10 @@ import torch
 
 from skipqa.backbones import efficientnet_lite, vit
 from skipqa.costs.flops import Part
+from skipqa.nn import tagger
 
-NAME = "vision encoder"
+NAME, CLOSER = "vision encoder", "closer look"
+CELL, NATIVE_CELLS = 32, 8  # pixels a side, and cells a side of a view that is tagged
 
 
 def transformer(config: vit.VitConfig) -> Part:
@@ -20,19 +22,41 @@ def transformer(config: vit.VitConfig) -> Part:
     return Part(NAME, vit.flops(config), prepare, always=True)
 
 
-def efficientnet(scales: Sequence[int]) -> Part:
-    """EfficientNet-Lite2 over the image at several sizes, classified at every cell."""
+def efficientnet(
+    tags: tagger.TaggerConfig, concepts: int, scales: Sequence[int], *, closer: bool
+) -> Part:
+    """EfficientNet-Lite2 at the first scale, a glance, or what a `closer` look at the others adds.
+
+    Every cell of all scales looked at is classified, every view of them tagged, and each token of
+    the finest one gets its meaning from the evidence for so many concepts.
+    """
     with torch.device("meta"):
         network = efficientnet_lite.EfficientNetLite()
+    new, seen = (scales[1:], scales) if closer else (scales[:1], scales[:1])
+    sides = [scale // CELL for scale in seen]
+    cells = sum(side * side for side in sides)
+    views = sum((max(side - NATIVE_CELLS, 0) // 2 + 1) ** 2 for side in sides)
+    tokens = sides[-1] ** 2
 
     def prepare() -> Callable[[], object]:
-        images = [torch.empty(1, 3, scale, scale) for scale in scales]
+        images = [torch.empty(1, 3, scale, scale) for scale in new]
+        judge, pooled = tagger.Tagger(tags).eval(), torch.empty(views, 2 * tags.width)
+        features = torch.empty(cells, network.config.features)
+        evidence, names = torch.empty(tokens, concepts), torch.empty(concepts, tags.text_width)
 
         def run() -> None:
             for image in images:
-                network.classifier(network(image).flatten(2).transpose(1, 2))
+                network(image)
+            network.classifier(features)
+            judge.judge(pooled)
+            evidence @ names
 
         return run
 
-    flops = sum(efficientnet_lite.flops(network, scale) for scale in scales)
-    return Part(NAME, flops, prepare, always=True)
+    classified = 2 * network.classifier.weight.numel()
+    flops = sum(
+        efficientnet_lite.flops(network, scale) - classified * (scale // CELL) ** 2 for scale in new
+    )
+    flops += classified * cells + tagger.flops(tags, views)
+    flops += 2 * tokens * concepts * tags.text_width
+    return Part(CLOSER if closer else NAME, flops, prepare, always=not closer)

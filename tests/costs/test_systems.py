@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from functools import partial
+from pathlib import Path
 
 import pytest
 import typer
@@ -25,6 +26,7 @@ from skipqa.costs.systems import (
     prompt_tokens,
 )
 from skipqa.errors import UserError
+from skipqa.pipeline import Pipeline
 
 PRESETS = ("pocket", "submission-7b", "ablation-13b")
 
@@ -114,6 +116,23 @@ def test_the_7b_preset_has_the_shapes_it_claims() -> None:
     cost = {part.name: part.flops for part in parts(preset, preset.load, "dense")}
     assert cost["decoder, prompt"] / 2_196 == pytest.approx(2 * 6.6e9, rel=0.1)  # 2 a weight
     assert cost["vision encoder"] / 577 == pytest.approx(2 * 1.0e9, rel=0.1)
+
+
+def test_the_pocket_preset_is_counted_as_it_runs(trained_pipeline: Pipeline, photo: Path) -> None:
+    asked = "How is this drink brewed?"
+    trace = trained_pipeline.answer(photo, asked, fast_path=False).trace
+    preset = architecture("pocket")
+    T = len(trained_pipeline.backbone.encode_texts([asked]).states[0])
+    load = changed(preset.load, {"T": T})
+    cost = {part.name: part.flops for part in parts(preset, load, "skip")}
+    for stage, named in {
+        "encode": ("vision encoder", "question encoder"),
+        "draft": ("SKV drafter",),
+        "look": ("closer look",),
+    }.items():
+        assert trace[stage].flops == pytest.approx(sum(cost[name] for name in named), rel=0.01)
+    assert trace["prune"].kept == load.V_kept
+    assert len(trace["regions"].result) <= load.R
 
 
 def test_loads_that_make_no_sense_are_refused() -> None:
