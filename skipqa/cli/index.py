@@ -47,6 +47,13 @@ def build(
         str | None,
         typer.Option(help="A BERT masked-language-model folder or Hub id; else lexical impacts."),
     ] = None,
+    learned: Annotated[
+        Path | None,
+        typer.Option(
+            help="What `skipqa train splade` left (sparse_query.safetensors): questions are "
+            "weighed by it, passages stay lexical and take no longer."
+        ),
+    ] = None,
     embeddings: Annotated[
         bool, typer.Option(help="Store a text embedding of each passage (slow, +768 bytes each).")
     ] = False,
@@ -64,6 +71,8 @@ def build(
 
       skipqa index build my-index articles.jsonl notes/
 
+      skipqa index build my-index wordnet factbook --learned runs/splade/sparse_query.safetensors
+
       skipqa index build wiki enwiki-pages-articles.xml.bz2 --splade ./splade-checkpoint
     """
     from skipqa.knowledge import index
@@ -71,6 +80,10 @@ def build(
     from skipqa.knowledge.index.build import BATCH_DOCUMENTS, Settings
     from skipqa.knowledge.sparse_encoder import LexicalEncoder, SparseEncoder
 
+    if splade is not None and learned is not None:
+        raise UserError("either --splade or --learned: an index has one encoder")
+    if learned is not None and not learned.is_file():
+        raise UserError(f"no trained queries at {learned}: `skipqa train splade` leaves them")
     sources = [open_source(spec) for spec in corpus]
     expected = _announce(folder, corpus, timed=splade is None and not embeddings)
     encoder: SparseEncoder
@@ -78,6 +91,11 @@ def build(
         from skipqa.knowledge.splade import SpladeEncoder
 
         encoder = SpladeEncoder(splade)
+    elif learned is not None:
+        from skipqa.knowledge.learned import LearnedEncoder
+        from skipqa.knowledge.vocabulary import Vocabulary
+
+        encoder = LearnedEncoder(Vocabulary.default(), learned)
     else:
         encoder = LexicalEncoder.default()
     batch = BATCH_DOCUMENTS

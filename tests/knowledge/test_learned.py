@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
+from typer.testing import CliRunner, Result
 
 from skipqa.backbones import sparse_query
 from skipqa.backbones.bert import Bert, BertConfig
 from skipqa.backbones.sparse_query import SparseQuery
+from skipqa.cli.index import app
+from skipqa.errors import UserError
 from skipqa.knowledge.index import Index, build, verify
 from skipqa.knowledge.learned import MAX_TERMS, MAX_TOKENS, LearnedEncoder
 from skipqa.knowledge.sources.tables import JsonLines
@@ -109,3 +112,18 @@ def test_what_a_question_costs(index: Index, changed: Path) -> None:
         network(ids, torch.ones_like(ids, dtype=torch.bool), matched_as)
     attention = 4 * TINY.width * ids.shape[1] ** 2  # fused on a CPU, where nothing counts it
     assert encoder.query_flops(QUESTION) == counter.get_total_flops() + attention
+
+
+def test_the_command_builds_with_it_and_refuses_two_encoders(
+    corpus: Path, changed: Path, tmp_path: Path
+) -> None:
+    def run(*arguments: object) -> Result:
+        return CliRunner().invoke(app, ["build", str(tmp_path / "i"), *map(str, arguments)])
+
+    assert run(corpus, "--learned", changed, "--json").exit_code == 0
+    assert Index.open(tmp_path / "i").manifest["encoder"]["config"]["kind"] == "learned"
+    absent = run(corpus, "--learned", tmp_path / "absent").exception
+    assert isinstance(absent, UserError)
+    assert "skipqa train splade" in str(absent)
+    both = run(corpus, "--learned", changed, "--splade", "x").exception
+    assert isinstance(both, UserError)
