@@ -352,7 +352,7 @@ def crossover_plot(rows: list[dict[str, Any]]) -> str:
     lines: dict[str, list[Mark]] = {}
     for row in sorted(rows, key=lambda row: (-row["tokens"], row["batch"])):
         name = f"V' = {row['tokens']}, batch {row['batch']}"
-        lines.setdefault(name, []).append(Mark(row["density"], row["times_faster"]))
+        lines.setdefault(name, []).append(Mark(row["density"], row["times_faster_with_schedule"]))
     return plot(
         [Series(name, marks) for name, marks in lines.items()],
         "Where sparsity stops paying",
@@ -375,7 +375,7 @@ def table(results: dict[str, Any]) -> str:
         lines.append(
             f"B {r['batch']:2d} V' {r['tokens']:3d} b {r['density']:4.2f}  "
             f"{r['dense']['median_us']:9.1f} {r['ours']['median_us']:9.1f}  "
-            f"{r['times_faster']:5.2f}x  {r['roofline']:6.0%}"
+            f"{r['times_faster_with_schedule']:5.2f}x  {r['roofline']:6.0%}"
         )
     for r in results["backward"]:
         lines.append(

@@ -186,7 +186,7 @@ def _kernels(results: Results) -> str:
     for tokens in (64, 576):
         for density in (0.05, 0.1, 0.25):
             cells = {
-                point["batch"]: f"{point['times_faster']:.2f}x"
+                point["batch"]: f"{point['times_faster_with_schedule']:.2f}x"
                 for point in found["attention"]
                 if point["tokens"] == tokens and point["density"] == density
             }

@@ -151,8 +151,8 @@ class BipartiteFusion(nn.Module):
         if tokens_BVd.is_cuda and same and counted and triton_is_installed():
             from skipqa.ops.bipartite_attention import selection
 
-            num_pairs = (tokens_BVd.shape[1], embeddings_BKp.shape[1])
-            if selection.holds(*num_pairs) and not self._learns(tokens_BVd, embeddings_BKp):
+            sizes = (*tokens_BVd.shape[:2], embeddings_BKp.shape[1])
+            if selection.pays(*sizes) and not self._learns(tokens_BVd, embeddings_BKp):
                 weights = (self.edge_token.weight, self.edge_passage.weight)
                 return selection.choose_edges(
                     tokens_BVd, embeddings_BKp, weights, lengths_BK, self.rule.kind, top, degree

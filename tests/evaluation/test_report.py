@@ -89,7 +89,7 @@ MADE: dict[str, tuple[dict[str, Any], str]] = {
                 for k in (6, 16)
             ],
             "attention": [
-                {"batch": b, "tokens": t, "density": d, "times_faster": 1 + d}
+                {"batch": b, "tokens": t, "density": d, "times_faster_with_schedule": 1 + d}
                 for b in (1, 8)
                 for t in (64, 576)
                 for d in (0.05, 0.1, 0.25)

@@ -2,11 +2,11 @@
 //
 // A CTA owns one head of one part of an item's passages (grid: heads, parts, items). It turns the
 // edge matrix into token lists by itself; then one warp copies keys, values and gathered queries
-// into shared memory, a passage ahead, and a warpgroup consumes them, 64 tokens a tile. A token that meets its second passage finds its running result (normalised) where it left
-// it, in `out`, or in `state` if it has edges in other parts too; its log-sum-exp, base 2, is in
-// shared memory. The parts of an item are a cluster, which combines what lies in `state` at the
-// end. One order of work, no atomics: the same input gives the same bits. Why it is cut this way:
-// NOTES.md.
+// into shared memory, a passage ahead, and a warpgroup consumes them, 64 tokens a tile. A token
+// that meets its second passage finds its running result (normalised) where it left it, in `out`,
+// or in `state` if it has edges in other parts too; its log-sum-exp, base 2, is in shared memory.
+// The parts of an item are a cluster, which combines what lies in `state` at the end. One order of
+// work, no atomics: the same input gives the same bits. Why it is cut this way: NOTES.md.
 //
 // Macros: D head width (64 or 128), H heads, PARTS, Q_TOKEN, K_TOKEN, V_TOKEN strides in elements,
 // LENGTH the type of a passage length, MASK one that holds a bit a passage, STAGES and UNITS (at
@@ -15,10 +15,10 @@
 #include "edges.cuh"
 #include "tiles.cuh"
 
-constexpr int WARPS = 4;          // that compute: a warpgroup
-constexpr int ALL = WARPS + 2;    // and the one that copies, and the one that passes it on
+constexpr int WARPS = 4;        // that compute: a warpgroup
+constexpr int ALL = WARPS + 2;  // and the one that copies, and the one that passes it on
 constexpr int THREADS = 32 * ALL;
-constexpr int CHUNK = 104;        // keys held at once: 13 tiles of 8
+constexpr int CHUNK = 104;  // keys held at once: 13 tiles of 8
 constexpr int TILES_N = CHUNK / 8;
 constexpr int BLOCK = 112 * 128;  // bytes of 64 columns: rows a multiple of 16, the last 8 zero
 constexpr int STAGE = D / 64 * BLOCK;
@@ -50,7 +50,7 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 2)
   extern __shared__ __align__(1024) unsigned char memory[];
   Shared& shared = *(Shared*)(memory + STAGES * STAGE + UNITS * TILE);
   const int words = (num_tokens + 31) / 32;
-  u32* const bits = (u32*)(&shared + 1);                        // [K][words]
+  u32* const bits = (u32*)(&shared + 1);                         // [K][words]
   float* const running = (float*)(bits + num_passages * words);  // [V]
   MASK* const masks = (MASK*)(running + num_tokens);             // [V]
   u16* const list = (u16*)(masks + num_tokens);                  // [V]
@@ -212,7 +212,7 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 2)
           if (leaves && lane == 0) barrier_arrive(empty + 8 * k_slot);
 
           // What the rows' tokens have found in earlier chunks: on its way until it is needed.
-          int row[2] = {};                 // of the result; negative: it goes to `state`
+          int row[2] = {};  // of the result; negative: it goes to `state`
           auto result = [&](int half) {
             return row[half] < 0 ? state + (long long)~row[half] * (H * D) + head * D
                                  : out + (long long)row[half] * (H * D) + head * D;
@@ -228,9 +228,8 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 2)
             const bool final = n0 + CHUNK >= length && !(inside & (~1u << p));
             keep[half] = somebody && !final;
             ready[half] = somebody && final;
-            row[half] = PARTS > 1 && mask != inside
-                            ? ~((item * PARTS + part) * num_tokens + safe)
-                            : item * num_tokens + safe;
+            row[half] = PARTS > 1 && mask != inside ? ~((item * PARTS + part) * num_tokens + safe)
+                                                    : item * num_tokens + safe;
 #pragma unroll
             for (int i = 0; i < D / 32; ++i)
               earlier[half][i] = load4_if(met[half], result(half) + 32 * i + 8 * t);
@@ -319,8 +318,10 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 2)
 #pragma unroll
             for (int j = 0; j < D / 8; ++j) {
               const uint4 x = earlier[half][j / 4];
-              const float2 old =
-                  unpack(j % 4 == 0 ? x.x : j % 4 == 1 ? x.y : j % 4 == 2 ? x.z : x.w);
+              const float2 old = unpack(j % 4 == 0   ? x.x
+                                        : j % 4 == 1 ? x.y
+                                        : j % 4 == 2 ? x.z
+                                                     : x.w);
               r[j] = pack(fmaf(o[4 * j + 2 * half], now[half], old.x * then[half]),
                           fmaf(o[4 * j + 2 * half + 1], now[half], old.y * then[half]));
             }

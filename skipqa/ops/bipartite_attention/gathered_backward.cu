@@ -14,19 +14,19 @@
 #include "tiles.cuh"
 
 constexpr int D = 128;
-constexpr int GROUPS = 2;                  // warpgroups that compute
-constexpr int WARPS = 4 * GROUPS;          // of them
-constexpr int ALL = WARPS + 4;             // and those that copy
+constexpr int GROUPS = 2;          // warpgroups that compute
+constexpr int WARPS = 4 * GROUPS;  // of them
+constexpr int ALL = WARPS + 4;     // and those that copy
 constexpr int THREADS = 32 * ALL;
-constexpr int CHUNK = 128;                 // keys held at once
-constexpr int BLOCK = CHUNK * 128;         // bytes of 64 columns of them
-constexpr int MATRIX = D / 64 * BLOCK;     // keys, or values
+constexpr int CHUNK = 128;              // keys held at once
+constexpr int BLOCK = CHUNK * 128;      // bytes of 64 columns of them
+constexpr int MATRIX = D / 64 * BLOCK;  // keys, or values
 constexpr int STAGE = 2 * MATRIX;
-constexpr int ROWS = 64;                   // tokens of a tile
+constexpr int ROWS = 64;  // tokens of a tile
 constexpr int TILE_BLOCK = ROWS * 128;
 constexpr int TILE_MATRIX = D / 64 * TILE_BLOCK;  // queries, or gradients of results
 constexpr int TILE = 2 * TILE_MATRIX;
-constexpr int WEIGHTS = CHUNK * 128;       // bytes of a chunk's gradients of scores, keys as rows
+constexpr int WEIGHTS = CHUNK * 128;  // bytes of a chunk's gradients of scores, keys as rows
 
 // After stages, tiles and weights; behind it bits, masks and list as in `gathered.cu`.
 struct Shared {
@@ -55,18 +55,18 @@ __device__ __forceinline__ void store_rows(bool low, bool high, u16* to, u16* to
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    attend_backward(const u16* __restrict__ q, const u16* __restrict__ k,
-                    const u16* __restrict__ v, const unsigned char* __restrict__ edges,
-                    const LENGTH* __restrict__ lengths, const float* __restrict__ lse,
-                    const float* __restrict__ delta, const u16* __restrict__ d_out, u16* d_q,
-                    u16* __restrict__ d_k, u16* __restrict__ d_v, int num_tokens, int num_passages,
-                    int q_item, int q_head, int k_head, int v_head, float scale, float scale_log2) {
+    attend_backward(const u16* __restrict__ q, const u16* __restrict__ k, const u16* __restrict__ v,
+                    const unsigned char* __restrict__ edges, const LENGTH* __restrict__ lengths,
+                    const float* __restrict__ lse, const float* __restrict__ delta,
+                    const u16* __restrict__ d_out, u16* d_q, u16* __restrict__ d_k,
+                    u16* __restrict__ d_v, int num_tokens, int num_passages, int q_item, int q_head,
+                    int k_head, int v_head, float scale, float scale_log2) {
   extern __shared__ __align__(1024) unsigned char memory[];
   Shared& shared = *(Shared*)(memory + 2 * STAGE + 2 * TILE + WEIGHTS);
   const int words = (num_tokens + 31) / 32;
-  u32* const bits = (u32*)(&shared + 1);                       // [K][words]
-  MASK* const masks = (MASK*)(bits + num_passages * words);    // [V]
-  u16* const list = (u16*)(masks + num_tokens);                // [V]
+  u32* const bits = (u32*)(&shared + 1);                     // [K][words]
+  MASK* const masks = (MASK*)(bits + num_passages * words);  // [V]
+  u16* const list = (u16*)(masks + num_tokens);              // [V]
 
   const int head = blockIdx.x, item = blockIdx.y;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -264,7 +264,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                             queries + (i * 16 * 128 >> 4), first + i > 0);
           product_commit();
           asm volatile("bar.sync 2, %0;" ::"n"(32 * WARPS) : "memory");  // all weights are there
-          float dq[32];  // 64 columns a warpgroup
+          float dq[32];                                                  // 64 columns a warpgroup
           const u64 keys = matrix_at(stage + group * BLOCK, BLOCK);
           const u64 rows_of_keys = matrix_at(here(weights), WEIGHTS);
           product_fence();
@@ -301,8 +301,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
             for (int j = 0; j < 8; ++j) {
               const uint4 x = earlier[half][j / 4];
-              const float2 old =
-                  unpack(j % 4 == 0 ? x.x : j % 4 == 1 ? x.y : j % 4 == 2 ? x.z : x.w);
+              const float2 old = unpack(j % 4 == 0   ? x.x
+                                        : j % 4 == 1 ? x.y
+                                        : j % 4 == 2 ? x.z
+                                                     : x.w);
               float* const y = dq + 4 * j + 2 * half;
               y[0] = fmaf(y[0], scale, old.x);
               y[1] = fmaf(y[1], scale, old.y);

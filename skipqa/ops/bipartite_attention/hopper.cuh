@@ -75,15 +75,16 @@ __device__ __forceinline__ u64 matrix_at(u32 at, u32 next) {
 
 #define F4(x, i) "+f"(x[i]), "+f"(x[i + 1]), "+f"(x[i + 2]), "+f"(x[i + 3])
 #define F16(x, i) F4(x, i), F4(x, i + 4), F4(x, i + 8), F4(x, i + 12)
-#define R10(a) "%" #a "0,%" #a "1,%" #a "2,%" #a "3,%" #a "4,%" #a "5,%" #a "6,%" #a "7,%" #a "8,%" #a "9"
+#define R10(a) \
+  "%" #a "0,%" #a "1,%" #a "2,%" #a "3,%" #a "4,%" #a "5,%" #a "6,%" #a "7,%" #a "8,%" #a "9"
 #define R0 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9"
 
 // x = a b^T, or added to x: 104 rows of b, of which 16 columns.
 __device__ __forceinline__ void product_rows(float (&x)[52], uint4 a, u64 b, int add) {
   asm volatile(
       "{ .reg .pred p; setp.ne.b32 p, %57, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n104k16.f32." TYPE "." TYPE " {" R0 "," R10(1) "," R10(
-          2) "," R10(3) "," R10(4) ",%50,%51}, {%52,%53,%54,%55}, %56, p, 1, 1, 0; }"
+      "wgmma.mma_async.sync.aligned.m64n104k16.f32." TYPE "." TYPE " {" R0
+      "," R10(1) "," R10(2) "," R10(3) "," R10(4) ",%50,%51}, {%52,%53,%54,%55}, %56, p, 1, 1, 0; }"
       : F16(x, 0), F16(x, 16), F16(x, 32), F4(x, 48)
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(add));
 }
@@ -91,16 +92,17 @@ __device__ __forceinline__ void product_rows(float (&x)[52], uint4 a, u64 b, int
 __device__ __forceinline__ void product_columns(float (&x)[64], uint4 a, u64 b, int add) {
   asm volatile(
       "{ .reg .pred p; setp.ne.b32 p, %69, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE " {" R0 "," R10(1) "," R10(
-          2) "," R10(3) "," R10(4) "," R10(5) ",%60,%61,%62,%63}, {%64,%65,%66,%67}, %68, p, 1, 1, 1; }"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE " {" R0
+      "," R10(1) "," R10(2) "," R10(3) "," R10(4) "," R10(
+          5) ",%60,%61,%62,%63}, {%64,%65,%66,%67}, %68, p, 1, 1, 1; }"
       : F16(x, 0), F16(x, 16), F16(x, 32), F16(x, 48)
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(add));
 }
 __device__ __forceinline__ void product_columns(float (&x)[32], uint4 a, u64 b, int add) {
   asm volatile(
       "{ .reg .pred p; setp.ne.b32 p, %37, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {" R0 "," R10(1) "," R10(
-          2) ",%30,%31}, {%32,%33,%34,%35}, %36, p, 1, 1, 1; }"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {" R0
+      "," R10(1) "," R10(2) ",%30,%31}, {%32,%33,%34,%35}, %36, p, 1, 1, 1; }"
       : F16(x, 0), F16(x, 16)
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(add));
 }
@@ -109,8 +111,8 @@ template <int TRANSPOSE_A, int TRANSPOSE_B>
 __device__ __forceinline__ void product_64(float (&x)[32], u64 a, u64 b, int add) {
   asm volatile(
       "{ .reg .pred p; setp.ne.b32 p, %34, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {" R0 "," R10(1) "," R10(
-          2) ",%30,%31}, %32, %33, p, 1, 1, %35, %36; }"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {" R0
+      "," R10(1) "," R10(2) ",%30,%31}, %32, %33, p, 1, 1, %35, %36; }"
       : F16(x, 0), F16(x, 16)
       : "l"(a), "l"(b), "r"(add), "n"(TRANSPOSE_A), "n"(TRANSPOSE_B));
 }

@@ -22,6 +22,7 @@ from skipqa.ops.bipartite_attention import reference
 
 MAX_PAIRS = 1 << 15  # pairs of one item that a program holds in registers
 MAX_SCORED_PAIRS = 1 << 12  # where it also computes their scores
+MAX_ROWS = 1 << 10  # tokens and passages of all items: beyond, torch's products win (NOTES.md)
 
 # The last bits of a number of 16 bits as float32: always the same, so not worth a look.
 SHIFTS = {torch.bfloat16: 16, torch.float16: 13, torch.float32: 0}
@@ -51,9 +52,10 @@ def select_edges(
     return edges_BVK
 
 
-def holds(num_tokens: int, num_passages: int) -> bool:
-    """Whether `choose_edges` takes an item of this size."""
-    return _block(num_tokens) * _block(num_passages) <= MAX_SCORED_PAIRS
+def pays(num_items: int, num_tokens: int, num_passages: int) -> bool:
+    """Whether `choose_edges` takes items of this size, and is faster than torch's products."""
+    num_rows = num_items * (num_tokens + num_passages)
+    return num_rows <= MAX_ROWS and _fits(num_tokens, num_passages)
 
 
 def choose_edges(
@@ -70,7 +72,7 @@ def choose_edges(
     num_items, num_tokens, width = tokens_BVd.shape
     num_passages, passage_width = passages_BKp.shape[1:]
     token_rows, edge_width = num_items * num_tokens, len(weights[0])
-    assert holds(num_tokens, num_passages)
+    assert _fits(num_tokens, num_passages)
     block_v, block_k = _block(num_tokens), _block(num_passages)
     num_rows = token_rows + num_items * num_passages
     block_r, splits = (16, 4) if num_rows <= 256 else (64, 2)  # few rows: many small programs
@@ -123,6 +125,10 @@ def choose_edges(
         num_stages=1,
     )
     return scores_BVK, edges_BVK
+
+
+def _fits(num_tokens: int, num_passages: int) -> bool:
+    return _block(num_tokens) * _block(num_passages) <= MAX_SCORED_PAIRS
 
 
 def _block(size: int) -> int:
