@@ -117,8 +117,8 @@ def read(
     the facts, the `texts`: an answer that they made likelier is theirs, and the drafter, who has
     read nothing, has no say. One that none of them has a word of is not.
     """
-    beside = [(answer, config.drafter_weight * share) for answer, share in drafted.candidates]
-    reply = complete(beside)
+    beside = backing(drafted, config.drafter_weight)
+    reply = complete(list(beside.items()))
     if not beside:
         return reply, reply.text, "as the reader says"
     if stated(reply.text, texts):
@@ -159,18 +159,23 @@ def agree(reply: Completion, drafted: Draft, weight: float) -> tuple[str, str]:
 
     The reader's own answer stands beside the drafter's. One that the drafter's vocabulary lacks
     gets the support of the best, since nothing speaks against it; one that it has and did not
-    draft, that of the last. No reply is no answer. The surer the drafter is that the answer has to
-    be looked up, the less it has to say.
+    draft, that of the last. No reply is no answer.
     """
-    weight *= 1 - drafted.passed_on
-    names = [answer for answer, _ in drafted.candidates]
-    support = dict(drafted.candidates)
+    support = backing(drafted, weight)
+    names = list(support)
     known = reply.text in drafted.vocabulary
     own = support.get(reply.text, support[names[-1] if known else names[0]])
     weighed = zip((*names, reply.text), (*support.values(), own), reply.weights, strict=True)
     said = [candidate for candidate in weighed if candidate[0]]
-    answer = max(said, key=lambda candidate: candidate[2] + weight * candidate[1])[0]
+    answer = max(said, key=lambda candidate: candidate[2] + candidate[1])[0]
     return answer, "as the reader says" if answer == reply.text else f"not {reply.text!r}, drafted"
+
+
+def backing(drafted: Draft, weight: float) -> dict[str, float]:
+    """What the drafter's opinion adds to the log-probability of each answer that it drafted. The
+    surer it is that the answer has to be looked up, the less it has to say."""
+    weight *= 1 - drafted.passed_on
+    return {answer: weight * share for answer, share in drafted.candidates}
 
 
 def words_shown(words: SeenWords | None, config: DecodeConfig) -> list[str]:

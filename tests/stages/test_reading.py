@@ -48,6 +48,7 @@ class Reader:
     ) -> Completion:
         names = tuple(name for name, _ in beside)
         self.asked.append((prompt, tuple(quote_from), names))
+        self.backed = dict(beside)
         weights = self._weights(prompt, (*names, self.says)) if beside else ()
         return Completion(self.says, 10, 2, 1_000, tuple(weights))
 
@@ -133,6 +134,12 @@ class TestWhoseAnswerItIs:
         assert len(reader.asked) == 1
         assert record.flops == 1_000
         assert (record.kept, record.dropped) == (0, 0)
+
+    def test_the_reader_is_told_what_will_be_added(self) -> None:
+        """Else it might leave an answer unweighed that would have been the best."""
+        reader, draft = Reader("zemblia", {}, LIKED), drafted(("italy", -0.5), ("france", -2.0))
+        run(reader, replace(draft, passed_on=0.75), replace(SHORT, drafter_weight=2.0), facts=())
+        assert reader.backed == {"italy": -0.25, "france": -1.0}
 
     def test_without_a_drafter_the_reader_has_the_word(self) -> None:
         reader = Reader("zemblia", {}, {})
