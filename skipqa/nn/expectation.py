@@ -21,7 +21,7 @@ class ExpectationConfig:
     # A question may be about anything: this share of the expectation is spread over all concepts.
     floor: float = 0.03
     # The power to which the expectation is taken: it was learned from few kinds of questions.
-    trust: float = 0.7
+    trust: float = 0.5
 
 
 class Expectation(nn.Module):
