@@ -1,11 +1,11 @@
 """What speaks for a passage beside its embedding: the numbers that a trained verifier also reads.
 
-Enters: the retrieved passages with their embeddings, the question, the tokens that were kept and
-the regions that asked. Leaves: [K, SIGNALS]. An embedding of a short passage knows its topic, not
-which of a hundred like things it is about, nor whether the picture shows that one; so the numbers
-compare: how surely the picture shows what the passage is titled with, whether the passage uses
-the words of the question, and by how much it leads the others, those about other things and those
-about the same thing.
+Enters: the retrieved passages with their embeddings, the question, the question about what each
+passage is titled with, the tokens that were kept and the regions that asked. Leaves: [K, SIGNALS].
+An embedding of a short passage knows its topic, not which of a hundred like things it is about,
+nor whether the picture shows that one; so the numbers compare: how surely the picture shows what
+the passage is titled with, whether the passage says of it what is asked, and by how much it leads
+the others, those about other things and those about the same thing.
 """
 
 from __future__ import annotations
@@ -21,21 +21,33 @@ from skipqa.backbones.concepts import Concepts
 from skipqa.language import base_forms, content_words
 from skipqa.types import KeptTokens, Question, Region, RetrievedPassage
 
-SIGNALS = 14
+SIGNALS = 16
 SMALLEST = 1e-6
 _NOT_WORDS = re.compile(r"[^a-z0-9]+")
 _OF_A_FLAG = re.compile(r"^flag of (the )?")
 
 
+def about_titles(question: Question, titles: Sequence[str]) -> list[str]:
+    """The question about each title, to be embedded: "Where is it from?" about "Maine Coon"."""
+    return [f"{question.text} {subject_of(title)}" for title in titles]
+
+
+def subject_of(title: str) -> str:
+    """Of "Luxembourg: Government > Flag" Luxembourg, of "bag, traveling bag" the first name."""
+    return title.partition(":")[0].partition(",")[0].strip()
+
+
 def signals(
     candidates: Sequence[RetrievedPassage],
     embeddings_Kd: Tensor,
+    asked_of_Kd: Tensor,
     question: Question,
     kept: KeptTokens,
     regions: Sequence[Region],
     concepts: Concepts,
 ) -> Tensor:
-    """Each of about unit size, so that none needs a scale of its own."""
+    """Each of about unit size, so that none needs a scale of its own. `asked_of_Kd` embeds what
+    `about_titles` writes."""
     if not candidates:
         return torch.zeros(0, SIGNALS)
     score_K = torch.tensor([max(c.score, SMALLEST) for c in candidates])
@@ -47,6 +59,7 @@ def signals(
     asking_Kd = centres_Rd[[c.region for c in candidates]]
     sure_K = torch.tensor([regions[c.region].concepts[0][1] for c in candidates])
     topic_K = embeddings_Kd @ question.embedding
+    said_K = (embeddings_Kd * asked_of_Kd).sum(1)
     asked_K = torch.tensor([_overlap(question, c.passage.text) for c in candidates])
     subject = [names[0] if names else "" for names in titles]
     same_KK = torch.tensor([[one == other for other in subject] for one in subject])
@@ -66,6 +79,8 @@ def signals(
             asked_K,
             3 * _lead(topic_K, alone_KK),
             _lead(asked_K, alone_KK),
+            said_K,
+            5 * _lead(said_K, alone_KK),
             _root(sure_K),
             order_K,
         ),
@@ -74,7 +89,7 @@ def signals(
 
 
 def names_in(title: str) -> tuple[str, ...]:
-    """ "Luxembourg: Government > Flag" is about Luxembourg, "bag, traveling bag" has two names."""
+    """All names of what a passage is about, in plain form."""
     parts = title.partition(":")[0].split(",")
     return tuple(name for part in parts if (name := _plain(part)))
 

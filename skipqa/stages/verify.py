@@ -22,7 +22,7 @@ from skipqa.backbones.concepts import Concepts
 from skipqa.config import VerifyConfig
 from skipqa.nn import verifier
 from skipqa.nn.verifier import Verifier
-from skipqa.stages.signals import signals
+from skipqa.stages.signals import about_titles, signals
 from skipqa.trace import StageRecord
 from skipqa.types import (
     Budget,
@@ -85,14 +85,31 @@ def scores_of(
     """nu_j of every candidate, and the FLOPs of that."""
     if learned is None:
         return _likeness(candidates, embeddings_Kd, question, regions, backbone, config)
-    told = None
+    told, flops = None, verifier.flops(learned.config, len(candidates))
     if learned.config.signals:
-        concepts = backbone.concepts
-        told = signals(candidates, embeddings_Kd, question, kept_tokens, regions, concepts)
+        titles = [candidate.passage.title for candidate in candidates]
+        asked_of_Kd, cost = _embed_once(about_titles(question, titles), backbone)
+        flops += cost
+        told = signals(
+            candidates,
+            embeddings_Kd,
+            asked_of_Kd,
+            question,
+            kept_tokens,
+            regions,
+            backbone.concepts,
+        )
     visual = kept_tokens.tokens.meaning[kept_tokens.positions].mean(0)
     with torch.inference_mode():
         nu_K = learned(question.embedding, visual, embeddings_Kd, told).sigmoid()
-    return nu_K.tolist(), verifier.flops(learned.config, len(candidates))
+    return nu_K.tolist(), flops
+
+
+def _embed_once(texts: Sequence[str], backbone: Backbone) -> tuple[Tensor, int]:
+    """[len(texts), d], of equal texts one encoded, and the FLOPs."""
+    different = list(dict.fromkeys(texts))
+    encoded = backbone.encode_texts(different)
+    return encoded.embeddings[[different.index(text) for text in texts]], encoded.flops
 
 
 def divided(

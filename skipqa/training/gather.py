@@ -37,6 +37,7 @@ from skipqa.data.pocket_kb.text import accepted, says
 from skipqa.errors import UserError
 from skipqa.nn.budget import BudgetController, DiscreteBudgetConfig
 from skipqa.pipeline import Pipeline, Stages
+from skipqa.stages.signals import about_titles
 from skipqa.training.mixture import Split, is_held_out
 from skipqa.training.run import Run
 from skipqa.types import Budget, Fused, KeptTokens, Question, Region, Retrieved, Verified
@@ -266,6 +267,12 @@ def observe(pipeline: Pipeline, row: Asked) -> tuple[dict[str, Tensor], dict[str
     answers = accepted(row.answers)
     passages = retrieved.passages[:MOST_PASSAGES]
 
+    titles = about_titles(question, [p.passage.title for p in passages])
+    different = list(dict.fromkeys(titles))
+    encoded = pipeline.backbone.encode_texts(different).embeddings
+    asked_of = torch.zeros(MOST_PASSAGES, len(question.embedding))
+    asked_of[: len(titles)] = encoded[[different.index(title) for title in titles]]
+
     def of_passages(values: Sequence[float], dtype: torch.dtype, absent: float) -> Tensor:
         return _padded(torch.tensor(values, dtype=dtype), MOST_PASSAGES, absent)
 
@@ -280,6 +287,7 @@ def observe(pipeline: Pipeline, row: Asked) -> tuple[dict[str, Tensor], dict[str
         "kept": torch.isin(torch.arange(len(tokens)), kept.positions),
         "region_of": region_of,
         "boxes": boxes,
+        "asked_of": asked_of.half(),
         "passages": of_passages([p.row for p in passages], torch.int32, -1),
         "scores": of_passages([p.score for p in passages], torch.float32, 0),
         "asked_by": of_passages([p.region for p in passages], torch.int8, -1),

@@ -38,7 +38,13 @@ from skipqa.training import pruning
 from skipqa.training.asking import Asking
 from skipqa.training.collapse import openness
 from skipqa.training.loop import Phase, fit
-from skipqa.training.pruning import Candidates, gold_loss, open_gates, passage_logits
+from skipqa.training.pruning import (
+    Candidates,
+    gold_loss,
+    open_gates,
+    passage_logits,
+    thing_loss,
+)
 from skipqa.training.records import replay
 from skipqa.training.sampling import inverse_frequency
 from skipqa.training.study import Study
@@ -68,7 +74,7 @@ def run(study: Study, settings: PathwayTraining) -> dict[str, Any]:
     if "pathways" in study.run.metrics():
         return study.run.metrics()
     parts = train(study, settings)
-    held_out = study.rows("held-out")
+    held_out = study.rows("held-out", gold=True)
     found = cases(study.records, study.pipeline, study.run, compared=held_out)
     compared = {
         "saliency": pruning.compare(study, parts.saliency),
@@ -105,6 +111,7 @@ class Lesson:
     """What the losses read beside the records."""
 
     found: Candidates
+    inside: Tensor  # [N, V] bool, as in stage II
     asking: Asking
     answers: Tensor  # [A, d]
     answer_of: Tensor  # [N], -1 where no passage is known to hold it
@@ -117,6 +124,7 @@ def prepare(study: Study) -> Lesson:
     found = pruning.candidates(study.records)
     return Lesson(
         found,
+        pruning.things(study.records),
         Asking(study, found.rows, found.there),
         study.embed(list(number)),
         torch.tensor([number.get(text, -1) if text else -1 for text in best]),
@@ -171,7 +179,9 @@ def loss_of(
         )
         answered = F.cross_entropy(said, lesson.answer_of[some])
         degree = torch.stack([degree_loss(one) for one in edges]).mean()
-        return seen + asked + answered + squared_budget_loss(logits, rho) + degree
+        placed = thing_loss(logits, lesson.inside[some])
+        budget = squared_budget_loss(logits, rho)
+        return seen + placed + asked + answered + budget + degree
 
     return loss
 
@@ -256,7 +266,7 @@ def read_share(
 ) -> dict[str, Any]:
     """Of the held-out questions with an answering passage among the candidates, the share that has
     one among what the decoder reads: verification and fusion share in the order. And the edges."""
-    rows = [i for i in study.rows("held-out") if bool((found.label[i] > 0.5).any())]
+    rows = [i for i in study.rows("held-out", gold=True) if bool((found.label[i] > 0.5).any())]
     config, right, edges = study.pipeline.config, [], [torch.zeros(0)]
     for i in rows:
         verified, answers = _verified(study, found, nu_NK[i], i)

@@ -11,7 +11,8 @@ that the gates let through,
     z_j = scale (cos(q, e_j) + log(sum_i g_i exp(beta cos(v_i, e_j)) / sum_i g_i) / beta),
 
 a soft maximum over tokens, because a region asks for itself: tokens that speak for other passages
-dilute it, and the gates learn to shut them out.
+dilute it, and the gates learn to shut them out. Where it is known where the thing is, as in scenes
+that were composed, there is a second one: which token shows it?
 
 Shape letters: B questions, V visual tokens, K candidates, d text width.
 """
@@ -99,6 +100,23 @@ def gold_loss(logits_BK: Tensor, gold_BK: Tensor, there_BK: Tensor) -> Tensor:
     return (logits.logsumexp(1) - right.logsumexp(1)).mean()
 
 
+def things(records: Records) -> Tensor:
+    """[N, V] bool: the tokens that show what is asked about; none where its place is not known."""
+    found = torch.zeros(records["meaning"].shape[:2], dtype=torch.bool)
+    for i, about in enumerate(records.about):
+        if about["box"] is not None:
+            found[i] = in_box(about["box"], records.grid)
+    return found
+
+
+def thing_loss(logits_BV: Tensor, inside_BV: Tensor) -> Tensor:
+    """Cross-entropy of the token that shows the thing, where it is known which tokens do."""
+    placed = inside_BV.any(1)
+    if not bool(placed.any()):
+        return logits_BV.new_zeros(())
+    return gold_loss(logits_BV[placed], inside_BV[placed], torch.ones_like(inside_BV[placed]))
+
+
 def open_gates(logits: Tensor, temperature: float, seed: int, step: int) -> Tensor:
     """Each token's own yes or no, relaxed: nothing but the regulariser says how many there are, so
     that all may open or shut. Answering takes the V' best instead."""
@@ -135,6 +153,7 @@ def loss_of(
     rows = study.rows("train", gold=True)
     draw = inverse_frequency(rows, study.categories(rows), settings.batch, run.seed)
     rho = kept_tokens(study) / records["meaning"].shape[1]
+    inside = things(records)
 
     def loss(step: int) -> Tensor:
         some = draw(step)
@@ -143,9 +162,8 @@ def loss_of(
         gates = open_gates(logits, settings.temperature, run.seed, step)
         passages = records.table.embeddings[found.rows[some]]
         z = passage_logits(question, tokens, gates, passages)
-        return gold_loss(z, found.gold[some], found.there[some]) + budget_loss(
-            settings, logits, rho
-        )
+        chosen = gold_loss(z, found.gold[some], found.there[some])
+        return chosen + thing_loss(logits, inside[some]) + budget_loss(settings, logits, rho)
 
     return loss
 

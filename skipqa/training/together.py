@@ -43,7 +43,7 @@ def run(study: Study, settings: JointTraining) -> dict[str, Any]:
     """The stage: train, compare each part with what answers now, leave."""
     if "together" in study.run.metrics():
         return study.run.metrics()
-    held_out = study.rows("held-out")
+    held_out = study.rows("held-out", gold=True)
     found = verifying.cases(study.records, study.pipeline, study.run, compared=held_out)
     parts = train(study, found, settings)
     threshold = study.pipeline.config.verify.threshold
@@ -105,12 +105,10 @@ def _nu(study: Study, found: Cases) -> Tensor:
 
 def _before(study: Study, found: Cases, threshold: float) -> dict[str, float]:
     """What answers now, by the measures of `run`."""
-    held_out, now = study.rows("held-out"), study.pipeline.components
+    held_out, now = study.rows("held-out", gold=True), study.pipeline.components
     fusion = pathways.read_share(study, now.fusion, found, _nu(study, found))
     f1 = verifying.quality(_nu(study, found)[held_out], found, torch.tensor(held_out), threshold)
-    finds = pruning.quality(
-        study, study.rows("held-out", gold=True), pruning.kept_tokens(study), now.saliency
-    )
+    finds = pruning.quality(study, held_out, pruning.kept_tokens(study), now.saliency)
     return {
         "saliency": finds[f"recall@{pruning.AT}"],
         "verifier": f1["f1"],

@@ -3,9 +3,10 @@
 Enters: gathered records. Leaves: a verifier, and how it compares with the training-free verdict on
 held-out questions. The paper's label is the dense oracle's: how often the answer is right with
 passage j alone, relative to all (eq. D.4). A reader of a passage that states the answer is right,
-of one that does not is wrong, so a passage's label here is whether it is named as gold or states
-an accepted answer; on a sample of questions the reader itself is asked, passage by passage, where
-the run says so, and its verdict replaces the flag (`oracle_questions`).
+of one that does not is wrong, so a passage's label here is whether it is named as gold, or says
+the same of another thing and with the same answer; on a sample of questions the reader itself is
+asked, passage by passage, where the run says so, and its verdict replaces the flag
+(`oracle_questions`). Questions that name no passage teach nothing and are not counted.
 
 Shape letters: N questions, K passages, d text width, S signals.
 """
@@ -54,11 +55,11 @@ def run(study: Study, settings: VerifierTraining) -> dict[str, Any]:
     if "verifier" in study.run.metrics():
         return study.run.metrics()
     records, pipeline = study.records, study.pipeline
-    held_out, val = study.rows("held-out"), study.rows("val")
+    held_out, val = study.rows("held-out", gold=True), study.rows("val", gold=True)
     found = cases(records, pipeline, study.run, compared={*held_out, *val})
-    rows = Random(study.run.seed).sample(
-        study.rows("train"), min(settings.oracle_questions, len(study.rows("train")))
-    )
+    train_rows = study.rows("train", gold=True)
+    asked = min(settings.oracle_questions, len(train_rows))
+    rows = Random(study.run.seed).sample(train_rows, asked)
     oracle = ask_the_oracle(found, records, pipeline, rows, study.run) if rows else None
     verifier = train(found, study, settings)
     threshold = best_threshold(verifier, found, held_out)
@@ -99,6 +100,22 @@ class Cases:
         return verifier(*(x[rows] for x in inputs))
 
 
+def answering(records: Records) -> Tensor:
+    """[N, K] bool: gold, or of the same relation as a gold one and stating the answer."""
+    found = records["gold"].clone()
+    for i, about in enumerate(records.about):
+        asked = {_relation(id) for id in about["gold"]}
+        for k, candidate in enumerate(records.candidates(i)):
+            if bool(records["stated"][i, k]) and _relation(candidate.passage.id) in asked:
+                found[i, k] = True
+    return found
+
+
+def _relation(passage_id: str) -> str:
+    """Of "passages:dog:pug:origin" the origin; of WordNet's ids something that no other has."""
+    return passage_id.rpartition(":")[2].partition("#")[0]
+
+
 @torch.no_grad()
 def cases(records: Records, pipeline: Pipeline, run: Run, compared: Collection[int] = ()) -> Cases:
     """Over all records, in their order; of those `compared` also the training-free scores."""
@@ -121,7 +138,8 @@ def cases(records: Records, pipeline: Pipeline, run: Run, compared: Collection[i
         question, regions = records.question(i), records.regions(i)
         here = slice(len(candidates))
         passages[i, here] = embeddings
-        told[i, here] = signals(candidates, embeddings, question, kept, regions, concepts)
+        asked_of = records["asked_of"][i, here].float()
+        told[i, here] = signals(candidates, embeddings, asked_of, question, kept, regions, concepts)
         if i in compared:
             backbone, config = pipeline.backbone, pipeline.config.verify
             nu, _ = scores_of(candidates, embeddings, question, kept, regions, backbone, config)
@@ -133,7 +151,7 @@ def cases(records: Records, pipeline: Pipeline, run: Run, compared: Collection[i
         passages=passages,
         signals=told,
         there=records["passages"] >= 0,
-        label=(records["gold"] | records["stated"]).float(),
+        label=answering(records).float(),
         untrained=untrained,
     )
 
@@ -147,7 +165,7 @@ def build(study: Study, settings: VerifierTraining) -> Verifier:
 def loss_of(
     study: Study, verifier: Verifier, found: Cases, settings: VerifierTraining
 ) -> Callable[[int], Tensor]:
-    rows = [i for i in study.records.select("train") if bool(found.there[i].any())]
+    rows = [i for i in study.rows("train", gold=True) if bool(found.there[i].any())]
     draw = inverse_frequency(rows, study.categories(rows), settings.batch, study.run.seed)
 
     def loss(step: int) -> Tensor:

@@ -20,6 +20,7 @@ from skipqa.pipeline import Pipeline
 from skipqa.training import budgeting, gather, pathways, pruning, together, verifying
 from skipqa.training.collapse import openness
 from skipqa.training.gather import Asked
+from skipqa.training.mixture import Split
 from skipqa.training.records import replay
 from skipqa.training.run import Run
 from skipqa.training.sampling import inverse_frequency
@@ -69,8 +70,12 @@ def rows(world: Path) -> list[Asked]:
     found = sorted(
         gather.questions(None, world, COUNTS, seed=1), key=lambda row: int(row.id.partition("-")[2])
     )
-    splits = ("train",) * small_world.TRAIN + ("held-out",) * small_world.HELD_OUT
-    splits += ("val",) * small_world.VAL
+    counts: dict[Split, int] = {
+        "train": small_world.TRAIN,
+        "held-out": small_world.HELD_OUT,
+        "val": small_world.VAL,
+    }
+    splits = [split for split, count in counts.items() for _ in range(count)]
     return [replace(row, split=split) for row, split in zip(found, splits, strict=True)]
 
 
