@@ -21,7 +21,7 @@ def test_untrained_leaves_out_all_that_was_trained(
     skipqa: Command, home: Path, photo: Path
 ) -> None:
     trained, untrained = (
-        json.loads(skipqa("ask", photo, CUP, "--json", *more).out)
+        json.loads(skipqa("ask", photo, CUP, "--json", "--set", "draft.threshold=1", *more).out)
         for more in ((), ("--untrained",))
     )
     assert trained["answer"] == "coffee"
