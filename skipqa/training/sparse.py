@@ -41,6 +41,7 @@ PAIRS, DIFFERENCE, EXPECTATION = (
 )
 PART = "sparse_query"
 MEASURED = 200  # held-out queries of each source
+QUIETENED = 2_000  # training queries that are looked at for terms of no use
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ class SparseTraining:
     text_factor: Share = 0.1  # the pretrained encoder moves more slowly
     temperature: Weight = 1.0  # a term that fits is worth about 4
     sparsity: Weight = 1e-2
+    unwanted: Share = 0.01  # of the questions that a term may join in for without being of use
     joining: Count = 4  # terms that join in for each word at the start
     asked_times: Count = 30  # how often a Pocket-KB question comes for each made one
     ranks: Annotated[tuple[int, ...], Between(1, 1_000)] = (16, 64, 128)
@@ -114,6 +116,7 @@ def train(network: SparseQuery, pairs: Pairs, settings: SparseTraining, run: Run
     phase = Phase(settings.steps, settings.rate, warmup=settings.steps // 10)
     slower: list[tuple[nn.Module, float]] = [(network.text, settings.text_factor)]
     network = fit(PART, network, loss, phase, run, slower=slower)
+    quieten(network, pairs, run.seed, settings.unwanted)
     measured: list[dict[str, float]] = []
 
     def accuracy() -> float:
@@ -199,6 +202,29 @@ def ask(
     worth = named[:, None] * ((terms != NO_TERM) & mask)
     names = torch.zeros_like(own).scatter_reduce(1, terms.clamp(min=0), worth.to(own), "amax")
     return own + joined + names, joined
+
+
+@torch.no_grad()
+def quieten(network: SparseQuery, pairs: Pairs, seed: int, share: float) -> None:
+    """Lower every term's bias until it joins in for no more than `share` of the questions whose
+    passages do not hold it. The price is on terms that a batch's passages have; rare ones hardly
+    ever paid it."""
+    generator = torch.Generator().manual_seed(seed)
+    taught = (~pairs.held_out).nonzero()[:, 0]
+    chosen = taught[torch.randperm(len(taught), generator=generator)[:QUIETENED].to(taught.device)]
+    found = []
+    for rows in chosen.split(64):
+        _, joined = ask(network, pairs, rows, torch.ones(len(rows), device=rows.device))
+        gold = pairs.gold[rows].long()
+        which, place = (gold != NO_ROW).nonzero(as_tuple=True)
+        places, first = pairs.terms.places(gold[which, place])
+        lengths = torch.diff(first, append=first.new_tensor([len(places)]))
+        joined[which.repeat_interleave(lengths), pairs.terms.values[places].long()] = 0.0
+        found.append(joined.expm1().half())
+    levels = torch.cat(found)
+    kept = max(1, min(len(levels), round((1 - share) * len(levels))))
+    for terms in torch.arange(levels.shape[1], device=levels.device).split(4_096):
+        network.head.bias[terms] -= levels[:, terms].float().kthvalue(kept, dim=0).values
 
 
 def _one_of(gold_BG: Tensor) -> Tensor:

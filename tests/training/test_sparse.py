@@ -110,6 +110,25 @@ def test_it_learns_which_word_a_passage_has_for_it(made: Pairs, tmp_path: Path) 
     assert metrics["trained"].keys() == metrics["training_free"].keys()
 
 
+def test_a_term_of_no_use_is_quietened_and_one_of_use_is_not(made: Pairs) -> None:
+    loud = network()
+    currency, number = (int(made.matched_as[i]) for i in (9598, 2193))  # as the passages have them
+    with torch.no_grad():
+        loud.head.bias.fill_(-1.0)
+        loud.head.bias[[currency, 5]] = 2.0  # in a third of the passages, in none
+    rows = made.select("factbook", held_out=False)
+    sparse.quieten(loud, made, seed=0, share=0.5)
+    _, joined = sparse.ask(loud, made, rows, torch.ones(len(rows)))
+    assert not joined[:, 5].any()
+    assert not joined[:, number].any()
+    assert not joined[:, currency].any()  # of use to a third, joined in for all
+    with torch.no_grad():
+        loud.head.bias[currency] = 2.0
+    sparse.quieten(loud, made, seed=0, share=0.7)
+    _, joined = sparse.ask(loud, made, rows, torch.ones(len(rows)))
+    assert joined[:, currency].all()
+
+
 def test_what_is_shipped_reads_back_the_same(made: Pairs, tmp_path: Path) -> None:
     trained = network()
     published = {name: value.clone() for name, value in trained.state_dict().items()}
