@@ -121,12 +121,16 @@ def piped(
     pipeline = load(index=folder / "index")
     backbone, config = pipeline.backbone, pipeline.config
     assert isinstance(backbone, Pocket)
-    # what was chosen with the components stands for the learned ways, the defaults for the others
-    chosen = preset("pocket", learned.settings).retrieve
+    # Settings were chosen for both together; either alone keeps the default where that is better.
+    chosen, default = preset("pocket", learned.settings).retrieve, RetrieveConfig()
     ways: dict[str, tuple[Index, RetrieveConfig, Any]] = {
-        "lexical": (indexes["lexical"], RetrieveConfig(), None),
-        "learned terms": (indexes["learned"], replace(chosen, definition_weight=0.3), None),
-        "expectation": (indexes["lexical"], chosen, learned.expectation),
+        "lexical": (indexes["lexical"], default, None),
+        "learned terms": (indexes["learned"], default, None),
+        "expectation": (
+            indexes["lexical"],
+            replace(chosen, question_weight=default.question_weight),
+            learned.expectation,
+        ),
         "both": (indexes["learned"], chosen, learned.expectation),
     }
     allowed = Budget(config.budget.most_tokens(config.encode.num_tokens), K)
