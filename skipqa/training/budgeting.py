@@ -58,7 +58,7 @@ class BudgetTraining:
     variant: Literal["A", "B"] = "A"
     hidden: Count = 32
     price: Annotated[float, Between(0.0, 10.0)] = 0.1  # lambda_2, of the whole range of costs
-    questions: Count = 400  # of each split, at most
+    questions: Count = 300  # of each split, at most
     readings: CountOrNone = 40  # that the reader is asked, with passages and without
 
 

@@ -12,6 +12,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from skipqa import components
+from skipqa.backbones.backbone import Backbone, EncodedTexts
 from skipqa.components import NAMES, SETTINGS, Components
 from skipqa.config import CountOrNone, merged
 from skipqa.nn import checkpoint
@@ -105,7 +107,10 @@ def begin(
     rows = gather.questions(data, pocket_kb, wanted.counts(), seed=2026)
     gathering = Run(folder, run.seed, run.progress, run.say)
     records = collect(rows, source, gathering, workers=wanted.workers or None)
-    pipeline = source.load()
+    loaded = source.load()
+    pipeline = Pipeline(
+        Remembering(loaded.backbone), loaded.index, loaded.config, loaded.components
+    )
     start = pipeline.components.folder
     if start is not None:
         take_over(start, run.folder)
@@ -117,6 +122,28 @@ def begin(
     table = records.table
     known = {p.text: e for p, e in zip(table.passages, table.embeddings, strict=True)}
     return Study(records, pipeline, learned, run, known)
+
+
+class Remembering:
+    """A backbone that encodes the texts of late once: budgets and components are compared on the
+    same questions about the same titles."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        self.backbone = backbone
+        self._encode = lru_cache(maxsize=4_096)(lambda text: backbone.encode_texts([text]))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.backbone, name)
+
+    def encode_texts(self, texts: Sequence[str]) -> EncodedTexts:
+        parts = [self._encode(text) for text in texts]
+        if not parts:
+            return self.backbone.encode_texts(texts)
+        return EncodedTexts(
+            torch.cat([part.embeddings for part in parts]),
+            tuple(part.states[0] for part in parts),
+            sum(part.flops for part in parts),
+        )
 
 
 def _joined(below: Components, above: Components) -> Components:

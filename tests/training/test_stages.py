@@ -1,0 +1,69 @@
+"""Stages by name: what each begins with, and what is refused before anything is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skipqa.errors import UserError
+from skipqa.training import stages
+from skipqa.training.gather import Source
+from skipqa.training.stages import Inputs, Later, Settings, train
+from skipqa.training.study import Gathering
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What each stage would have begun with."""
+    found: list[dict[str, Any]] = []
+
+    def begin(source: Source, _data: Path, _kb: Path, wanted: Gathering, *folders: Any) -> None:
+        found.append({"components": source.components, "wanted": wanted, "records": folders[0]})
+
+    monkeypatch.setattr(stages.study, "begin", begin)
+    monkeypatch.setattr(Source, "fingerprint", lambda self: {"preset": self.preset})
+    for name, later in stages.LATER.items():
+        monkeypatch.setitem(stages.LATER, name, Later(later.settings, lambda *_: {"done": True}))
+    return found
+
+
+def test_all_begins_each_stage_with_what_the_one_before_left(
+    begun: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    start, out = tmp_path / "start", tmp_path / "out"
+    metrics = train("all", Inputs(tmp_path, tmp_path, components=start), out)
+    assert list(metrics) == ["stage2", "stage3", "stage4", "stage5", "stage6"]
+    assert [one["components"] for one in begun] == [start, *(out / n for n in list(metrics)[:-1])]
+    assert {one["records"] for one in begun} == {out / "records"}
+    assert (out / "stage6" / "config.json").is_file()
+
+
+def test_records_lie_beside_and_are_limited(begun: list[dict[str, Any]], tmp_path: Path) -> None:
+    inputs = Inputs(tmp_path, tmp_path, limit=9)
+    train("stage4", inputs, tmp_path / "out", changes=["train.steps=7", "records.val=3"])
+    assert begun[0]["records"] == tmp_path / "records"
+    assert begun[0]["wanted"] == Gathering(train=9, held_out=9, val=3, okvqa=9)
+    with pytest.raises(UserError, match="holds a run with other settings"):
+        train("stage4", inputs, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "says"),
+    [
+        ("all", ["train.steps=3"], "settings are of one stage"),
+        ("stage2", ["train.step=3"], "unknown setting train.step; known are"),
+        ("stage2", [], "stage2 learns from passages that are known to answer: give Pocket-KB"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path: Path, name: str, changes: list[str], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        train(name, Inputs(tmp_path), tmp_path / "out", changes=changes)
+    assert not (tmp_path / "out").exists()
+
+
+def test_settings_of_a_stage_are_two_groups() -> None:
+    for later in stages.LATER.values():
+        assert isinstance(later.settings, Settings)
+        assert later.settings.records == Gathering()
