@@ -18,11 +18,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from skipqa.knowledge import Index
 from skipqa.nn.region_query import SparseRegionQuery
-from skipqa.stages.retrieve import region_query as untrained_query
+from skipqa.stages.retrieve import retrieve
+from skipqa.trace import StageRecord
 from skipqa.training.gather import MOST_REGIONS
 from skipqa.training.study import Study
-from skipqa.types import SparseVector
+from skipqa.types import Budget, Hit, SparseVector
 
 SCALE = 0.5  # a sparse inner product is ten to twenty where it fits
 NOTHING = SparseVector(np.zeros(0, np.int32), np.zeros(0, np.float32))
@@ -34,23 +36,23 @@ class Asking:
         index, place = study.pipeline.index, study.records.table.place
         row_of = {number: row for row, number in place.items()}
         self.passage = cache(lambda number: index.stored_vector(row_of[number]))
-        self.encode = cache(index.encoder.encode_query)
         self.untrained = cache(self._untrained)
 
     def _untrained(self, i: int) -> tuple[SparseVector, ...]:
         """The training-free queries of question `i`, a region each."""
         records, pipeline = self.study.records, self.study.pipeline
-        found = [
-            untrained_query(
-                region,
-                records.question(i),
-                pipeline.backbone.concepts,
-                self.encode,
-                pipeline.config.retrieve,
-            )
-            for region in records.regions(i)
-        ]
-        return (*found, *[NOTHING] * (MOST_REGIONS - len(found)))
+        heard = _Listening(pipeline.index)
+        retrieve(
+            records.regions(i),
+            records.question(i),
+            Budget(tokens=0, passages=1),
+            pipeline.backbone.concepts,
+            heard,  # type: ignore[arg-type]
+            pipeline.config.retrieve,
+            StageRecord("retrieve"),
+            expectation=pipeline.components.expectation,
+        )
+        return (*heard.queries, *[NOTHING] * (MOST_REGIONS - len(heard.queries)))
 
     def scores(
         self,
@@ -81,6 +83,21 @@ class Asking:
         best_BK = score_BRK.masked_fill(~there_BR[..., None], -torch.inf).amax(1)
         apart_BR = (asked_BRT - wanted_BRT.log1p()).square().sum(2)
         return SCALE * best_BK, apart_BR[there_BR].mean()
+
+
+class _Listening:
+    """An index that only hears what it is asked."""
+
+    def __init__(self, index: Index) -> None:
+        self.encoder, self._size = index.encoder, len(index)
+        self.queries: list[SparseVector] = []
+
+    def __len__(self) -> int:
+        return self._size
+
+    def search(self, queries: Sequence[SparseVector], k: int) -> list[list[Hit]]:
+        self.queries = list(queries)[:MOST_REGIONS]
+        return [[] for _ in queries]
 
 
 def _dense(vectors: Sequence[SparseVector], terms: np.ndarray) -> Tensor:

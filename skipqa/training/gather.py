@@ -45,6 +45,7 @@ from skipqa.types import Budget, Fused, KeptTokens, Question, Region, Retrieved,
 A_FILE = 32  # questions
 NAMES_A_TOKEN = 32  # the rest of a token's evidence is too thin to name a region
 MOST_REGIONS = 8
+LEARNED_FROM_RECORDS = ("saliency", "region_query", "fusion", "verifier", "budget")
 MOST_PASSAGES = 16
 
 
@@ -156,10 +157,9 @@ class Source:
     def fingerprint(self) -> dict[str, Any]:
         """What the records depend on: what sees and searches, not what is trained from them."""
         folder = self.components or pipelines.shipped_components(self.preset)
-        seeing = ("tagger", "drafter", "question", "region_query", "vision")
         digest = hashlib.sha256()
         for path in sorted(folder.glob("*.safetensors")) if folder else ():
-            if path.stem in seeing:
+            if path.stem not in LEARNED_FROM_RECORDS:
                 digest.update(path.name.encode() + path.read_bytes())
         index = "default" if self.index is None else (self.index / "manifest.json").read_text()
         return {
@@ -251,7 +251,7 @@ def observe(pipeline: Pipeline, row: Asked) -> tuple[dict[str, Tensor], dict[str
         pipeline.backbone,
         pipeline.index,
         pipeline.config,
-        dataclasses.replace(pipeline.components, budget=generous),
+        dataclasses.replace(pipeline.components, budget=generous, saliency=None),
         Stages(verify=stop, fuse=lambda *_: nothing, decode=lambda *_: ""),
     )
     trace = watched.answer(BytesIO(_read(row)), row.question, fast_path=False).trace

@@ -221,5 +221,6 @@ def replay(
         record,
         query,
         tokens,
+        pipeline.components.expectation,
     )
     return kept, regions, retrieved
