@@ -63,7 +63,7 @@ class BudgetTraining:
 
 
 def run(study: Study, settings: BudgetTraining) -> dict[str, Any]:
-    """The stage: learn on a held-out split, compare on questions of neither, leave."""
+    """The stage: learn on two thirds of a held-out split, compare on the last, leave."""
     if "budget" in study.run.metrics():
         return study.run.metrics()
     run, verifier = study.run, study.pipeline.components.verifier
@@ -73,20 +73,21 @@ def run(study: Study, settings: BudgetTraining) -> dict[str, Any]:
         rows = study.records.select(split)
         return sorted(random.sample(rows, min(count, len(rows))))
 
-    learn_from = some("held-out", settings.questions)
-    gain = measure_gain(study, random.sample(learn_from, min(settings.readings, len(learn_from))))
+    held_out = some("held-out", settings.questions)
+    gain = measure_gain(study, random.sample(held_out, min(settings.readings, len(held_out))))
     cost = measure_cost(study)
-    known = worth(study, verifier, learn_from, gain)
+    random.shuffle(held_out)
+    others = len(held_out) // 3  # decide whether it ships
+    known, unseen = (
+        worth(study, verifier, rows, gain) for rows in (held_out[others:], held_out[:others])
+    )
     controller = train(study, known, cost, settings)
     num_tokens = study.records["meaning"].shape[1]
-    compared = {"held-out": compare(controller, known, cost, num_tokens)}
-    decides = "held-out"
+    compared = {"held-out": compare(controller, unseen, cost, num_tokens)}
     if rows := some("val", settings.questions):
-        decides = "val"
-        compared[decides] = compare(
-            controller, worth(study, verifier, rows, gain), cost, num_tokens
-        )
-    final = compared[decides]
+        scored = worth(study, verifier, rows, gain)
+        compared["val"] = compare(controller, scored, cost, num_tokens)
+    final = compared["held-out"]
     ships = final["adaptive"]["score"] >= final["fixed_at_equal_flops"]
     study.leave(controller, "budget", ships=ships)
     run.finish(
