@@ -17,9 +17,10 @@ from torch import Tensor
 
 from skipqa.backbones.llama import Generation, KVCache, Llama, flops, rotation
 
-# Nats by which an answer may be less promising than the first to be weighed in the same pass:
-# fewer tokens than with a larger margin, and a second pass for three questions in a hundred
-MARGIN = 2.0
+# Answers that are read together with the prompt, before it is known how it goes on: a few tokens
+# more, and for three questions in four no other pass
+AT_FIRST = 4
+MARGIN = 2.0  # nats by which answers may be less promising than another of the same later pass
 
 
 @torch.inference_mode()
@@ -48,31 +49,33 @@ def reply(
     """The greedy reply, up to and without a stop token, and the log-probabilities of the answers
     and then of itself with their end.
 
-    `support` is what else speaks for each answer: the best sum is sought. How an answer begins
-    bounds its weight from above, so the most promising are weighed first, and those that cannot be
-    the best any more not at all: minus infinity stands in their place.
+    `support` is what else speaks for each answer: the best sum is sought. Those with the most are
+    read with the prompt. How an answer begins bounds its weight from above, so then the most
+    promising are weighed, and those that cannot be the best any more not at all: minus infinity
+    stands in their place.
 
     As far as the reply stands in a weighed answer it is known from that; the rest takes a pass a
     token. It is the reply of one token at a time.
     """
     end = answers[0][-1]
     room = sum(len(answer) - 1 for answer in answers) + max_new
-    tree = Continuations(decoder, x_1TD, past, room=room)
+    chosen = sorted(range(len(answers)), key=lambda n: -support[n])[:AT_FIRST]
+    tree = Continuations(decoder, x_1TD, past, [answers[n][:-1] for n in chosen], room=room)
     first = tree.log_shares(0)
     most = [float(first[answer[0]]) + more for answer, more in zip(answers, support, strict=True)]
     waiting = sorted(range(len(answers)), key=lambda n: -most[n])
-    weights, best = [-math.inf] * len(answers), -math.inf
-    # One that begins as the reply does may well be the reply.
     begins = int(first.argmax())
-    also = next((n for n in waiting if answers[n][0] == begins), None)
-    while waiting and most[waiting[0]] > best:
-        least = max(best, most[waiting[0]] - MARGIN)
-        chosen = [n for n in waiting if most[n] > least or n == also]
-        waiting = [n for n in waiting if n not in chosen]
-        tree.extend([answers[n][:-1] for n in chosen])
+    alike = [n for n in waiting if answers[n][0] == begins]
+    likely = [] if any(n in chosen for n in alike) else alike[:1]  # to be the reply
+    weights, best = [-math.inf] * len(answers), -math.inf
+    while chosen:
         for n in chosen:
             weights[n] = tree.weight(answers[n])
             best = max(best, weights[n] + support[n])
+        waiting = [n for n in waiting if n not in chosen]
+        least = max([best, *(most[n] - MARGIN for n in waiting[:1])])
+        chosen = [n for n in waiting if most[n] > least or n in likely]
+        tree.extend([answers[n][:-1] for n in chosen])
     tokens: list[int] = []
     scores: list[float] = []
     node = 0

@@ -111,7 +111,7 @@ def _pocket() -> Architecture:
         words=12,
         question_encoders=2,
         frame=27,
-        weighed=5,
+        weighed=6,
         load=replace(_load(config, V, T=11), L_c=22),
         **_components(config, width, width, MINILM_L6.heads),
     )

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skipqa.backbones.continuations import MARGIN, reply, weigh
+from skipqa.backbones.continuations import AT_FIRST, reply, weigh
 from skipqa.backbones.llama import Llama, LlamaConfig, flops
 from skipqa.costs.flops import count_flops
 
@@ -154,18 +154,16 @@ def test_a_reply_among_the_answers_takes_no_pass_of_its_own() -> None:
         reply(decoder, prompt, 3, {end}, [[*said, end], *others], [0.0] * 3)[0].flops,
         count_flops(lambda: reply(decoder, prompt, 3, {end}, others, [0.0] * 2)),
     ]
-    assert spent[0] == flops(CONFIG, 3, 3) + flops(CONFIG, 6, 9, logits=6)
+    assert spent[0] == flops(CONFIG, 3 + 6, 9, logits=1 + 6)
     steps = sum(flops(CONFIG, 1, 6 + n) for n in (1, 2, 3))
-    assert spent[1] == flops(CONFIG, 3, 3) + flops(CONFIG, 3, 6, logits=3) + steps
+    assert spent[1] == flops(CONFIG, 3 + 3, 6, logits=1 + 3) + steps
 
 
 def test_answers_that_cannot_win_are_not_weighed() -> None:
     decoder, prompt = NETWORKS[0], embed(NETWORKS[0], [5, 6, 7])
     answers = [[token, END] for token in range(1, 25)]
-    (first,), _ = weigh(decoder, prompt, [[1]])
-    (second,), _ = weigh(decoder, prompt, [[2]])
-    support = [0.0, first - second - MARGIN / 2, *[-1_000.0] * 22]  # as promising, nearly, not
+    support = [0.0] * AT_FIRST + [-1_000.0] * (24 - AT_FIRST)
     _, weights = reply(decoder, prompt, 0, {END}, answers, support)
     begins = decoder.generate(prompt, 1).tokens[0]
     for token, weight in enumerate(weights[:-1], 1):
-        assert (weight > -math.inf) == (token in (1, 2, begins)), token
+        assert (weight > -math.inf) == (token <= AT_FIRST or token == begins), token
