@@ -16,7 +16,7 @@ Shape letters: B questions, V' tokens, K candidates, A answers, d text width.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from skipqa.config import Between, Count, CountOrNone
+from skipqa.config import Between, Count, CountOrNone, FuseConfig
 from skipqa.nn.fusion import BipartiteFusion, FusionConfig
 from skipqa.nn.region_query import RegionQueryConfig, SparseRegionQuery
 from skipqa.nn.relaxation import cosine_schedule, linear_schedule
@@ -84,16 +84,29 @@ def run(study: Study, settings: PathwayTraining) -> dict[str, Any]:
     ships = {
         "saliency": pruning.is_as_good(compared["saliency"], pruning.kept_tokens(study)),
         "region_query": _at_least(compared["region_query"], "recall@4"),
-        "fusion": _at_least(compared["fusion"], "read"),
+        "fusion": fusion_ships(compared["fusion"]),
     }
     for name, good in ships.items():
         study.leave(getattr(parts, name), name, ships=good)
+    if not ships["fusion"] and edges_help(compared["fusion"]):
+        study.set(fuse={"edges": "degree"})
     study.run.finish("pathways", {"ships": ships, "held-out": compared})
     return study.run.metrics()
 
 
 def _at_least(compared: Mapping[str, Any], name: str) -> bool:
     return bool(compared["trained"][name] >= compared["training_free"][name])
+
+
+def fusion_ships(compared: Mapping[str, Any]) -> bool:
+    """Better than the stage without it, with the stage's own number of edges and with its own."""
+    others = (compared[name]["read"] for name in ("training_free", "training_free_alike"))
+    return bool(compared["trained"]["read"] > max(others))
+
+
+def edges_help(compared: Mapping[str, Any]) -> bool:
+    """As many edges as the layer has do the stage good without the layer."""
+    return bool(compared["training_free_alike"]["read"] > compared["training_free"]["read"])
 
 
 class Pathways(nn.Module):
@@ -254,15 +267,20 @@ def compare_query(study: Study, query: SparseRegionQuery) -> dict[str, Any]:
 def compare_fusion(
     study: Study, layer: BipartiteFusion, found: Cases, nu_NK: Tensor
 ) -> dict[str, Any]:
+    """The layer, the stage without one as it is set, and the same with as many edges as the layer
+    has: else it might win by reading more."""
+    now = study.pipeline.config.fuse
+    alike = replace(now, edges="degree", degree=layer.config.degree or now.degree)
     return {
-        "trained": read_share(study, layer, found, nu_NK),
-        "training_free": read_share(study, None, found, nu_NK),
+        "trained": read_share(study, layer, found, nu_NK, now),
+        "training_free": read_share(study, None, found, nu_NK, now),
+        "training_free_alike": read_share(study, None, found, nu_NK, alike),
     }
 
 
 @torch.inference_mode()
 def read_share(
-    study: Study, layer: BipartiteFusion | None, found: Cases, nu_NK: Tensor
+    study: Study, layer: BipartiteFusion | None, found: Cases, nu_NK: Tensor, rule: FuseConfig
 ) -> dict[str, Any]:
     """Of the held-out questions with an answering passage among the candidates, the share that has
     one among what the decoder reads: verification and fusion share in the order. And the edges."""
@@ -271,7 +289,7 @@ def read_share(
     for i in rows:
         verified, answers = _verified(study, found, nu_NK[i], i)
         question, record = study.records.question(i), StageRecord("fuse")
-        fused = fuse(_kept(study, i), question, verified, config.fuse, record, layer)
+        fused = fuse(_kept(study, i), question, verified, rule, record, layer)
         used = read_order(verified, fused)[: config.decode.max_passages]
         right.append(any(answers[j] for j in used))
         edges.append(fused.edges.float().flatten())

@@ -56,7 +56,8 @@ def run(study: Study, settings: JointTraining) -> dict[str, Any]:
     ships = {
         "saliency": _finds(compared["saliency"], study) >= before["saliency"],
         "verifier": compared["verifier"]["trained"]["f1"] >= before["verifier"],
-        "fusion": compared["fusion"]["trained"]["read"] >= before["fusion"],
+        "fusion": pathways.fusion_ships(compared["fusion"])
+        and compared["fusion"]["trained"]["read"] >= before["fusion"],
     }
     modules = {
         "saliency": parts.paths.saliency,
@@ -106,7 +107,8 @@ def _nu(study: Study, found: Cases) -> Tensor:
 def _before(study: Study, found: Cases, threshold: float) -> dict[str, float]:
     """What answers now, by the measures of `run`."""
     held_out, now = study.rows("held-out", gold=True), study.pipeline.components
-    fusion = pathways.read_share(study, now.fusion, found, _nu(study, found))
+    rule = study.pipeline.config.fuse
+    fusion = pathways.read_share(study, now.fusion, found, _nu(study, found), rule)
     f1 = verifying.quality(_nu(study, found)[held_out], found, torch.tensor(held_out), threshold)
     finds = pruning.quality(study, held_out, pruning.kept_tokens(study), now.saliency)
     return {
