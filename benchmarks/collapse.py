@@ -5,7 +5,7 @@ to 0.1 and tau_e rises to 0.6. Joint: all of it, and the verifier, from the firs
 temperatures where staging ends, for as many steps in all at the same rate. Afterwards tokens' and
 edges' gates are counted on held-out questions; a kind that is all open or all shut has collapsed.
 
-    python benchmarks/collapse.py --data DATA --pocket-kb KB --index INDEX --records RECORDS
+    python benchmarks/collapse.py --run RUNS/stage4 --data DATA --pocket-kb KB --index INDEX
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from torch import Tensor
 from skipqa.cli.console import err, out, prepare_process
 from skipqa.components import TRAINING_FREE
 from skipqa.costs.environment import write_results
+from skipqa.data.files import read_json
 from skipqa.training import pathways, pruning, study, together, verifying
 from skipqa.training.collapse import openness
 from skipqa.training.gather import Source
@@ -36,19 +37,21 @@ RATE, BATCH, SHOWN = 5e-4, 8, 60
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name in ("data", "pocket-kb", "index", "records"):
+    parser.add_argument("--run", type=Path, required=True, help="any of stages II to VI")
+    for name in ("data", "pocket-kb", "index"):
         parser.add_argument(f"--{name}", type=Path, required=True)
-    parser.add_argument("--components", type=Path)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=120, help="of each of the two stages")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
 
     prepare_process()
-    source = Source(components=options.components, index=options.index)
+    source = Source(components=options.run, index=options.index)
+    wanted = Gathering(**read_json(options.run / "config.json")["settings"]["records"])
+    records = options.run.parent / "records"
     with tempfile.TemporaryDirectory() as folder:
         begun = study.begin(
-            source, options.data, options.pocket_kb, Gathering(), options.records, Run(Path(folder))
+            source, options.data, options.pocket_kb, wanted, records, Run(Path(folder))
         )
         found = verifying.cases(begun.records, begun.pipeline, begun.run)
         results = {

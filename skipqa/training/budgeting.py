@@ -4,10 +4,11 @@ Enters: held-out records and a verifier's scores. Leaves: a controller, and how 
 every fixed budget at the same mean FLOPs on questions that it did not learn from.
 
 Each question goes through prune, regions, retrieve and verify at every V' of a grid; what it is
-worth at (V', K') is the answer's expected score: that of the draft where no passage that answers
-is read, that of a reader where one is (`gain`, measured by asking the reader on a sample). Costs
-are the FLOPs that the pipeline counts at each K'. The controller's real-valued (V', K') looks its
-worth and cost up between grid points, so gradients reach it; the loss is eq. 9.
+worth at (V', K') is the score of the answer: the reader's with the best two of K' passages where
+one of them is accepted, else the draft or, without one, the reader's own. Costs are the FLOPs that
+the pipeline counts. The controller's real-valued (V', K') looks its worth and cost up between grid
+points, so gradients reach it; the loss is eq. 9. Half of the questions are OK-VQA's, where what is
+asked is seldom in a passage.
 
 Shape letters: n questions, G points of V', H points of K'.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from random import Random
 from typing import Annotated, Any, Literal
 
@@ -25,7 +27,6 @@ from PIL import Image
 from torch import Tensor
 
 from skipqa.config import Between, Count, CountOrNone
-from skipqa.data.pocket_kb.text import accepted, says
 from skipqa.evaluation.scoring.okvqa import normalise
 from skipqa.nn.budget import (
     BudgetController,
@@ -58,8 +59,7 @@ class BudgetTraining:
     variant: Literal["A", "B"] = "A"
     hidden: Count = 32
     price: Annotated[float, Between(0.0, 10.0)] = 0.1  # lambda_2, of the whole range of costs
-    questions: Count = 300  # of each split, at most
-    readings: CountOrNone = 40  # that the reader is asked, with passages and without
+    questions: Count = 100  # of each data set and split, at most
 
 
 def run(study: Study, settings: BudgetTraining) -> dict[str, Any]:
@@ -69,30 +69,31 @@ def run(study: Study, settings: BudgetTraining) -> dict[str, Any]:
     run, verifier = study.run, study.pipeline.components.verifier
     random = Random(run.seed)
 
-    def some(split: str, count: int) -> list[int]:
-        rows = study.records.select(split)
-        return sorted(random.sample(rows, min(count, len(rows))))
+    def some(split: str) -> list[int]:
+        groups = [study.records.select(split, source) for source in ("pocket-kb", "okvqa")]
+        return [
+            i for rows in groups for i in random.sample(rows, min(settings.questions, len(rows)))
+        ]
 
-    held_out = some("held-out", settings.questions)
-    gain = measure_gain(study, random.sample(held_out, min(settings.readings, len(held_out))))
+    held_out = some("held-out")
     cost = measure_cost(study)
     random.shuffle(held_out)
     others = len(held_out) // 3  # decide whether it ships
     known, unseen = (
-        worth(study, verifier, rows, gain) for rows in (held_out[others:], held_out[:others])
+        worth(study, verifier, rows) for rows in (held_out[others:], held_out[:others])
     )
     controller = train(study, known, cost, settings)
     num_tokens = study.records["meaning"].shape[1]
     compared = {"held-out": compare(controller, unseen, cost, num_tokens)}
-    if rows := some("val", settings.questions):
-        scored = worth(study, verifier, rows, gain)
+    if rows := some("val"):
+        scored = worth(study, verifier, rows)
         compared["val"] = compare(controller, scored, cost, num_tokens)
     final = compared["held-out"]
     ships = final["adaptive"]["score"] >= final["fixed_at_equal_flops"]
     study.leave(controller, "budget", ships=ships)
     run.finish(
         "budget",
-        {"ships": ships, "gain": gain, "giga_flops": cost.giga.tolist(), **compared},
+        {"ships": ships, "giga_flops": cost.giga[0].tolist(), **compared},
     )
     return run.metrics()
 
@@ -144,20 +145,21 @@ def _between(table_nGH: Tensor, row_n: Tensor, column_n: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def worth(
-    study: Study, verifier: Verifier | None, rows: Sequence[int], gain: dict[str, float]
-) -> Worth:
+def worth(study: Study, verifier: Verifier | None, rows: Sequence[int]) -> Worth:
     records, value = study.records, torch.zeros(len(rows), len(TOKENS), len(PASSAGES))
     counted = study.run.counted("trying budgets")
     for n, i in enumerate(rows):
         counted(n, len(rows))
         about = records.about[i]
         right = {normalise(text): float(s) for text, s in about["answers"].items()}
-        drafted = right.get(normalise(about["draft"]), 0.0)
+        read = cache(partial(_read, study, about))
         for g, tokens in enumerate(TOKENS):
-            answers = _answering(study, verifier, i, tokens)
+            accepted = _accepted(study, verifier, i, tokens)
             for h, passages in enumerate(PASSAGES):
-                value[n, g, h] = _expected(drafted, answers, passages, gain)
+                best = sorted((pair for pair in accepted if pair[1] < passages), reverse=True)
+                texts = tuple(text for _, _, text in best[:READ])
+                said = read(texts) if texts or not about["draft"] else about["draft"]
+                value[n, g, h] = right.get(normalise(said), 0.0)
     counted(len(rows), len(rows))
     some = torch.tensor(rows)
     return Worth(
@@ -165,23 +167,21 @@ def worth(
     )
 
 
-def _answering(
+def _accepted(
     study: Study, verifier: Verifier | None, i: int, tokens: int
-) -> list[tuple[float, bool]]:
-    """(nu_j, whether it answers) of what is retrieved with so many tokens, best score first."""
-    pipeline, about = study.pipeline, study.records.about[i]
-    tokens = min(tokens, study.records["meaning"].shape[1])
+) -> list[tuple[float, int, str]]:
+    """(nu_j, place among the retrieved, text) of what is accepted with so many tokens."""
+    pipeline = study.pipeline
     kept, regions, retrieved = replay(
         study.records,
         i,
         pipeline,
-        Budget(tokens, PASSAGES[-1]),
+        Budget(min(tokens, study.records["meaning"].shape[1]), PASSAGES[-1]),
         pipeline.components.saliency,
         pipeline.components.region_query,
     )
     if not retrieved.passages:
         return []
-    answers = accepted(about["answers"])
     nu, _ = scores_of(
         retrieved.passages,
         study.embed([one.passage.text for one in retrieved.passages]),
@@ -193,72 +193,36 @@ def _answering(
         verifier,
     )
     return [
-        (score, one.passage.id in about["gold"] or says(one.passage.text, answers))
-        for score, one in zip(nu, retrieved.passages, strict=True)
+        (score, place, one.passage.text)
+        for place, (score, one) in enumerate(zip(nu, retrieved.passages, strict=True))
+        if score >= pipeline.config.verify.threshold
     ]
 
 
-def _expected(
-    drafted: float, answers: Sequence[tuple[float, bool]], passages: int, gain: dict[str, float]
-) -> float:
-    read = sorted(answers[:passages], key=lambda pair: -pair[0])[:READ]
-    if not read:
-        return drafted
-    if any(answering for _, answering in read):
-        return max(drafted * gain["kept"], gain["found"])
-    return drafted * gain["kept"]
-
-
-def measure_gain(study: Study, rows: Sequence[int]) -> dict[str, float]:
-    """By asking the reader: how often it is right with a passage that answers ("found"), and how
-    much of what it gets right alone it still gets right beside passages that do not ("kept")."""
-    if not rows:
-        return {"found": 0.8, "kept": 0.9, "readings": 0}
-    records, pipeline = study.records, study.pipeline
-    counted = study.run.counted("asking the reader")
-    found, kept = [], []
-    for done, i in enumerate(rows):
-        counted(done, len(rows))
-        about = records.about[i]
-        right = {normalise(text): float(s) for text, s in about["answers"].items()}
-        candidates = records.candidates(i)
-        label = (records["gold"][i] | records["stated"][i]).tolist()
-        answering = [c.passage.text for c, yes in zip(candidates, label, strict=False) if yes]
-        others = [c.passage.text for c, yes in zip(candidates, label, strict=False) if not yes]
-
-        def score(texts: list[str], about: Any = about, right: Any = right) -> float:
-            prompt = reading_prompt(texts, about["seen"][:10], about["question"])
-            said = pipeline.backbone.complete(prompt, pipeline.config.decode.max_new_tokens).text
-            return float(right.get(normalise(said), 0.0))
-
-        if answering:
-            found.append(score([*others[:1], answering[0]]))
-        alone = score([])
-        if others and alone > 0:
-            kept.append(score(others[:READ]) / alone)
-    counted(len(rows), len(rows))
-    return {
-        "found": _mean(found, 0.8),
-        "kept": min(1.0, _mean(kept, 0.9)),
-        "readings": len(rows),
-    }
+def _read(study: Study, about: dict[str, Any], best_first: tuple[str, ...]) -> str:
+    """The reader's answer."""
+    shown = about["seen"][: study.pipeline.config.decode.words]
+    prompt = reading_prompt(best_first[::-1], shown, about["question"])
+    most = study.pipeline.config.decode.max_new_tokens
+    return study.pipeline.backbone.complete(prompt, most).text
 
 
 def measure_cost(study: Study, samples: int = 2) -> Cost:
-    """By asking a few questions at each K'. V' is not tried: what tokens cost beside looking and
-    reading is lost in the rounding."""
+    """By asking a few questions with and without passages to read; each further passage costs its
+    encoding. V' is not tried: what tokens cost beside looking and reading is lost in rounding."""
     picture = Image.new("RGB", (640, 480), (120, 130, 90))
     asked = [study.records.about[i]["question"] for i in study.rows("held-out")[:samples]]
     counted, giga = study.run.counted("counting FLOPs"), []
-    for h, passages in enumerate(PASSAGES):
-        counted(h, len(PASSAGES))
+    for done, passages in enumerate((0, 1, READ)):
+        counted(done, 3)
         fixed = _with_budget(study.pipeline, TOKENS[1], passages)
         spent = [fixed.answer(picture, text, fast_path=False).trace.flops for text in asked]
         giga.append(sum(spent) / len(spent) / GIGA)
-    counted(len(PASSAGES), len(PASSAGES))
-    # More passages never cost less; a blank picture may find fewer of them than asked for
-    growing = torch.tensor(giga).cummax(0).values
-    return Cost(growing.expand(len(TOKENS), -1))
+    counted(3, 3)
+    texts = [passage.text for passage in study.records.table.passages[:20]]
+    each = study.pipeline.backbone.encode_texts(texts).flops / len(texts) / GIGA
+    found = [giga[p] if p <= READ else giga[READ] + (p - READ) * each for p in PASSAGES]
+    return Cost(torch.tensor(found).expand(len(TOKENS), -1))
 
 
 def _with_budget(pipeline: Pipeline, tokens: int, passages: int) -> Pipeline:
@@ -363,7 +327,3 @@ def _frontier(fixed: Sequence[tuple[float, float, int, int]], flops: float) -> f
                 share = (flops - below) / (above - below)
                 best = max(best, low + share * (high - low))
     return best
-
-
-def _mean(values: Sequence[float], otherwise: float) -> float:
-    return sum(values) / len(values) if values else otherwise

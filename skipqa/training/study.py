@@ -40,7 +40,7 @@ class Gathering:
     train: CountOrNone = 3_000
     held_out: CountOrNone = 600
     val: CountOrNone = 600
-    okvqa: CountOrNone = 600  # to train on; a tenth as many are held out
+    okvqa: CountOrNone = 200  # held-out questions, where retrieval seldom helps
     workers: CountOrNone = 0  # processes; 0: as many as there are cores
 
     def at_most(self, limit: int) -> Gathering:
@@ -52,8 +52,7 @@ class Gathering:
             "pocket-kb/train": self.train,
             "pocket-kb/held-out": self.held_out,
             "pocket-kb/val": self.val,
-            "okvqa/train": self.okvqa,
-            "okvqa/held-out": self.okvqa // 10,
+            "okvqa/held-out": self.okvqa,
         }
 
 
