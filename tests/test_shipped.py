@@ -143,7 +143,7 @@ class TestFolder:
     def test_is_small_and_complete(self) -> None:
         sizes = {path.name: path.stat().st_size for path in FOLDER.iterdir()}
         assert sum(sizes.values()) <= MOST_BYTES
-        parts = ("tagger", "vision", "drafter", "question", "reader")
+        parts = ("vision", "tagger", "drafter", "question", "reader", "sparse_query", "expectation")
         assert sizes.keys() == {f"{part}.safetensors" for part in parts} | {SETTINGS, "README.md"}
 
     def test_others_have_none(self) -> None:
@@ -245,8 +245,10 @@ class TestDamage:
         assert load(components=folder).config.decode.prompt == "short"
 
 
-def test_files_are_in_eight_bits() -> None:
+def test_large_files_are_in_eight_bits() -> None:
     for path in FOLDER.glob("*.safetensors"):
+        if path.stat().st_size < 500_000:
+            continue
         tensors = load_file(path).values()
         small = sum(t.nbytes for t in tensors if t.dtype == torch.int8)
         assert small > 0.8 * sum(t.nbytes for t in tensors), path.name
