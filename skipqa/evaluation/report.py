@@ -404,7 +404,9 @@ def _stage1(results: Results) -> str:
         f"of what is seen and passages of Pocket-KB, not what a search finds. With the drafter "
         f"answering alone above {shipped['threshold']:.2f} (the first seed): {routed}.\n\n"
     )
-    return table(header, rows) + note + " ".join(results.get("remarks", [])) + "\n" + source(results)
+    return (
+        table(header, rows) + note + " ".join(results.get("remarks", [])) + "\n" + source(results)
+    )
 
 
 BLOCKS: dict[str, Callable[[Results], str]] = {

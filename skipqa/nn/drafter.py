@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-
 LOOK_IT_UP = ""  # an answer of the vocabulary that is none: what to leave to others
 
 
