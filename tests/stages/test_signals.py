@@ -1,0 +1,86 @@
+"""What speaks for a passage: what the picture shows, what the question says, and who leads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from synthetic import WIDTH, concepts, kept_tokens, question
+
+from skipqa.components import TRAINING_FREE, Components
+from skipqa.nn.verifier import Verifier, VerifierConfig
+from skipqa.pipeline import Pipeline
+from skipqa.stages.signals import SIGNALS, about_titles, names_in, signals, subject_of
+from skipqa.types import Passage, Region, RetrievedPassage
+
+SEEN, SEEN_LEADS, OVERLAP, SAID_LEADS = 4, 7, 9, 13
+KNOWN = concepts(("pug", ("dog",)), ("beagle", ("dog",)), ("flag of Chad", ("flag",)))
+
+
+def candidate(title: str, text: str, score: float = 2.0) -> RetrievedPassage:
+    return RetrievedPassage(0, Passage(title, title, text, "test"), score, 0)
+
+
+def told(*candidates: RetrievedPassage) -> torch.Tensor:
+    """The picture shows a pug."""
+    kept = kept_tokens(3, [0, 4], seed=1, num_concepts=3)
+    evidence = torch.tensor([0.8, 0.15, 0.05]).expand(9, -1)
+    kept = replace(kept, tokens=replace(kept.tokens, evidence=evidence, overview=evidence[0]))
+    region = Region((0.0, 0.0, 1.0, 1.0), (0, 4), ((0, 0.8),), 0.5)
+    asked = question("Where does this dog come from?", "dog", "origin")
+    embeddings = torch.nn.functional.normalize(torch.ones(len(candidates), WIDTH), dim=-1)
+    embeddings[0] = -embeddings[0]
+    of_title = -embeddings[:1].expand(len(candidates), -1)
+    return signals(candidates, embeddings, of_title, asked, kept, [region], KNOWN)
+
+
+def test_the_passage_about_what_is_shown_leads() -> None:
+    found = told(candidate("pug", "Pugs are from China."), candidate("Beagle", "An English hound."))
+    assert found.shape == (2, SIGNALS)
+    assert found[:, SEEN].tolist() == pytest.approx([0.8, 0.15])
+    assert found[0, SEEN_LEADS] > 0 > found[1, SEEN_LEADS]
+    assert torch.isfinite(found).all()
+
+
+def test_words_of_the_question_count_in_any_form() -> None:
+    found = told(candidate("pug", "dogs of some origin"), candidate("pug", "a small animal"))
+    assert found[:, OVERLAP].tolist() == [1.0, 0.0]
+
+
+def test_passages_about_one_thing_are_compared_with_each_other() -> None:
+    same = told(candidate("pug", "one"), candidate("pug", "another"))
+    assert same[0, SAID_LEADS] < 0 < same[1, SAID_LEADS]
+    apart = told(candidate("pug", "one"), candidate("beagle", "another"))
+    assert apart[:, SAID_LEADS].tolist() == [0.0, 0.0]
+
+
+def test_no_passages_no_signals() -> None:
+    assert told_nothing().shape == (0, SIGNALS)
+
+
+def told_nothing() -> torch.Tensor:
+    kept, asked = kept_tokens(3, [0], seed=1, num_concepts=3), question()
+    return signals([], torch.zeros(0, WIDTH), torch.zeros(0, WIDTH), asked, kept, [], KNOWN)
+
+
+def test_titles() -> None:
+    assert names_in("Chad: Government > Flag") == ("chad",)
+    assert names_in("bag, traveling bag") == ("bag", "traveling bag")
+    assert names_in("flag of Chad") == ("chad",)
+    assert subject_of("bag, traveling bag") == "bag"
+    asked = question("Where is it from?")
+    assert about_titles(asked, ["Maine Coon"]) == ["Where is it from? Maine Coon"]
+
+
+def test_a_verifier_that_learned_with_signals_answers(pipeline: Pipeline, photo: Path) -> None:
+    width = pipeline.backbone.widths.text
+    torch.manual_seed(0)
+    verifier = Verifier(VerifierConfig(width, width, hidden=8, signals=SIGNALS)).eval()
+    learned: Components = replace(TRAINING_FREE, verifier=verifier)
+    trained = Pipeline(pipeline.backbone, pipeline.index, pipeline.config, learned)
+    answer = trained.answer(photo, "How is this drink brewed?", fast_path=False)
+    assert all(0 <= evidence.score <= 1 for evidence in answer.evidence)
+    without = pipeline.answer(photo, "How is this drink brewed?", fast_path=False)
+    assert answer.trace["verify"].flops != without.trace["verify"].flops
