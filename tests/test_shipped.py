@@ -143,7 +143,8 @@ class TestFolder:
     def test_is_small_and_complete(self) -> None:
         sizes = {path.name: path.stat().st_size for path in FOLDER.iterdir()}
         assert sum(sizes.values()) <= MOST_BYTES
-        parts = ("vision", "tagger", "drafter", "question", "reader", "sparse_query", "expectation")
+        seeing, reading = ("vision", "tagger"), ("drafter", "question", "reader")
+        parts = (*seeing, *reading, "sparse_query", "expectation", "verifier")
         assert sizes.keys() == {f"{part}.safetensors" for part in parts} | {SETTINGS, "README.md"}
 
     def test_others_have_none(self) -> None:
