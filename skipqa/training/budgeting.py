@@ -88,8 +88,9 @@ def run(study: Study, settings: BudgetTraining) -> dict[str, Any]:
     if rows := some("val"):
         scored = worth(study, verifier, rows)
         compared["val"] = compare(controller, scored, cost, num_tokens)
-    final = compared["held-out"]
-    ships = final["adaptive"]["score"] >= final["fixed_at_equal_flops"]
+    adaptive, fixed = (compared["held-out"][n] for n in ("adaptive", "fixed_at_equal_flops"))
+    # A split is small: to win by less than the mean is uncertain by is not to win
+    ships = adaptive["score"] - adaptive["standard_error"] >= fixed
     study.leave(controller, "budget", ships=ships)
     run.finish(
         "budget",
@@ -307,7 +308,11 @@ def compare(
     mean = float(spent.mean())
     return {
         "questions": len(known.rows),
-        "adaptive": {"score": float(score.mean()), "giga_flops": mean},
+        "adaptive": {
+            "score": float(score.mean()),
+            "standard_error": float(score.std(correction=0) / len(score) ** 0.5),
+            "giga_flops": mean,
+        },
         "fixed_at_equal_flops": _frontier(fixed, mean),
         "fixed": [
             {"tokens": t, "passages": p, "score": s, "giga_flops": c} for c, s, t, p in fixed
