@@ -32,7 +32,7 @@ from skipqa.training.pathways import TAU_E, TAU_G, Pathways
 from skipqa.training.run import Run
 from skipqa.training.study import Gathering, Study
 
-RATE, BATCH, SHOWN = 5e-4, 8, 60
+RATE, BATCH, SHOWN = 1e-3, 16, 60
 
 
 def main() -> None:
@@ -41,7 +41,7 @@ def main() -> None:
     for name in ("data", "pocket-kb", "index"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=120, help="of each of the two stages")
+    parser.add_argument("--steps", type=int, default=300, help="of each of the two stages")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
 
