@@ -87,6 +87,8 @@ def decode(
         known = words_of(" ".join([question.text, *shown]))
         reply = backbone.complete(prompt, config.max_new_tokens, texts, known)
         answer = reply.text
+        if config.prompt == "short":  # it was trained to stop early
+            answer = to_the_end_of_the_clause(answer, texts)
     else:
         visual, how, record.flops = _visual_tokens(kept_tokens, fused, backbone.projector)
         if _reads_fused(backbone.projector) and not config.passages_beside_fused:
@@ -143,6 +145,13 @@ def as_written(answer: str, texts: Sequence[str]) -> str:
     found = re.compile(rf"(?<!\w){re.escape(answer)}(?!\w)", re.IGNORECASE)
     spellings = (match[0] for text in reversed(texts) if (match := found.search(text)))
     return next(spellings, answer) if answer else answer
+
+
+def to_the_end_of_the_clause(quoted: str, texts: Sequence[str]) -> str:
+    """What was quoted, and what its passage goes on with until a mark of punctuation."""
+    rest = re.compile(re.escape(quoted) + r"[^.;:,()\"]*")
+    found = (match[0].strip() for text in reversed(texts) if (match := rest.search(text)))
+    return next(found, quoted) if quoted else quoted
 
 
 def explained(question: Question, texts: Sequence[str]) -> bool:

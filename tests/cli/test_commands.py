@@ -102,7 +102,7 @@ def test_ask_draws_the_trace_where_told(
     path = tmp_path / "my [bold] trace.png"  # no markup to us
     outcome = skipqa("ask", photo, "What is this?", "--json", "--explain", path)
     assert outcome.code == 0
-    assert json.loads(outcome.out)["answer"] == "espresso"
+    assert json.loads(outcome.out)["answer"] in ("espresso", "coffee")
     assert str(path) in outcome.err.replace("\n", "")
     with Image.open(path) as image:
         assert image.format == "PNG"

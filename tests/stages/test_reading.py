@@ -16,7 +16,15 @@ from synthetic import concepts, kept_tokens, question, retrieved_passage, verifi
 from skipqa.backbones.backbone import Completion
 from skipqa.config import DecodeConfig
 from skipqa.language import content_words
-from skipqa.stages.decode import agree, as_written, decode, explained, stated, words_shown
+from skipqa.stages.decode import (
+    agree,
+    as_written,
+    decode,
+    explained,
+    stated,
+    to_the_end_of_the_clause,
+    words_shown,
+)
 from skipqa.trace import StageRecord
 from skipqa.types import Budget, Draft, Fused, Region, SeenWords
 
@@ -156,6 +164,21 @@ class TestWhoseAnswerItIs:
 
 def reply(text: str, *weights: float) -> Completion:
     return Completion(text, 1, 1, 1, weights)
+
+
+@pytest.mark.parametrize(
+    ("quoted", "whole"),
+    [
+        ("by forcing hot water", "by forcing hot water under pressure"),
+        ("hot water under pressure", "hot water under pressure"),
+        ("at a cafe", "at a cafe"),
+        ("said nowhere", "said nowhere"),
+        ("", ""),
+    ],
+)
+def test_a_quotation_goes_on_to_the_end_of_its_clause(quoted: str, whole: str) -> None:
+    texts = ["coffee brewed by forcing hot water under pressure; drunk at a cafe."]
+    assert to_the_end_of_the_clause(quoted, texts) == whole
 
 
 class TestAgreement:

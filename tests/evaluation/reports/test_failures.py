@@ -108,7 +108,7 @@ def test_page(made: MakeRun, pipeline: Pipeline, photo: Path) -> None:
     [
         ({"index": {"name": "mine"}}, "was run over the index mine, not"),
         ({"components": {"drafter": "abc"}}, "was run with some of its components trained"),
-        ({"config": {"budget": {"tokens": 9}}}, "was run with --set budget.tokens=9, not 64"),
+        ({"config": {"budget": {"tokens": 9}}}, "was run with --set budget.tokens=9, not 0"),
         ({"config": {"budget": {"since_dropped": 9}, "preset": "pocket"}}, None),
     ],
 )
