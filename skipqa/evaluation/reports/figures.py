@@ -14,6 +14,7 @@ from skipqa.plot.canvas import Canvas
 from skipqa.plot.chart import Mark, Series, plot, stacked_bars
 
 INTERVALS = "bars and bands are 95 % bootstrap intervals"
+UNPRUNED = 0.999  # of the tokens: all
 WIDE = 4.0  # FLOPs that differ by more than this are drawn on a logarithmic axis
 
 
@@ -43,7 +44,7 @@ def sweep(found: QuestionSet) -> Canvas | None:
         Series(name, [_mark(run, retention) for retention, run in runs.items()])
         for name, runs in lines.items()
     ]
-    whole = found.of_system("skip-no-pruning")
+    whole = [run for retention, run in sweeps(found)[OWN_PRUNER].items() if retention > UNPRUNED]
     accuracy = 100 * whole[0].summary["accuracy"]["mean"] if whole else None
     return plot(
         series,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -240,7 +240,8 @@ def sweeps(found: QuestionSet) -> dict[str, dict[float, Run]]:
     """Runs by pruner and retention, SKIP's own first.
 
     SKIP as it comes, and unpruned, are points of its own line where nothing else was run at about
-    that retention. Another system under a pruner is a line of its own.
+    that retention. Another system under a pruner is a line of its own. All speak of the questions
+    that every one of them answered, where there are such.
     """
     lines: dict[str, dict[float, Run]] = {OWN_PRUNER: {}}
     for run in [*filter(swept, found.runs), *found.of_system("skip", "skip-no-pruning")]:
@@ -251,7 +252,19 @@ def sweeps(found: QuestionSet) -> dict[str, dict[float, Run]]:
         line = lines.setdefault(pruner if own else f"{run.system}, {pruner}", {})
         if swept(run) or not any(abs(other / retention - 1) < 0.1 for other in line):
             line[retention] = run
-    return {name: dict(sorted(runs.items())) for name, runs in lines.items() if runs}
+    asked = [run.records.keys() for runs in lines.values() for run in runs.values()]
+    shared = set.intersection(*map(set, asked)) if asked else set()
+    return {
+        name: {at: _on(run, shared) for at, run in sorted(runs.items())}
+        for name, runs in lines.items()
+        if runs
+    }
+
+
+def _on(run: Run, questions: set[int | str]) -> Run:
+    """The run as if only these had been asked; as it is where there are none."""
+    records = {q: record for q, record in run.records.items() if q in questions}
+    return replace(run, records=records) if records else run
 
 
 def seed_groups(runs: Sequence[Run]) -> list[list[Run]]:

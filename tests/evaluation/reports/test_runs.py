@@ -136,6 +136,18 @@ def test_sweeps_are_lines_of_pruners(made: MakeRun) -> None:
     assert list(lines["tome"]) == [0.25, 0.5]
 
 
+def test_a_sweep_speaks_of_what_all_of_it_answered(made: MakeRun) -> None:
+    folders = [
+        made("a", "skip", questions=range(20)),
+        made("b", "skip", pruner="tome", retention=0.5, questions=range(4, 9)),
+        made("c", "skip", pruner="tome", retention=0.25, questions=range(2, 8)),
+    ]
+    (found,) = read_runs(folders)
+    lines = sweeps(found)
+    asked = [set(run.records) for runs in lines.values() for run in runs.values()]
+    assert asked == [set(range(4, 8))] * 3
+
+
 def test_seeds_are_compared_on_what_all_answered(made: MakeRun) -> None:
     folders = [made(str(seed), seed=seed, questions=range(seed, 20)) for seed in (0, 5, 9)]
     (found,) = read_runs([*folders, made("dense", "dense")])
