@@ -49,7 +49,7 @@ def draft(
     record.result = candidate = replace(candidate, accepted=accepted)
     record.kept, record.dropped = int(accepted), int(not accepted)
     verdict = "answered" if accepted else "passed on"
-    record.why = f"{verdict}: {candidate.reason} ({candidate.confidence:.2f} of {threshold})"
+    record.why = f"{verdict}: {candidate.reason} ({candidate.confidence:.2f} of {threshold:.2f})"
     return candidate
 
 
