@@ -44,14 +44,18 @@ class Tagger(nn.Module):
 
     def forward(self, features_BNF: Tensor) -> Tensor:
         """Of pictures given as tokens: [B, names]."""
-        # The mean tells the scene, the maximum what is somewhere in it.
-        return self.judge(torch.cat((features_BNF.mean(-2), features_BNF.amax(-2)), dim=-1))
+        return self.judge(pooled(features_BNF))
 
     def judge(self, pooled: Tensor) -> Tensor:
         """Of views given by mean and maximum [..., 2 F]: [..., names]."""
         standard = self.standardise(pooled.flatten(0, -2)).view_as(pooled)
         hidden = F.gelu(self.up(self.dropout(standard)))
         return self.out(self.dropout(hidden))
+
+
+def pooled(features_BNF: Tensor) -> Tensor:
+    """[B, 2 F] of views by token: their mean tells the scene, the maximum what is somewhere."""
+    return torch.cat((features_BNF.mean(-2), features_BNF.amax(-2)), dim=-1)
 
 
 def pool_views(map_BFhw: Tensor, size: int) -> Tensor:

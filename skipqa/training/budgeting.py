@@ -39,7 +39,7 @@ from skipqa.nn.verifier import Verifier
 from skipqa.pipeline import Pipeline
 from skipqa.stages.prompts import reading_prompt
 from skipqa.stages.verify import scores_of
-from skipqa.training.loop import Phase, fit
+from skipqa.training.loop import Decay, Phase, Rate, fit
 from skipqa.training.records import replay
 from skipqa.training.study import Study
 from skipqa.types import Budget
@@ -53,9 +53,9 @@ GIGA = 1e9
 @dataclass(frozen=True, slots=True)
 class BudgetTraining:
     steps: Count = 400
-    rate: Annotated[float, Between(1e-8, 1.0)] = 1e-3
+    rate: Rate = 1e-3
     warmup: CountOrNone = 20
-    weight_decay: Annotated[float, Between(0.0, 10.0)] = 0.05
+    weight_decay: Decay = 0.05
     variant: Literal["A", "B"] = "A"
     hidden: Count = 32
     price: Annotated[float, Between(0.0, 10.0)] = 0.1  # lambda_2, of the whole range of costs

@@ -15,16 +15,20 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from skipqa.config import Between
 from skipqa.errors import UserError
 from skipqa.training.run import Run
 
 M = TypeVar("M", bound=nn.Module)
 LOG_EVERY = 50
+# Of an optimiser, as a setting
+Rate = Annotated[float, Between(1e-8, 1.0)]
+Decay = Annotated[float, Between(0.0, 10.0)]
 
 
 class Diverged(UserError):

@@ -37,7 +37,7 @@ from skipqa.trace import StageRecord
 from skipqa.training import pruning
 from skipqa.training.asking import Asking
 from skipqa.training.collapse import openness
-from skipqa.training.loop import Phase, fit
+from skipqa.training.loop import Decay, Phase, Rate, fit
 from skipqa.training.pruning import (
     Candidates,
     gold_loss,
@@ -59,10 +59,10 @@ TAU_G, TAU_E = (1.0, 0.1), (0.3, 0.6)
 @dataclass(frozen=True, slots=True)
 class PathwayTraining:
     steps: Count = 300
-    rate: Annotated[float, Between(1e-8, 1.0)] = 5e-4  # the paper's 2e-5 is for 15,000 steps
+    rate: Rate = 5e-4  # the paper's 2e-5 is for 15,000 steps
     warmup: CountOrNone = 30
     batch: Count = 12
-    weight_decay: Annotated[float, Between(0.0, 10.0)] = 0.05
+    weight_decay: Decay = 0.05
     heads: Count = 4
     read: Count = 6  # candidates that fusion may attend to, the gold ones among them
     query_hidden: Count = 64

@@ -26,7 +26,7 @@ from torch import Tensor
 from skipqa.backbones.efficientnet_lite import EfficientNetLite
 from skipqa.backbones.pocket import NATIVE_CELLS
 from skipqa.errors import UserError
-from skipqa.nn.tagger import pool_views
+from skipqa.nn.tagger import pool_views, pooled
 from skipqa.training.mixture import Mixture
 from skipqa.training.run import Counted
 
@@ -159,11 +159,6 @@ def see(
 def as_input(pixels: Tensor, device: torch.device) -> Tensor:
     """Bytes as the tower wants them."""
     return pixels.to(device, non_blocking=True).float() / 127.5 - 1
-
-
-def pooled(features_BNF: Tensor) -> Tensor:
-    """What the tagger judges a view by."""
-    return torch.cat((features_BNF.mean(-2), features_BNF.amax(-2)), dim=-1)
 
 
 def frames(

@@ -36,7 +36,7 @@ from skipqa.nn.saliency import (
     squared_budget_loss,
 )
 from skipqa.training.collapse import openness
-from skipqa.training.loop import Phase, fit
+from skipqa.training.loop import Decay, Phase, Rate, fit
 from skipqa.training.records import Records, replay
 from skipqa.training.sampling import inverse_frequency
 from skipqa.training.study import Study
@@ -44,7 +44,6 @@ from skipqa.types import Budget
 
 SCALE, BETA = 20.0, 10.0
 AT = 4  # recall is counted among so many passages
-Rate = Annotated[float, Between(1e-8, 1.0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ class SaliencyTraining:
     rate: Rate = 1e-3  # the paper's 5e-5 is for 5,000 steps at d = 4096
     warmup: CountOrNone = 50
     batch: Count = 32
-    weight_decay: Annotated[float, Between(0.0, 10.0)] = 0.05
+    weight_decay: Decay = 0.05
     variant: Literal["A", "B"] = "A"
     hidden: Count = 64
     temperature: Annotated[float, Between(0.01, 10.0)] = 1.0  # tau_G

@@ -41,8 +41,7 @@ def ship(
         by_rank[str(rank)] = accuracy()
         if by_rank[str(rank)] >= whole - max_loss:
             break
-    tensors = {name: value.cpu() for name, value in small.items()}
-    checkpoint.save_tensors(tensors, path, component=path.stem, preset=preset)
+    _write(small, path, preset)
     return {"whole": whole, "by_rank": by_rank, "rank": rank}
 
 
@@ -51,8 +50,11 @@ def write_difference(
 ) -> None:
     """Of full rank, in 8 bits: for a network whose weights are few."""
     base = {name: value.float() for name, value in published.items()}
-    whole = compact.pack(low_rank.difference(base, network.state_dict(), WHOLE))
-    tensors = {name: value.cpu() for name, value in whole.items()}
+    _write(compact.pack(low_rank.difference(base, network.state_dict(), WHOLE)), path, preset)
+
+
+def _write(packed: Mapping[str, Tensor], path: Path, preset: str) -> None:
+    tensors = {name: value.cpu() for name, value in packed.items()}
     checkpoint.save_tensors(tensors, path, component=path.stem, preset=preset)
 
 

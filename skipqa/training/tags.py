@@ -17,10 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from skipqa.config import Count, Weight
-from skipqa.nn.tagger import Tagger, TaggerConfig
+from skipqa.nn.tagger import Tagger, TaggerConfig, pooled
 from skipqa.training.loop import Phase, batches, fit, steps_for
 from skipqa.training.mixture import Mixture
-from skipqa.training.photos import Seen, pooled
+from skipqa.training.photos import Seen
 from skipqa.training.run import Run
 
 FOLDS = 5

@@ -9,15 +9,15 @@ its split is held out, so its loss has no place among theirs.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from skipqa.config import Between, Count, CountOrNone
+from skipqa.config import Count, CountOrNone
 from skipqa.nn.verifier import Verifier
 from skipqa.training import pathways, pruning, verifying
-from skipqa.training.loop import Phase, fit
+from skipqa.training.loop import Decay, Phase, Rate, fit
 from skipqa.training.pathways import TAU_E, TAU_G, Pathways, PathwayTraining
 from skipqa.training.study import Study
 from skipqa.training.verifying import Cases, VerifierTraining
@@ -26,9 +26,9 @@ from skipqa.training.verifying import Cases, VerifierTraining
 @dataclass(frozen=True, slots=True)
 class JointTraining:
     steps: Count = 100
-    rate: Annotated[float, Between(1e-8, 1.0)] = 5e-6
+    rate: Rate = 5e-6
     warmup: CountOrNone = 20
-    weight_decay: Annotated[float, Between(0.0, 10.0)] = 0.01
+    weight_decay: Decay = 0.01
     pathways: PathwayTraining = field(default_factory=PathwayTraining)
     verifier: VerifierTraining = field(default_factory=VerifierTraining)
 

@@ -28,7 +28,7 @@ from skipqa.pipeline import Pipeline
 from skipqa.stages.prompts import reading_prompt
 from skipqa.stages.signals import SIGNALS, signals
 from skipqa.stages.verify import scores_of
-from skipqa.training.loop import Phase, fit
+from skipqa.training.loop import Decay, Phase, fit
 from skipqa.training.records import Records
 from skipqa.training.run import Run
 from skipqa.training.sampling import inverse_frequency
@@ -44,7 +44,7 @@ class VerifierTraining:
     rate: Annotated[float, Between(1e-7, 1.0)] = 1e-3
     warmup: CountOrNone = 100
     batch: Count = 64  # questions, of up to 16 passages each
-    weight_decay: Annotated[float, Between(0.0, 10.0)] = 0.05
+    weight_decay: Decay = 0.05
     hidden: Count = 128
     dropout: Share = 0.3
     oracle_questions: CountOrNone = 0
