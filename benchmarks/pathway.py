@@ -179,6 +179,8 @@ def measure(
         return answer.tolist(), confidence.tolist()  # the route is decided on the host
 
     record("draft", fast)
+    if batch == 1:
+        record("vision", Recorded(lambda: stages.encode(ask)))
 
     for name, reads in (("fused", False), ("read", True)):
         length = load.V_kept + load.T + (load.K_kept * load.L_c if reads else 0)
@@ -195,6 +197,7 @@ def measure(
         found["cache_bytes"][f"skip {name}"] = decoder.cache.bytes
         found["peak_bytes"][f"skip {name}"] = _peak()
         if batch == 1:
+            _decode(decoder, middle.out, record, name)
             _check_draft(networks, length, middle, fast, record, name)
         del decoder, middle, full
 
@@ -203,10 +206,30 @@ def measure(
     length = prompt.out.shape[1] if prompt.out is not None else prompt().shape[1]
     decoder = StaticDecoder(networks.decoder, batch=batch, prompts=[length], max_new=tokens)
     record("dense", lambda: decoder.generate(prompt(), tokens).tolist())
-    record("dense prefill", lambda: decoder.generate(prompt(), 1))
     found["cache_bytes"]["dense"] = decoder.cache.bytes
     found["peak_bytes"]["dense"] = _peak()
+    if batch == 1:
+        _decode(decoder, prompt.out, record, "dense")
     return found
+
+
+def _decode(
+    decoder: StaticDecoder,
+    prompt: Tensor,
+    record: Callable[[str, Callable[[], Any]], None],
+    name: str,
+) -> None:
+    """The decoder alone; and a step as torch's operations compute it, to compare."""
+    model, length = decoder.model, prompt.shape[1]
+    record(f"prefill of {name}", lambda: decoder.generate(prompt, 1))
+    record(f"answer of {name}", lambda: decoder.generate(prompt, ANSWER_TOKENS))
+    token, position = model.embedding(torch.zeros(1, 1, dtype=torch.int64)), torch.tensor([length])
+
+    def plain() -> Tensor:
+        hidden = model(token, decoder.cache, position, decoder.cache.length, from_zero=False)
+        return model.logits(hidden).argmax(-1)
+
+    record(f"plain step of {name}", Recorded(plain))
 
 
 def _check_draft(
@@ -222,12 +245,11 @@ def _check_draft(
     decoder = StaticDecoder(
         networks.decoder, batch=1, prompts=[length + tokens], max_new=tokens, max_draft=tokens - 1
     )
-    says = decoder.generate_checking(middle(), [], tokens)
+    agreed: list[int] = []
+    for _ in range(tokens):  # what this very pass says: of random weights, rounding can decide
+        agreed = decoder.generate_checking(middle(), agreed, tokens)[: tokens - 1]
     vocabulary = networks.decoder.config.vocabulary
-    drafts = {
-        "agreed": says[: tokens - 1],
-        "refused": [(token + 1) % vocabulary for token in says[: tokens - 1]],
-    }
+    drafts = {"agreed": agreed, "refused": [(token + 1) % vocabulary for token in agreed]}
     for outcome, draft in drafts.items():
 
         def full(draft: list[int] = draft) -> Any:
@@ -276,6 +298,7 @@ def summarise(
                 "times_more": middle["dense"] / spent,
             }
     found: dict[str, Any] = {"latency_ms": latency, "dense_ms": dense, "throughput": throughput}
+    found["parts_ms"] = decoded = parts_ms(lone)
     found["flops"], found["kv_cache"] = {}, {}
     dense_load = dataclasses.replace(load, K_read=load.K_kept)
     dense_flops = expected_flops(parts(shapes, dense_load, "dense"), 0.0)
@@ -296,15 +319,25 @@ def summarise(
         }  # fmt: skip
     if ceilings is not None:
         weights = sum(p.numel() for p in decoder_on_meta(shapes).parameters()) * 2
-        step = (
-            (sum(lone["dense"]) - sum(lone["dense prefill"]))
-            / len(lone["dense"])
-            / (ANSWER_TOKENS - 1)
-        )
         found["limits"] = {
-            "decode step ms": step,
+            "decode step ms": decoded["dense"]["step"],
             "decode step floor ms (weights once)": 1e3 * weights / ceilings.bytes_per_second,
             "dense prefill floor ms (FLOPs)": 1e3 * dense_flops / ceilings.flops_per_second,
+        }
+    return found
+
+
+def parts_ms(lone: dict[str, list[float]]) -> dict[str, dict[str, float]]:
+    """Where the milliseconds of one question go: the draft, then each way on from it, and dense."""
+    mean = {name: sum(ms) / len(ms) for name, ms in lone.items()}
+    found = {"draft": {"vision": mean["vision"], "drafter": mean["draft"] - mean["vision"]}}
+    for name in ("fused", "read", "dense"):
+        prefill = mean[f"prefill of {name}"]
+        found[name] = {
+            "prompt": mean.get(f"prompt of {name}", mean["vision"]),
+            "prefill": prefill,
+            "step": (mean[f"answer of {name}"] - prefill) / (ANSWER_TOKENS - 1),
+            "step by torch's operations": mean[f"plain step of {name}"],
         }
     return found
 
@@ -373,6 +406,9 @@ def table(result: dict[str, Any]) -> str:
     for way, f in result["summary"]["flops"].items():
         saved = result["summary"]["kv_cache"][way]["saved"]
         lines.append(f"  {way}: {f['times_fewer']:.2f}x fewer FLOPs, KV cache {saved:.0%} smaller")
+    for way, parts_of_it in result["summary"]["parts_ms"].items():
+        told = ", ".join(f"{part} {ms:.2f}" for part, ms in parts_of_it.items())
+        lines.append(f"  ms of {way}: {told}")
     for name, value in result["summary"].get("limits", {}).items():
         lines.append(f"  {name}: {value:.2f}")
     return "\n".join(lines)

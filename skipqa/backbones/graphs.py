@@ -3,7 +3,8 @@
 Enters: a decoder and the prompt lengths to expect. Leaves: greedy answers. Launching the kernels
 of a 7B step takes longer than running them; recorded once, a step is one launch. Every tensor
 that a graph reads or writes is allocated here and keeps its address. Without a GPU the same
-code runs eagerly, so that a laptop can test it.
+code runs eagerly, so that a laptop can test it. One token of one prompt goes through kernels of
+its own (`ops/one_token.py`); several go through the decoder's.
 
 Shapes as in `llama.py`; W logits at the end of a prompt, enough to check a draft of W - 1 tokens.
 """
@@ -15,8 +16,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from skipqa.backbones.llama import KVCache, Llama
+from skipqa.backbones.llama import KVCache, Layer, Llama, rotation
 from skipqa.errors import UserError
+from skipqa.ops.bipartite_attention.dispatch import triton_is_installed
 
 
 class StaticDecoder:
@@ -44,6 +46,11 @@ class StaticDecoder:
         self._token = zeros(batch, 1)
         self._predicted = zeros(batch, max_draft + 1)  # after each of the last W prompt tokens
         self._prompt = zeros(batch, self._prompts[-1], model.config.width, dtype=weight.dtype)
+        whole_tiles = model.config.head_width.bit_count() == 1
+        self._alone = batch == 1 and weight.is_cuda and whole_tiles and triton_is_installed()
+        self._rope = rotation(
+            model.config, torch.arange(length, device=weight.device), weight.dtype
+        )
         self._captured: dict[tuple[str, int], Callable[[], object]] = {}
 
     @torch.inference_mode()
@@ -103,14 +110,13 @@ class StaticDecoder:
         self._predicted.copy_(self.model.logits(hidden_BTD[:, window.clamp(min=0)]).argmax(-1))
 
     def _step_pass(self, bucket: int) -> None:
-        hidden_B1D = self.model(
-            self.model.embedding(self._token),
-            self.cache,
-            self._position,
-            bucket + self._max_new,
-            from_zero=False,
-        )
-        self._token.copy_(self.model.logits(hidden_B1D).argmax(-1))
+        x_B1D, end = self.model.embedding(self._token), bucket + self._max_new
+        if self._alone:
+            logits = one_token(self.model, x_B1D[0, 0], self.cache, self._rope, self._position)
+        else:
+            hidden_B1D = self.model(x_B1D, self.cache, self._position, end, from_zero=False)
+            logits = self.model.logits(hidden_B1D)
+        self._token.copy_(logits.argmax(-1))
         self._position += 1
 
     def _run(self, name: str, bucket: int, body: Callable[[int], None]) -> None:
@@ -124,6 +130,23 @@ class StaticDecoder:
             self._position.copy_(position)  # recording has run it a few times
             self._token.copy_(token)
         self._captured[key]()
+
+
+def one_token(
+    model: Llama, x_D: Tensor, cache: KVCache, rope_SE: tuple[Tensor, Tensor], position_1: Tensor
+) -> Tensor:
+    """Logits [vocabulary] after the token that stands at `position_1` of the only text in the
+    cache; its keys and values enter there. `rope_SE` is the rotation of every place."""
+    from skipqa.ops.one_token import attend, product
+
+    for layer, keys_1GSE, values_1GSE in zip(model.layers, cache.keys, cache.values, strict=True):
+        assert isinstance(layer, Layer)
+        qkv = product(x_D, layer.qkv.weight, norm=layer.attention_norm)
+        mixed = attend(qkv, rope_SE, keys_1GSE[0], values_1GSE[0], position_1)
+        x_D = product(mixed, layer.out.weight, plus=x_D)
+        gated = product(x_D, layer.gate_up.weight, norm=layer.ffn_norm, gated=True)
+        x_D = product(gated, layer.down.weight, plus=x_D)
+    return product(x_D, model.output_weight, norm=model.norm, dtype=torch.float32)
 
 
 def capture(run: Callable[[], object]) -> Callable[[], None]:

@@ -125,11 +125,10 @@ class Layer(nn.Module):
     def _project(self, x_BTD: Tensor, rope: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         c = self.config
         B, T, _ = x_BTD.shape
-        qkv = self.qkv(self.attention_norm(x_BTD))
-        q, k, v = qkv.split((c.width, c.kv_width, c.kv_width), dim=-1)
-        q_BHTE = rotate(q.view(B, T, c.heads, c.head_width).transpose(1, 2), rope)
-        k_BGTE = rotate(k.view(B, T, c.kv_heads, c.head_width).transpose(1, 2), rope)
-        return q_BHTE, k_BGTE, v.view(B, T, c.kv_heads, c.head_width).transpose(1, 2)
+        qkv = self.qkv(self.attention_norm(x_BTD)).view(B, T, -1, c.head_width).transpose(1, 2)
+        qk, v_BGTE = qkv.split((c.heads + c.kv_heads, c.kv_heads), dim=1)
+        q_BHTE, k_BGTE = rotate(qk, rope).split((c.heads, c.kv_heads), dim=1)
+        return q_BHTE, k_BGTE, v_BGTE
 
     def _mix(
         self, x_BTD: Tensor, q_BHTE: Tensor, keys: Tensor, values: Tensor, mask_TS: Tensor | None
@@ -197,10 +196,13 @@ class Llama(nn.Module):
             x_BTD = layer.whole(x_BTD, rope)
         return self.norm(x_BTD)
 
+    @property
+    def output_weight(self) -> Tensor:
+        return self.embedding.weight if self.config.tied else self.unembedding.weight
+
     def logits(self, hidden: Tensor) -> Tensor:
         """[…, vocabulary] in float32, for the positions that need it."""
-        weight = self.embedding.weight if self.config.tied else self.unembedding.weight
-        return F.linear(hidden, weight).float()
+        return F.linear(hidden, self.output_weight).float()
 
     @torch.inference_mode()
     def generate(
@@ -275,17 +277,18 @@ def _best(scored: Tensor, constraint: Constraint | None) -> int:
 
 
 def rotation(config: LlamaConfig, positions_T: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """cos and sin [T, E] of the rotary position embedding."""
+    """cos and sin [T, E] of the rotary position embedding; the sine of the first half, whose
+    partner is subtracted, is negative."""
     half = torch.arange(0, config.head_width, 2, device=positions_T.device, dtype=torch.float32)
     angles = positions_T[:, None] * config.rope_theta ** (-half / config.head_width)
-    angles = torch.cat((angles, angles), dim=-1)
-    return angles.cos().to(dtype), angles.sin().to(dtype)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat((cos, cos), dim=-1).to(dtype), torch.cat((-sin, sin), dim=-1).to(dtype)
 
 
 def rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
     cos, sin = (part.to(x.dtype) for part in rope)  # mixed precision projects to fewer bits
     first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-second, first), dim=-1) * sin
+    return x * cos + torch.cat((second, first), dim=-1) * sin
 
 
 def from_hub_names(state: Mapping[str, Tensor], config: LlamaConfig) -> dict[str, Tensor]:
