@@ -80,6 +80,8 @@ def attend_backward_kernel(
     lse += item * num_tokens * H + head
     delta += item * num_tokens * H + head
     state += (item * PARTS + part) * num_tokens * (H * D) + head * D
+    SUM: tl.constexpr = lse.dtype.element_ty
+    scale_log2 = tl.cast(scale, SUM) * LOG2E
     m_range = tl.arange(0, BLOCK_M)
     n_range = tl.arange(0, BLOCK_N)
     d = tl.arange(0, BLOCK_D)
@@ -135,14 +137,11 @@ def attend_backward_kernel(
                 delta_M = tl.load(delta + token * H, mask=valid, other=0.0)
                 edge = (item * num_tokens + token) * num_passages + j
                 if HAS_BIAS:
-                    gate_M = tl.load(bias + edge, mask=valid, other=0.0).to(lse_M.dtype)
+                    gate_M = tl.load(bias + edge, mask=valid, other=0.0).to(SUM)
                     lse_M -= gate_M * LOG2E
-                s_MN = tl.dot(q_MD, tl.trans(k_ND), input_precision=PRECISION) * (scale * LOG2E)
-                coarse_M = lse_M.to(tl.float32)
-                s_MN -= coarse_M[:, None]
-                if lse.dtype.element_ty == tl.float64:
-                    s_MN -= tl.where(valid, lse_M - coarse_M, 0.0).to(tl.float32)[:, None]
-                p_MN = tl.where(in_passage[None, :], tl.exp2(s_MN), 0.0)
+                s_MN = tl.dot(q_MD, tl.trans(k_ND), input_precision=PRECISION).to(SUM)
+                p_MN = tl.exp2(s_MN * scale_log2 - lse_M[:, None]).to(tl.float32)
+                p_MN = tl.where(in_passage[None, :], p_MN, 0.0)
                 dv_ND = tl.dot(
                     tl.trans(p_MN.to(do_MD.dtype)), do_MD, dv_ND, input_precision=PRECISION
                 )

@@ -64,7 +64,7 @@ def attend_kernel(
     q_head,
     k_head,
     v_head,
-    scale_log2,
+    scale,
     num_tokens,
     num_passages,
     most_tiles,
@@ -99,6 +99,7 @@ def attend_kernel(
     lse += item * num_tokens * H + head
     state += (item * PARTS + part) * num_tokens * (H * D) + head * D
     SUM: tl.constexpr = lse.dtype.element_ty
+    scale_log2 = tl.cast(scale, SUM) * LOG2E
     state_lse += (item * PARTS + part) * num_tokens * H + head
     m_range = tl.arange(0, BLOCK_M)
     n_range = tl.arange(0, BLOCK_N)
@@ -133,8 +134,8 @@ def attend_kernel(
     next_length = tl.load(tiles + ahead * 4 + 2)
     next_entry = tl.load(rows + ahead * BLOCK_M + m_range)
     n0 = 0
-    peak_M = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    total_M = tl.zeros([BLOCK_M], dtype=tl.float32)
+    peak_M = tl.full([BLOCK_M], float("-inf"), SUM)
+    total_M = tl.zeros([BLOCK_M], dtype=SUM)
     acc_MD = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
     for _ in range(steps):
         valid = entry >= 0
@@ -161,19 +162,22 @@ def attend_kernel(
             eviction_policy="evict_first",
         )
         s_MN = tl.dot(q_MD, tl.trans(k_ND), input_precision=PRECISION)
-        s_MN = tl.where(in_passage[None, :], s_MN, float("-inf"))
+        s_MN = tl.where(in_passage[None, :], s_MN, float("-inf")).to(SUM)
         new_peak_M = tl.maximum(peak_M, tl.max(s_MN, axis=1) * scale_log2)
         p_MN = tl.exp2(s_MN * scale_log2 - new_peak_M[:, None])
         shrink_M = tl.exp2(peak_M - new_peak_M)
         total_M = total_M * shrink_M + tl.sum(p_MN, axis=1)
         acc_MD = tl.dot(
-            p_MN.to(v_ND.dtype), v_ND, acc_MD * shrink_M[:, None], input_precision=PRECISION
+            p_MN.to(v_ND.dtype),
+            v_ND,
+            acc_MD * shrink_M.to(tl.float32)[:, None],
+            input_precision=PRECISION,
         )
         peak_M = new_peak_M
 
         ends_passage = n0 + BLOCK_N >= length
         if ends_passage:
-            lse_M = peak_M.to(SUM) + tl.log2(total_M.to(SUM))
+            lse_M = peak_M + tl.log2(total_M)
             if HAS_BIAS:
                 gate = bias + (item * num_tokens + token) * num_passages + passage
                 lse_M += LOG2E * tl.load(gate, mask=valid, other=0.0).to(SUM)
@@ -188,13 +192,13 @@ def attend_kernel(
                     state + at_MD, mask=met[:, None] & in_width[None, :], other=0.0
                 )
                 both_M = _log2_add(earlier_M, lse_M)
-                now_M = tl.exp2(lse_M - both_M).to(tl.float32)
+                now_M = (tl.exp2(lse_M - both_M) / total_M).to(tl.float32)
                 then_M = tl.exp2(earlier_M - both_M).to(tl.float32)
-                out_MD = acc_MD * (now_M / total_M)[:, None]
+                out_MD = acc_MD * now_M[:, None]
                 out_MD += earlier_MD.to(tl.float32) * then_M[:, None]
                 lse_M = both_M
             else:
-                out_MD = acc_MD * (1.0 / total_M)[:, None]
+                out_MD = acc_MD * (1.0 / total_M).to(tl.float32)[:, None]
             out_MD = out_MD.to(out.dtype.element_ty)
             tl.store(lse + token * H, lse_M, mask=done)
             tl.store(out + at_MD, out_MD, mask=done[:, None] & in_width[None, :])
@@ -203,8 +207,8 @@ def attend_kernel(
             tl.store(state + at_MD, out_MD, mask=keep[:, None] & in_width[None, :])
             if MEETS_AGAIN:
                 synchronise(m_range, INTERPRETED)
-            peak_M = tl.full([BLOCK_M], float("-inf"), tl.float32)
-            total_M = tl.zeros([BLOCK_M], dtype=tl.float32)
+            peak_M = tl.full([BLOCK_M], float("-inf"), SUM)
+            total_M = tl.zeros([BLOCK_M], dtype=SUM)
             acc_MD = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
 
         # The next chunk of this passage, or the next tile, which is already here.
@@ -237,7 +241,7 @@ def attend_resident_kernel(
     q_head,
     k_head,
     v_head,
-    scale_log2,
+    scale,
     num_tokens,
     num_passages,
     most_tiles,
@@ -264,6 +268,7 @@ def attend_resident_kernel(
     k += head * k_head
     v += head * v_head
     SUM: tl.constexpr = lse.dtype.element_ty
+    scale_log2 = tl.cast(scale, SUM) * LOG2E
     m = tl.arange(0, BLOCK_M)
     n_range = tl.arange(0, BLOCK_N)
     d = tl.arange(0, BLOCK_D)
@@ -283,8 +288,8 @@ def attend_resident_kernel(
     next_base = tl.load(tiles + 5)
     next_length = tl.load(tiles + 6)
     n0 = 0
-    peak_M = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    total_M = tl.zeros([BLOCK_M], dtype=tl.float32)
+    peak_M = tl.full([BLOCK_M], float("-inf"), SUM)
+    total_M = tl.zeros([BLOCK_M], dtype=SUM)
     acc_MD = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
     for _ in range(tl.load(part_steps + item)):
         at_M = m * num_passages + passage
@@ -302,10 +307,10 @@ def attend_resident_kernel(
             mask=mask_ND,
             other=0.0,
         )
-        s_MN = tl.dot(q_MD, tl.trans(k_ND), input_precision=PRECISION) * scale_log2
+        s_MN = tl.dot(q_MD, tl.trans(k_ND), input_precision=PRECISION).to(SUM) * scale_log2
         if HAS_BIAS:
             gate = bias + item * num_tokens * num_passages + at_M
-            gate_M = tl.load(gate, mask=in_item, other=0.0).to(tl.float32) * LOG2E
+            gate_M = tl.load(gate, mask=in_item, other=0.0).to(SUM) * LOG2E
             s_MN += gate_M[:, None]
         s_MN = tl.where(edge_M[:, None] & in_passage[None, :], s_MN, float("-inf"))
         new_peak_M = tl.maximum(peak_M, tl.max(s_MN, axis=1))
@@ -315,7 +320,10 @@ def attend_resident_kernel(
         shrink_M = tl.exp2(peak_M - shift_M)
         total_M = total_M * shrink_M + tl.sum(p_MN, axis=1)
         acc_MD = tl.dot(
-            p_MN.to(v_ND.dtype), v_ND, acc_MD * shrink_M[:, None], input_precision=PRECISION
+            p_MN.to(v_ND.dtype),
+            v_ND,
+            acc_MD * shrink_M.to(tl.float32)[:, None],
+            input_precision=PRECISION,
         )
         peak_M = new_peak_M
 
@@ -330,11 +338,11 @@ def attend_resident_kernel(
         next_base = tl.load(tiles + ahead * 4 + 1)
         next_length = tl.load(tiles + ahead * 4 + 2)
     seen_M = total_M > 0.0
-    out_MD = acc_MD / tl.where(seen_M, total_M, 1.0)[:, None]
+    out_MD = acc_MD / tl.where(seen_M, total_M, 1.0).to(tl.float32)[:, None]
     row = item * num_tokens + m
     tl.store(
         lse + row * H + head,
-        tl.where(seen_M, peak_M.to(SUM) + tl.log2(total_M.to(SUM)), float("-inf")),
+        tl.where(seen_M, peak_M + tl.log2(total_M), float("-inf")),
         mask=in_item,
     )
     tl.store(

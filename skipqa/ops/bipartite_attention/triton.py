@@ -6,7 +6,6 @@ of work in `schedule.py`. Why these shapes: NOTES.md. Either pass may be that of
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +15,6 @@ from torch import Tensor
 
 from skipqa.ops.bipartite_attention import backward, cuda, forward, schedule
 from skipqa.ops.bipartite_attention.schedule import Schedule
-
-LOG2E = 1.0 / math.log(2.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +173,7 @@ def attend(
             *q.stride()[:3],
             k.stride(1),
             v.stride(1),
-            scale * LOG2E,
+            scale,
             num_tokens,
             num_passages,
             plan.tiles.shape[1] - 1,
@@ -213,7 +210,7 @@ def attend(
         *q.stride()[:3],
         k.stride(1),
         v.stride(1),
-        scale * LOG2E,
+        scale,
         num_tokens,
         num_passages,
         plan.tiles.shape[1] - 1,
