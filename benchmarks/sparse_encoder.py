@@ -2,9 +2,11 @@
 
 With the name given: is a gold passage of the first step among the first four when the entity's
 name is put before the question ("before"), or its terms are added to it ("beside")? Counted apart
-are questions whose entity and relation no training question has. Through the pipeline: the same
-for what the photo shows, by regions, by one query for all kept tokens, and by one for the picture
-as a whole. Also: how long the default index takes to build with what was trained, and its bytes.
+are questions whose entity and relation no training question has. The same for what is asked for in
+wordings that training never sees, and for held-out fields of the Factbook in such wordings.
+Through the pipeline: the same for what the photo shows, by regions, by one query for all kept
+tokens, and by one for the picture as a whole. Also: what questions let one expect to see, and how
+long the default index takes to build with what was trained, and its bytes.
 
     python benchmarks/sparse_encoder.py --pocket-kb FOLDER --components FOLDER
 """
@@ -15,7 +17,7 @@ import argparse
 import json
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
@@ -28,6 +30,8 @@ from rich.progress import track
 from rich.table import Table
 
 from skipqa import components as trained
+from skipqa.backbones import concepts
+from skipqa.backbones.minilm import MiniLm
 from skipqa.backbones.pocket import Pocket
 from skipqa.cli.console import counting, err, out, prepare_process
 from skipqa.config import RegionsConfig, RetrieveConfig, preset
@@ -43,6 +47,9 @@ from skipqa.stages.prune import prune
 from skipqa.stages.regions import find_regions
 from skipqa.stages.retrieve import retrieve, weighted_sum
 from skipqa.trace import StageRecord
+from skipqa.training import expecting
+from skipqa.training.paraphrases import unseen
+from skipqa.training.queries import UNSEEN, from_fields
 from skipqa.types import Budget, Region, SparseVector
 
 K = 4
@@ -54,6 +61,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pocket-kb", type=Path, required=True, help="as built, with index/")
     parser.add_argument("--components", type=Path, required=True, help="sparse_query, expectation")
+    parser.add_argument("--earlier", type=Path, help="others to compare, with the name given")
     parser.add_argument("--photos", type=int, default=300, help="questions through the pipeline")
     parser.add_argument("--split", choices=("train", "val"), default="val")
     parser.add_argument("--seed", type=int, default=2026)
@@ -63,9 +71,12 @@ def main() -> None:
     prepare_process()
     learned = trained.load(options.components, preset="pocket")
     assert learned.sparse_query is not None
-    lexical_index, learned_index = (Index.open(options.pocket_kb / "index") for _ in range(2))
-    learned_index.ask_with(learned.sparse_query)
-    indexes = {"lexical": lexical_index, "learned": learned_index}
+    folders = {"earlier": options.earlier, "learned": options.components}
+    folders = {name: folder for name, folder in folders.items() if folder is not None}
+    indexes = {"lexical": Index.open(options.pocket_kb / "index")}
+    for name, folder in folders.items():
+        indexes[name] = Index.open(options.pocket_kb / "index")
+        indexes[name].ask_with(folder / "sparse_query.safetensors")
     rows = read(options.pocket_kb, options.split)
     seen = {(row["entity"], row["relation"]) for row in read(options.pocket_kb, "train")}
 
@@ -80,15 +91,21 @@ def main() -> None:
     }
     for one in indexes.values():
         encode_once(one)
-    results |= {
-        "named": {name: named(rows, seen, one) for name, one in indexes.items()},
-        "build": built(learned.sparse_query),
+    asked = {
+        "named": rows,
+        "unseen_words": reworded(rows),
+        "unseen_words_of_fields": of_fields(indexes["lexical"], options.seed),
     }
-    show("name given", results["named"])
+    for what, some in asked.items():
+        results[what] = {name: named(some, seen, one) for name, one in indexes.items()}
+        show(f"name given, {what}", results[what])
+    results["expectation"] = expected(options.pocket_kb, folders, options.seed)
+    results["build"] = built(learned.sparse_query)
     if options.photos:
         chosen = random.Random(options.seed).sample(rows, min(options.photos, len(rows)))
-        results["pipeline"] = piped(chosen, options.pocket_kb, indexes, learned)
-        show("through the pipeline", results["pipeline"])
+        for what, some in (("pipeline", chosen), ("pipeline_unseen_words", one_each(chosen))):
+            results[what] = piped(some, options.pocket_kb, indexes, learned)
+            show(f"through the {what}", results[what])
     err.print(f"written to {write_results(results, 'sparse_encoder', options.out)}")
 
 
@@ -97,8 +114,55 @@ def read(folder: Path, split: str) -> list[Row]:
     return [row for row in map(json.loads, lines) if row["hops"]]
 
 
+def reworded(rows: Sequence[Row]) -> list[Row]:
+    """What is asked of each entity, in all the wordings that training never sees."""
+    wanted = {(row["entity"], row["relation"], *row["hops"][0]): row for row in rows}
+    return [
+        {**row, "question": text}
+        for row in wanted.values()
+        for text in unseen(row["question"], row["relation"], row["category"])
+    ]
+
+
+def one_each(rows: Sequence[Row]) -> list[Row]:
+    """Each row in one such wording, in turn; those that have none are left out."""
+    found = [(row, unseen(row["question"], row["relation"], row["category"])) for row in rows]
+    return [
+        {**row, "question": texts[place % len(texts)]}
+        for place, (row, texts) in enumerate(found)
+        if texts
+    ]
+
+
+def of_fields(one: Index, seed: int) -> list[Row]:
+    """Held-out fields of countries, each in one such wording."""
+    every = (one.passage(row) for row in range(len(one)))
+    found = from_fields((passage for passage in every if passage.source == "factbook"), seed)
+    return [
+        {"name": q.name, "question": q.text, "hops": [q.gold], "category": "country",
+         "entity": q.name, "relation": q.gold[0].rpartition(":")[2].partition("#")[0]}
+        for q in found
+        if q.source in UNSEEN
+    ]  # fmt: skip
+
+
+def expected(pocket_kb: Path, folders: Mapping[str, Path], seed: int) -> dict[str, Any]:
+    """Nats by which held-out training entities are likelier than by chance."""
+    text = MiniLm()
+    known = concepts.load(lambda names: text.encode(names).embeddings).entries
+    asked = expecting.read(
+        pocket_kb, [c.names for c in known], text.network, text.tokenizer, 1, seed
+    )
+    found = {}
+    for name, folder in folders.items():
+        if (module := trained.load(folder, preset="pocket").expectation) is not None:
+            found[name] = expecting.measure(module, asked)
+    return found
+
+
 def named(rows: Sequence[Row], seen: set[tuple[str, str]], one: Index) -> dict[str, Any]:
-    """Recall@K by category, over all, and over what is new; for both ways to give the name."""
+    """Recall@K by category, over all, and over what is new; for both ways to give the name. By
+    relation where its terms are added."""
     encoder = one.encoder
 
     def before(row: Row) -> SparseVector:
@@ -109,14 +173,18 @@ def named(rows: Sequence[Row], seen: set[tuple[str, str]], one: Index) -> dict[s
         return weighted_sum([(1.0, name), (1.0, encoder.encode_query(row["question"]))])
 
     found: dict[str, Any] = {}
+    by_relation: Hits = {}
     for way, query in (("before", before), ("beside", beside)):
         hits: Hits = {}
         for row in track(rows, f"the name {way}", console=err):
             new = (row["entity"], row["relation"]) not in seen
             groups = (row["category"], "all", *(["new"] if new else []))
-            count(hits, groups, row, [h.row for h in one.search([query(row)], K)[0]], one)
+            rows_found = [h.row for h in one.search([query(row)], K)[0]]
+            count(hits, groups, row, rows_found, one)
+            if way == "beside":
+                count(by_relation, [row["relation"]], row, rows_found, one)
         found[way] = summary(hits)
-    return found
+    return found | {"by_relation": summary(by_relation)}
 
 
 def piped(
@@ -146,11 +214,11 @@ def piped(
             record = StageRecord("")
             kept = prune(tokens, asked, allowed, backbone.concepts, config.prune, record)
             whole = tokens.overview.topk(config.regions.concepts)
-            concepts = tuple(zip(whole.indices.tolist(), whole.values.tolist(), strict=True))
+            shown = tuple(zip(whole.indices.tolist(), whole.values.tolist(), strict=True))
             asking: dict[str, tuple[Region, ...]] = {
                 "regions": find_regions(kept, config.regions, record),
                 "kept tokens": find_regions(kept, RegionsConfig(max_regions=1), record),
-                "picture": (Region((0.0, 0.0, 1.0, 1.0), (0,), concepts, 1.0),),
+                "picture": (Region((0.0, 0.0, 1.0, 1.0), (0,), shown, 1.0),),
             }
             groups = ("all", group_of(row))
             for way, (one, settings, expectation) in ways.items():
@@ -229,6 +297,8 @@ def show(title: str, results: dict[str, Any]) -> None:
     table = Table("", *some, title=title)
     for name, ways in results.items():
         for way, groups in ways.items():
+            if way == "by_relation":
+                continue
             shown = (f"{100 * group['mean']:.1f}" for group in groups.values())
             table.add_row(f"{name}, {way}", *shown)
     out.print(table)

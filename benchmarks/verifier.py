@@ -8,11 +8,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rich.table import Table
-
-from skipqa.cli.console import err, out
 from skipqa.costs.environment import write_results
 from skipqa.data.files import read_json
+
+SHOWN = ("f1", "precision", "recall", "f1_stating", "read")
 
 
 def main() -> None:
@@ -22,18 +21,16 @@ def main() -> None:
     options = parser.parse_args()
 
     found = read_json(options.run / "metrics.json")["verifier"]
-    table = Table("questions", "passages", "F1", "precision", "recall", "read", "training-free F1")
+    print(f"{'':24}{'passages':>10}" + "".join(f"{name:>12}" for name in SHOWN))
     for split in ("held-out", "val"):
         if (measured := found[split]) is None:
             continue
-        own, other = measured["trained"], measured["training_free"]
-        shown = (f"{own[name]:.3f}" for name in ("f1", "precision", "recall", "read"))
-        questions = f"{measured['questions']:,} {split}"
-        table.add_row(questions, f"{measured['passages']:,}", *shown, f"{other['f1']:.3f}")
-    out.print(table)
+        for how in ("trained", "training_free"):
+            numbers = "".join(f"{measured[how][name]:12.3f}" for name in SHOWN)
+            print(f"{split + ', ' + how:24}{measured['passages']:10,}{numbers}")
     final = found["val"] or found["held-out"]
     results = {"f1": final["trained"]["f1"], "seed": read_json(options.run / "config.json")["seed"]}
-    err.print(f"written to {write_results(results | found, 'verifier', options.out)}")
+    print(f"written to {write_results(results | found, 'verifier', options.out)}")
 
 
 if __name__ == "__main__":

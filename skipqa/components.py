@@ -139,6 +139,28 @@ def read_settings(path: Path) -> Mapping[str, Any]:
         raise UserError(f"{path} is damaged: {error}") from None
 
 
+def write_settings(path: Path, settings: Mapping[str, Mapping[str, Any]]) -> None:
+    """Whole or not at all, so that a kill leaves settings that can be read."""
+    lines = [
+        "# Chosen on held-out training questions, together with the components beside this file"
+    ]
+    for group, values in settings.items():
+        lines += [f"[{group}]", *(f"{name} = {_toml(value)}" for name, value in values.items()), ""]
+    partial = path.with_suffix(".partial")
+    partial.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+    partial.replace(path)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_toml, value))}]"
+    return repr(value)
+
+
 def shipped(preset: str) -> Path | None:
     """The folder that comes with the package, where something was trained for the preset."""
     folder = Path(__file__).parent / "checkpoints" / preset

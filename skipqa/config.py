@@ -97,6 +97,15 @@ class RegionsConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ZoomConfig:
+    regions: CountOrNone = 2  # at most, the most salient first
+    nats: Weight = 1.0  # that the question must tell about what to expect
+    largest: Share = 0.5  # side of a region: the closer look has seen half a picture as a whole
+    smallest: Share = 0.15  # side of what is cut out
+    margin: Annotated[float, Between(1.0, 4.0)] = 1.1  # as many times a region's side
+
+
+@dataclass(frozen=True, slots=True)
 class RetrieveConfig:
     per_region: Count = 4  # k'
     definition_weight: Weight = 0.3  # of a concept's definition beside its names
@@ -147,6 +156,7 @@ class Config:
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     prune: PruneConfig = field(default_factory=PruneConfig)
     regions: RegionsConfig = field(default_factory=RegionsConfig)
+    zoom: ZoomConfig = field(default_factory=ZoomConfig)
     retrieve: RetrieveConfig = field(default_factory=RetrieveConfig)
     verify: VerifyConfig = field(default_factory=VerifyConfig)
     fuse: FuseConfig = field(default_factory=FuseConfig)

@@ -39,6 +39,7 @@ from skipqa.stages.prune import prune
 from skipqa.stages.regions import find_regions
 from skipqa.stages.retrieve import retrieve
 from skipqa.stages.verify import verify
+from skipqa.stages.zoom import zoom
 from skipqa.trace import Trace
 from skipqa.types import (
     Draft,
@@ -70,7 +71,7 @@ class Answer:
 
     def as_dict(self) -> dict[str, Any]:
         """What `skipqa ask --json` prints."""
-        regions = self.trace["regions"].result if "regions" in self.trace else ()
+        regions = self.trace["zoom"].result if "zoom" in self.trace else ()
         retrieved = self.trace["retrieve"].result if "retrieve" in self.trace else None
         kept_tokens = self.trace["prune"].kept if "prune" in self.trace else 0
         return {
@@ -191,6 +192,19 @@ class Pipeline:
                 lambda points: backbone.segmenter.boxes(picture, points),
             )
 
+        with trace.stage("zoom") as record:
+            kept, regions = zoom(
+                picture,
+                kept,
+                regions,
+                asked,
+                allowed,
+                backbone,
+                config.zoom,
+                record,
+                learned.expectation,
+            )
+
         with trace.stage("retrieve") as record:
             retrieved = retrieve(
                 regions,
@@ -201,7 +215,7 @@ class Pipeline:
                 config.retrieve,
                 record,
                 learned.region_query,
-                tokens,
+                kept.tokens,
                 learned.expectation,
             )
 

@@ -24,7 +24,7 @@ from skipqa.trace import Stopped, Trace
 
 QUESTION = "How is this drink brewed?"
 ESPRESSO = "wordnet:n07920052"
-STAGES = "encode draft budget look prune regions retrieve verify fuse decode".split()
+STAGES = "encode draft budget look prune regions zoom retrieve verify fuse decode".split()
 
 
 def same_but_for_time(answer: Answer) -> dict[str, Any]:

@@ -8,8 +8,8 @@ that visual evidence can be compared with words. Made once, then read from the c
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -41,6 +41,14 @@ class Concept:
 class Concepts:
     entries: tuple[Concept, ...]
     embeddings: Tensor  # [C, d_text], unit length: the concept's names
+    called: Mapping[str, Sequence[int]] = field(init=False, repr=False)  # by name and by kind
+
+    def __post_init__(self) -> None:
+        called: dict[str, list[int]] = {}
+        for number, concept in enumerate(self.entries):
+            for name in {*concept.names, *(name for kind in concept.kinds for name in kind)}:
+                called.setdefault(name, []).append(number)
+        object.__setattr__(self, "called", called)
 
     def __len__(self) -> int:
         return len(self.entries)

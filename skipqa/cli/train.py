@@ -33,15 +33,16 @@ def train(
             "splade: what to ask an index.",
         ),
     ],
-    data: Annotated[
-        Path, typer.Option(help="The folder with okvqa/, coco/ and vqav2/.", show_default=False)
-    ],
     out_folder: Annotated[
         Path,
         typer.Option(
             "--out", help="Folder for the results; a stopped run goes on there.", show_default=False
         ),
     ],
+    data: Annotated[
+        Path | None,
+        typer.Option(help="The folder with okvqa/, coco/ and vqav2/; splade needs none."),
+    ] = None,
     pocket_kb: Annotated[
         Path | None,
         typer.Option(
@@ -90,7 +91,7 @@ def train(
 
       skipqa train all --data data --pocket-kb pocket-kb --index index --out runs --json
 
-      skipqa train splade --data data --pocket-kb pocket-kb --index index --out runs/splade
+      skipqa train splade --pocket-kb pocket-kb --index index --out runs/splade
     """
     from skipqa.training.stages import Inputs
     from skipqa.training.stages import train as run

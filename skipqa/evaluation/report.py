@@ -409,6 +409,38 @@ def _stage1(results: Results) -> str:
     )
 
 
+# What is asked with the name given, by its place in the results and its group there
+NAMED = {
+    "Pocket-KB val": ("named", "all"),
+    "flags": ("named", "country"),
+    "entity and relation new": ("named", "new"),
+    "Pocket-KB val in unseen words": ("unseen_words", "all"),
+    "flags in unseen words": ("unseen_words", "country"),
+    "fields of the Factbook in unseen words": ("unseen_words_of_fields", "all"),
+}
+
+
+def _sparse_encoder(results: Results) -> str:
+    found = results["results"]
+    rows = [
+        [f"{title} ({ways['lexical']['beside'][group]['count']:,})"]
+        + [percent(way["beside"][group]) for way in ways.values()]
+        for title, (what, group) in NAMED.items()
+        for ways in [found[what]]
+    ]
+    blocks = [table(["Recall@4, name given, %", *found["named"]], rows)]
+    for what in ("pipeline", "pipeline_unseen_words"):
+        if what in found:
+            groups = next(iter(found[what].values()))["pipeline"]
+            lines = [
+                [name, *(percent(group) for group in way["pipeline"].values())]
+                for name, way in found[what].items()
+            ]
+            blocks.append(table([f"Recall@4, {what.replace('_', ' ')}, %", *groups], lines))
+    note = "\nIn brackets 95 % bootstrap intervals over questions."
+    return "\n\n".join(blocks) + "\n" + note + source(results)
+
+
 BLOCKS: dict[str, Callable[[Results], str]] = {
     "ask": _ask,
     "class-gloss": _class_gloss,
@@ -426,4 +458,5 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "pocket-kb": _pocket_kb,
     "stage1": _stage1,
     "okvqa": _okvqa,
+    "sparse-encoder": _sparse_encoder,
 }

@@ -38,9 +38,9 @@ def overlay(image: Image.Image, trace: Trace, width: int) -> Image.Image:
     scale = min(width / image.width, MAX_HEIGHT / image.height)
     width, height = max(1, round(image.width * scale)), max(1, round(image.height * scale))
     photo = image.resize((width, height), Image.Resampling.LANCZOS)
-    if "regions" not in trace:
+    if "zoom" not in trace:
         return photo
-    regions: Sequence[Region] = trace["regions"].result
+    regions: Sequence[Region] = trace["zoom"].result
     grid = trace["prune"].result.tokens.grid
     owner = np.full(grid * grid, -1)
     for number, region in enumerate(regions):

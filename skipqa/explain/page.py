@@ -72,10 +72,10 @@ def _chip(region: int) -> str:
 
 
 def _regions(answer: Answer, concepts: Concepts) -> str:
-    if "regions" not in answer.trace:
+    if "zoom" not in answer.trace:
         return ""
     items = []
-    for number, region in enumerate(answer.trace["regions"].result):
+    for number, region in enumerate(answer.trace["zoom"].result):
         shown = ", ".join(
             f"{escape(concepts[c].name)} {share:.2f}" for c, share in region.concepts[:3]
         )

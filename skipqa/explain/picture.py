@@ -55,13 +55,13 @@ def draw(image: Image.Image, question: str, answer: Answer, concepts: Concepts) 
 
 
 def _region_legend(column: _Column, answer: Answer, concepts: Concepts) -> None:
-    if "regions" not in answer.trace:
+    if "zoom" not in answer.trace:
         column.heading(
             f"{answer.num_tokens} tokens seen; the drafter answered, nothing was looked up"
         )
         return
     kept, total = answer.trace["prune"].kept, answer.num_tokens
-    regions: tuple[Region, ...] = answer.trace["regions"].result
+    regions: tuple[Region, ...] = answer.trace["zoom"].result
     column.heading(f"{kept} of {total} tokens kept, in {len(regions)} regions")
     for number, region in enumerate(regions):
         x = column.left + (number % 2) * (PHOTO_WIDTH // 2)

@@ -72,11 +72,12 @@ def load(module: nn.Module, path: Path, *, preset: str) -> None:
     """Fills `module`, built from the preset's config, or says why the file is not for it."""
     header = check(path, component=type(module).__name__, preset=preset)
     wanted = json.loads(json.dumps(_config(module)))
-    if header.config != wanted:
+    stored = _defaults(module) | header.config  # an older file lacks what came later
+    if stored != wanted:
         changed = sorted(
-            f"{name} {_short(header.config.get(name))} != {_short(wanted.get(name))}"
-            for name in header.config.keys() | wanted.keys()
-            if header.config.get(name) != wanted.get(name)
+            f"{name} {_short(stored.get(name))} != {_short(wanted.get(name))}"
+            for name in stored.keys() | wanted.keys()
+            if stored.get(name) != wanted.get(name)
         )
         raise UserError(f"{path} has another config than asked for: {', '.join(changed)}")
     with safe_open(path, framework="pt") as file:
@@ -118,6 +119,12 @@ def read_config(path: Path, kind: type[C]) -> C:
     if stored.keys() - known:
         raise UserError(f"{path} holds no {kind.__name__}: it has {', '.join(sorted(stored))}")
     return kind(**{name: _frozen(value) for name, value in stored.items()})
+
+
+def _defaults(module: nn.Module) -> dict[str, Any]:
+    fields = dataclasses.fields(module.config)  # type: ignore[arg-type]
+    found = {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}
+    return dict(json.loads(json.dumps(found)))
 
 
 def _frozen(value: Any) -> Any:

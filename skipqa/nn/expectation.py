@@ -41,6 +41,12 @@ class Expectation(nn.Module):
         share = self(question, concepts_CD).softmax(-1) * len(concepts_CD)
         return (self.config.floor + (1 - self.config.floor) * share) ** self.config.trust
 
+    @torch.inference_mode()
+    def nats(self, question: Tensor, concepts_CD: Tensor) -> float:
+        """How much the question tells about what to expect: 0 where all concepts are as likely."""
+        share = self(question, concepts_CD).softmax(-1)
+        return float((share * (share * len(concepts_CD)).clamp(min=1e-9).log()).sum(-1))
+
 
 def flops(config: ExpectationConfig, num_concepts: int) -> int:
     """FLOPs of one question, a multiply and an add counted as two."""

@@ -3,6 +3,8 @@
 Enters: the pooled question [..., D], the pooled kept tokens [..., D_v] and the passages'
 embeddings [..., K, D]; where it was trained with them also S signals a passage, what the stage
 knows of it beside its embedding. Leaves: one logit a passage, nu_j = sigmoid(logit) (eq. B.6).
+Where it was trained to, a passage is also judged by its best rival: of several that might answer
+one mostly does.
 `judge` turns any nu_j into the kept set (inference), `gates` into what tends to it (training).
 It neither retrieves nor fuses.
 """
@@ -17,6 +19,9 @@ from torch import Tensor, nn
 
 from skipqa.nn.relaxation import relaxed_top_k
 
+SUREST = 8.0  # a logit beyond is as good as certain
+RIVAL_SCALE = 4.0
+
 
 @dataclass(frozen=True, slots=True)
 class VerifierConfig:
@@ -25,6 +30,7 @@ class VerifierConfig:
     hidden: int = 512
     signals: int = 0  # S; 0 is the paper's own form
     dropout: float = 0.0  # of the embeddings' blocks, while training
+    rivals: int = 0  # hidden units that compare a passage with its best rival; 0: none do
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +59,52 @@ class Verifier(nn.Module):
             nn.Linear(config.signals, config.hidden, bias=False) if config.signals else None
         )
         self.out = nn.Linear(config.hidden, 1)
+        self.among = _Rivals(config.rivals) if config.rivals else None
 
     def forward(
-        self, question: Tensor, visual: Tensor, passages: Tensor, signals: Tensor | None = None
+        self,
+        question: Tensor,
+        visual: Tensor,
+        passages: Tensor,
+        signals: Tensor | None = None,
+        there: Tensor | None = None,
     ) -> Tensor:
+        """`there` [..., K] is False where there is no passage, but padding."""
         shared = self.of_query(self._thin(torch.cat((question, visual), dim=-1)))
         q = question[..., None, :]
         own = torch.cat((passages, passages * q, (passages - q).abs()), dim=-1)
         hidden = shared[..., None, :] + self.of_passage(self._thin(own))
         if self.of_signals is not None:
             assert signals is not None
-            hidden = hidden + self.of_signals(signals)
-        return self.out(F.gelu(hidden))[..., 0]
+            # New signals come last: one that was trained with fewer reads those it knows
+            hidden = hidden + self.of_signals(signals[..., : self.config.signals])
+        logits = self.out(F.gelu(hidden))[..., 0]
+        if self.among is None or not logits.numel():
+            return logits
+        return self.among(logits, there)
 
     def _thin(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.config.dropout, self.training)
+
+
+class _Rivals(nn.Module):
+    """Adds to each logit what its lead over the best other one says; nothing at first."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.hidden, self.out = nn.Linear(3, hidden), nn.Linear(hidden, 1)
+        nn.init.zeros_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
+
+    def forward(self, logits: Tensor, there: Tensor | None) -> Tensor:
+        bounded = logits.clamp(-SUREST, SUREST)
+        if there is not None:
+            bounded = bounded.masked_fill(~there, -SUREST)
+        itself = torch.eye(logits.shape[-1], dtype=torch.bool, device=logits.device)
+        others = bounded[..., None, :].expand(*bounded.shape, -1).masked_fill(itself, -SUREST)
+        best = others.amax(-1)
+        compared = torch.stack((bounded, best, bounded - best), dim=-1) / RIVAL_SCALE
+        return logits + self.out(F.gelu(self.hidden(compared)))[..., 0]
 
 
 def judge(nu_K: Tensor, most: int, threshold: float, least: int) -> Verdict:
@@ -111,4 +148,4 @@ def flops(config: VerifierConfig, num_passages: int) -> int:
     """FLOPs for one question, a multiply and an add counted as two."""
     shared = (config.width + config.visual_width) * config.hidden
     own = 3 * config.width + config.signals + 1
-    return 2 * (shared + num_passages * own * config.hidden)
+    return 2 * (shared + num_passages * (own * config.hidden + 4 * config.rivals))

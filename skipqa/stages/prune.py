@@ -52,13 +52,8 @@ def concept_relevance(question: Question, concepts: Concepts) -> Tensor:
     """[C] in [0, 2]: squared likeness of embeddings, plus 1 where the question names the kind."""
     likeness = (concepts.embeddings @ question.embedding).clamp(min=0)
     asked = {form for word in question.words for form in base_forms(word)}
-    named = torch.tensor(
-        [
-            any(name in asked for names in (concept.names, *concept.kinds) for name in names)
-            for concept in concepts.entries
-        ],
-        dtype=likeness.dtype,
-    )
+    named = torch.zeros_like(likeness)
+    named[[i for name in asked for i in concepts.called.get(name, ())]] = 1
     return likeness.square() + named
 
 

@@ -4,8 +4,9 @@ Enters: the retrieved passages with their embeddings, the question, the question
 passage is titled with, the tokens that were kept and the regions that asked. Leaves: [K, SIGNALS].
 An embedding of a short passage knows its topic, not which of a hundred like things it is about,
 nor whether the picture shows that one; so the numbers compare: how surely the picture shows what
-the passage is titled with, whether the passage says of it what is asked, and by how much it leads
-the others, those about other things and those about the same thing.
+the passage is titled with, among all that it may show and the question may be about, whether the
+passage says of it what is asked, and by how much it leads the others, those about other things and
+those about the same thing.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from torch import Tensor
 
 from skipqa.backbones.concepts import Concepts
 from skipqa.language import base_forms, content_words
+from skipqa.stages.prune import concept_relevance
 from skipqa.types import KeptTokens, Question, Region, RetrievedPassage
 
-SIGNALS = 16
+SIGNALS = 26
+ANYTHING = 0.05  # how much a question may be about what it does not seem to be about
 SMALLEST = 1e-6
 _NOT_WORDS = re.compile(r"[^a-z0-9]+")
 _OF_A_FLAG = re.compile(r"^flag of (the )?")
@@ -65,6 +68,7 @@ def signals(
     same_KK = torch.tensor([[one == other for other in subject] for one in subject])
     alone_KK = same_KK & ~torch.eye(len(candidates), dtype=torch.bool)
     order_K = torch.arange(len(candidates)) / len(candidates)
+    asked_about = _asked_about(candidates, titles, question, kept, regions, concepts)
     return torch.stack(
         (
             (score_K / score_K.max()).log().clamp(min=-3),
@@ -83,9 +87,59 @@ def signals(
             5 * _lead(said_K, alone_KK),
             _root(sure_K),
             order_K,
+            *asked_about,
         ),
         dim=1,
     )
+
+
+def _asked_about(
+    candidates: Sequence[RetrievedPassage],
+    titles: Sequence[Sequence[str]],
+    question: Question,
+    kept: KeptTokens,
+    regions: Sequence[Region],
+    concepts: Concepts,
+) -> list[Tensor]:
+    """[K] each: is the title what the picture shows and the question is about, by Bayes' rule over
+    all concepts? By the surest token, the whole picture and the mean token its root share and how
+    far that leads the next; then by the region that asked, and by how many regions."""
+    factor_C = ANYTHING + concept_relevance(question, concepts)
+    numbers = [_numbers(names, concepts) for names in titles]
+    tokens_VC = kept.tokens.evidence[kept.positions]
+    found = []
+    for share_C in (tokens_VC.amax(0), kept.tokens.overview, tokens_VC.mean(0)):
+        posterior_C = share_C * factor_C
+        posterior_C = posterior_C / posterior_C.sum().clamp(min=SMALLEST)
+        pairs = [_own_and_next(posterior_C, some) for some in numbers]
+        own_K, next_K = _root(torch.tensor(pairs)).T
+        found += [own_K, own_K - next_K]
+    by_region = [_posterior(region, factor_C) for region in regions]
+    likeliest = [max(shares, key=shares.__getitem__) for shares in by_region]
+    asking = list(zip(candidates, numbers, strict=True))
+    own = [[by_region[c.region].get(n, 0.0) for n in some] for c, some in asking]
+    first = [likeliest[c.region] in some for c, some in asking]
+    agreeing = [sum(n in some for n in likeliest) / len(regions) for some in numbers]
+    return [
+        *found,
+        _root(torch.tensor([max(shares, default=0.0) for shares in own])),
+        torch.tensor(first, dtype=torch.float32),
+        torch.tensor(agreeing),
+        torch.tensor([float(bool(some)) for some in numbers]),  # a thing that can be seen at all
+    ]
+
+
+def _own_and_next(share_C: Tensor, own: Sequence[int]) -> tuple[float, float]:
+    """What some concepts have together, and the most that another has."""
+    others_C = share_C.clone()
+    others_C[list(own)] = 0
+    return float(share_C[list(own)].sum()), float(others_C.max())
+
+
+def _posterior(region: Region, factor_C: Tensor) -> dict[int, float]:
+    weights = {concept: share * float(factor_C[concept]) for concept, share in region.concepts}
+    total = max(sum(weights.values()), SMALLEST)
+    return {concept: weight / total for concept, weight in weights.items()}
 
 
 def names_in(title: str) -> tuple[str, ...]:

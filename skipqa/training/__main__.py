@@ -14,7 +14,7 @@ from skipqa.training.stages import NAMES, Inputs, train
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m skipqa.training", description=__doc__)
     parser.add_argument("stage", choices=NAMES)
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--data", type=Path, help="of all stages but splade")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--pocket-kb", type=Path)
     parser.add_argument("--components", type=Path)

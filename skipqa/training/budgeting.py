@@ -1,23 +1,22 @@
 """Stage V: the budget controller (DBC) learns what a question deserves, on a held-out split.
 
-Enters: held-out records and a verifier's scores. Leaves: a controller, and how it compares with
-every fixed budget at the same mean FLOPs on questions that it did not learn from.
+Enters: held-out records. Leaves: a controller, and how it compares with every fixed budget at the
+same mean FLOPs on questions that it did not learn from, with the interval of the difference.
 
-Each question goes through prune, regions, retrieve and verify at every V' of a grid; what it is
-worth at (V', K') is the score of the answer: the reader's with the best two of K' passages where
-one of them is accepted, else the draft or, without one, the reader's own. Costs are the FLOPs that
-the pipeline counts. The controller's real-valued (V', K') looks its worth and cost up between grid
-points, so gradients reach it; the loss is eq. 9. Half of the questions are OK-VQA's, where what is
+Each question goes through all stages from prune to decode at every point of a grid of budgets; what
+it is worth there is the score of the answer, what it costs are the FLOPs that the stages count. The
+controller's real-valued (V', K') looks both up among the points around it, far ones at first, so
+that a budget learns from others than its neighbours (the answer is right or wrong, so most points
+are as good as the next); the loss is eq. 9. Half of the questions are OK-VQA's, where what is
 asked is seldom in a passage.
 
-Shape letters: n questions, G points of V', H points of K'.
+Shape letters: n questions, G points of V', H points of K', S samples.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from dataclasses import asdict, dataclass, replace
 from random import Random
 from typing import Annotated, Any, Literal
 
@@ -26,7 +25,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from skipqa.config import Between, Count, CountOrNone
+from skipqa.config import Between, Count, CountOrNone, Share
 from skipqa.evaluation.scoring.okvqa import normalise
 from skipqa.nn.budget import (
     BudgetController,
@@ -35,39 +34,45 @@ from skipqa.nn.budget import (
     DiscreteBudget,
     DiscreteBudgetConfig,
 )
-from skipqa.nn.verifier import Verifier
+from skipqa.nn.relaxation import linear_schedule
 from skipqa.pipeline import Pipeline
-from skipqa.stages.prompts import reading_prompt
-from skipqa.stages.verify import scores_of
+from skipqa.stages.decode import decode, facts, read_order
+from skipqa.stages.fuse import fuse
+from skipqa.stages.verify import verify
+from skipqa.trace import StageRecord
 from skipqa.training.loop import Decay, Phase, Rate, fit
-from skipqa.training.records import replay
-from skipqa.training.study import Study
-from skipqa.types import Budget
+from skipqa.training.records import Records, replay
+from skipqa.training.study import Remembering, Study
+from skipqa.types import Budget, Draft, Retrieved
 
+Variant = Literal["A", "B"]
+VARIANTS: tuple[Variant, ...] = ("A", "B")
 TOKENS = (32, 64, 128)
 PASSAGES = (0, 1, 2, 4, 6, 10, 16)
-READ = 2  # passages that the decoder reads
 GIGA = 1e9
+WIDTH = (2.0, 0.25)  # of what a budget looks up, in points of the grid, first and last
+FASTER = 20  # a single layer (B) that reads unit vectors has far to go
+SAMPLES = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetTraining:
-    steps: Count = 400
+    steps: Count = 600
     rate: Rate = 1e-3
     warmup: CountOrNone = 20
     weight_decay: Decay = 0.05
-    variant: Literal["A", "B"] = "A"
+    variant: Variant = "A"  # of the one that may ship; both are trained and compared
     hidden: Count = 32
+    dropout: Share = 0.3  # of what it decides by, while training
     price: Annotated[float, Between(0.0, 10.0)] = 0.1  # lambda_2, of the whole range of costs
-    questions: Count = 100  # of each data set and split, at most
+    questions: Count = 200  # of each data set and split, at most
 
 
 def run(study: Study, settings: BudgetTraining) -> dict[str, Any]:
     """The stage: learn on two thirds of a held-out split, compare on the last, leave."""
     if "budget" in study.run.metrics():
         return study.run.metrics()
-    run, verifier = study.run, study.pipeline.components.verifier
-    random = Random(run.seed)
+    random = Random(study.run.seed)
 
     def some(split: str) -> list[int]:
         groups = [study.records.select(split, source) for source in ("pocket-kb", "okvqa")]
@@ -75,53 +80,63 @@ def run(study: Study, settings: BudgetTraining) -> dict[str, Any]:
             i for rows in groups for i in random.sample(rows, min(settings.questions, len(rows)))
         ]
 
-    held_out = some("held-out")
-    cost = measure_cost(study)
+    held_out, val = some("held-out"), some("val")
     random.shuffle(held_out)
-    others = len(held_out) // 3  # decide whether it ships
-    known, unseen = (
-        worth(study, verifier, rows) for rows in (held_out[others:], held_out[:others])
+    others = max(1, len(held_out) // 3)  # decide whether it ships
+    tried = worth(study, [*held_out, *val])
+    unseen, known = tried[:others], tried[others : len(held_out)]
+    sets = {"held-out": unseen} | ({"val": tried[len(held_out) :]} if val else {})
+    num_tokens, found = study.records["meaning"].shape[1], {}
+    for variant in VARIANTS:
+        controller = train(study, known, replace(settings, variant=variant))
+        found[variant] = {
+            name: compare(controller, known, questions, num_tokens)
+            for name, questions in sets.items()
+        }
+        if variant == settings.variant:
+            # A split is small: to win by less than chance might is not to win
+            ships = found[variant]["held-out"]["gain"]["low"] > 0
+            study.leave(controller, "budget", ships=ships)
+    study.run.finish(
+        "budget", {"ships": ships, "variant": settings.variant, **found[settings.variant]} | found
     )
-    controller = train(study, known, cost, settings)
-    num_tokens = study.records["meaning"].shape[1]
-    compared = {"held-out": compare(controller, unseen, cost, num_tokens)}
-    if rows := some("val"):
-        scored = worth(study, verifier, rows)
-        compared["val"] = compare(controller, scored, cost, num_tokens)
-    adaptive, fixed = (compared["held-out"][n] for n in ("adaptive", "fixed_at_equal_flops"))
-    # A split is small: to win by less than the mean is uncertain by is not to win
-    ships = adaptive["score"] - adaptive["standard_error"] >= fixed
-    study.leave(controller, "budget", ships=ships)
-    run.finish(
-        "budget",
-        {"ships": ships, "giga_flops": cost.giga[0].tolist(), **compared},
-    )
-    return run.metrics()
+    return study.run.metrics()
 
 
 @dataclass(frozen=True, slots=True)
 class Worth:
     """Of each question at each point of the grid."""
 
-    rows: list[int]
-    value: Tensor  # [n, G, H] expected score of the answer
+    value: Tensor  # [n, G, H] the score of the answer
+    giga: Tensor  # [n, G, H] FLOPs, in units of 1e9
     visual: Tensor  # [n, d]
     question: Tensor  # [n, d]
 
-    def at(self, tokens_n: Tensor, passages_n: Tensor) -> Tensor:
-        """[n], linear between grid points."""
-        return _between(self.value, _place(tokens_n, TOKENS), _place(passages_n, PASSAGES))
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def __getitem__(self, some: slice) -> Worth:
+        return Worth(self.value[some], self.giga[some], self.visual[some], self.question[some])
+
+    def at(self, tokens_n: Tensor, passages_n: Tensor) -> tuple[Tensor, Tensor]:
+        """Value and cost [n], linear between grid points."""
+        places = _place(tokens_n, TOKENS), _place(passages_n, PASSAGES)
+        return _between(self.value, *places), _between(self.giga, *places)
+
+    def around(self, tokens_n: Tensor, passages_n: Tensor, width: float) -> tuple[Tensor, Tensor]:
+        """Value and cost [n], the mean over grid points, the nearer the more."""
+        row_nG = _nearness(_place(tokens_n, TOKENS), len(TOKENS), width)
+        column_nH = _nearness(_place(passages_n, PASSAGES), len(PASSAGES), width)
+        value, giga = (
+            torch.einsum("ngh,ng,nh->n", table, row_nG, column_nH)
+            for table in (self.value, self.giga)
+        )
+        return value, giga
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Mean FLOPs of a question at each point, in units of 1e9."""
-
-    giga: Tensor  # [G, H]
-
-    def at(self, tokens_n: Tensor, passages_n: Tensor) -> Tensor:
-        table = self.giga.expand(len(tokens_n), -1, -1)
-        return _between(table, _place(tokens_n, TOKENS), _place(passages_n, PASSAGES))
+def _nearness(place_n: Tensor, size: int, width: float) -> Tensor:
+    apart = (place_n[:, None] - torch.arange(size)) / width
+    return (-0.5 * apart.square()).softmax(1)
 
 
 def _place(values: Tensor, grid: Sequence[int]) -> Tensor:
@@ -145,92 +160,94 @@ def _between(table_nGH: Tensor, row_n: Tensor, column_n: Tensor) -> Tensor:
     return torch.lerp(upper, lower, y)
 
 
-@torch.no_grad()
-def worth(study: Study, verifier: Verifier | None, rows: Sequence[int]) -> Worth:
-    records, value = study.records, torch.zeros(len(rows), len(TOKENS), len(PASSAGES))
-    counted = study.run.counted("trying budgets")
-    for n, i in enumerate(rows):
-        counted(n, len(rows))
-        about = records.about[i]
-        right = {normalise(text): float(s) for text, s in about["answers"].items()}
-        read = cache(partial(_read, study, about))
-        for g, tokens in enumerate(TOKENS):
-            accepted = _accepted(study, verifier, i, tokens)
-            for h, passages in enumerate(PASSAGES):
-                best = sorted((pair for pair in accepted if pair[1] < passages), reverse=True)
-                texts = tuple(text for _, _, text in best[:READ])
-                said = read(texts) if texts or not about["draft"] else about["draft"]
-                value[n, g, h] = right.get(normalise(said), 0.0)
-    counted(len(rows), len(rows))
+def worth(study: Study, rows: Sequence[int]) -> Worth:
+    """By answering each question at every point, in all processes."""
+    found = torch.tensor(study.spread(answers, rows, "trying budgets", _seeing(study.pipeline)))
     some = torch.tensor(rows)
-    return Worth(
-        list(rows), value, records["glance"][some].float(), records["question"][some].float()
-    )
+    embedded = (study.records[name][some].float() for name in ("glance", "question"))
+    return Worth(found[..., 0], found[..., 1], *embedded)
 
 
-def _accepted(
-    study: Study, verifier: Verifier | None, i: int, tokens: int
-) -> list[tuple[float, int, str]]:
-    """(nu_j, place among the retrieved, text) of what is accepted with so many tokens."""
-    pipeline = study.pipeline
-    kept, regions, retrieved = replay(
-        study.records,
-        i,
-        pipeline,
-        Budget(min(tokens, study.records["meaning"].shape[1]), PASSAGES[-1]),
-        pipeline.components.saliency,
-        pipeline.components.region_query,
+def _seeing(pipeline: Pipeline) -> tuple[float, float]:
+    """FLOPs of what comes before prune, in units of 1e9, without retrieval and with it: the same
+    for every picture, and next to the same for every question."""
+    picture, giga = Image.new("RGB", (640, 480), (120, 130, 90)), []
+    for passages in (0, 1):
+        budget = replace(pipeline.config.budget, passages=passages)
+        config = replace(pipeline.config, budget=budget)
+        learned = replace(pipeline.components, budget=None)
+        fixed = Pipeline(pipeline.backbone, pipeline.index, config, learned, pipeline.stages)
+        trace = fixed.answer(picture, "What is this?", fast_path=False).trace
+        giga.append(sum(trace[name].flops for name in ("encode", "draft", "look")) / GIGA)
+    return giga[0], giga[1]
+
+
+@torch.inference_mode()
+def answers(
+    pipeline: Pipeline, records: Records, seeing: tuple[float, float]
+) -> list[list[list[tuple[float, float]]]]:
+    """For each question, V' and K': the score of the answer, and the FLOPs in units of 1e9."""
+    pipeline = Pipeline(
+        Remembering(pipeline.backbone), pipeline.index, pipeline.config, pipeline.components
     )
-    if not retrieved.passages:
-        return []
-    nu, _ = scores_of(
-        retrieved.passages,
-        study.embed([one.passage.text for one in retrieved.passages]),
-        study.records.question(i),
-        kept,
-        regions,
-        pipeline.backbone,
-        pipeline.config.verify,
-        verifier,
-    )
+    drafter = pipeline.components.drafter
+    vocabulary = drafter.config.answers if drafter else ()
     return [
-        (score, place, one.passage.text)
-        for place, (score, one) in enumerate(zip(nu, retrieved.passages, strict=True))
-        if score >= pipeline.config.verify.threshold
+        _answers(pipeline, records, i, records.draft(i, vocabulary), seeing)
+        for i in range(len(records))
     ]
 
 
-def _read(study: Study, about: dict[str, Any], best_first: tuple[str, ...]) -> str:
-    """The reader's answer."""
-    shown = about["seen"][: study.pipeline.config.decode.words]
-    prompt = reading_prompt(best_first[::-1], shown, about["question"])
-    most = study.pipeline.config.decode.max_new_tokens
-    return study.pipeline.backbone.complete(prompt, most).text
+def _answers(
+    pipeline: Pipeline, records: Records, i: int, drafted: Draft, seeing: tuple[float, float]
+) -> list[list[tuple[float, float]]]:
+    components, config, backbone = pipeline.components, pipeline.config, pipeline.backbone
+    question = records.question(i)
+    right = {normalise(text): float(s) for text, s in records.about[i]["answers"].items()}
+    said: dict[tuple[str, ...], tuple[float, float]] = {}  # by what is read
 
+    def at(tokens: int) -> list[tuple[float, float]]:
+        most = Budget(min(tokens, records["meaning"].shape[1]), PASSAGES[-1])
+        again = replay(records, i, pipeline, most, components.saliency, components.region_query)
+        found = []
+        for count in PASSAGES:
+            allowed = replace(most, passages=count)
+            retrieved = Retrieved(again.retrieved.passages[:count], 0, 0)
+            stages = [StageRecord(name) for name in ("verify", "fuse", "decode")]
+            verified = verify(
+                retrieved,
+                question,
+                allowed,
+                again.kept,
+                again.regions,
+                backbone,
+                config.verify,
+                stages[0],
+                components.verifier,
+            )
+            fused = fuse(again.kept, question, verified, config.fuse, stages[1], components.fusion)
+            used = read_order(verified, fused)[: config.decode.max_passages]
+            read = tuple(facts(verified, used))
+            if read not in said:
+                text = decode(
+                    question,
+                    drafted,
+                    allowed,
+                    again.kept,
+                    again.regions,
+                    verified,
+                    fused,
+                    backbone,
+                    config.decode,
+                    stages[2],
+                )
+                said[read] = right.get(normalise(text), 0.0), stages[2].flops / GIGA
+            score, reading = said[read]
+            spent = (stages[0].flops + stages[1].flops + (again.flops if count else 0)) / GIGA
+            found.append((score, seeing[count > 0] + spent + reading))
+        return found
 
-def measure_cost(study: Study, samples: int = 2) -> Cost:
-    """By asking a few questions with and without passages to read; each further passage costs its
-    encoding. V' is not tried: what tokens cost beside looking and reading is lost in rounding."""
-    picture = Image.new("RGB", (640, 480), (120, 130, 90))
-    asked = [study.records.about[i]["question"] for i in study.rows("held-out")[:samples]]
-    counted, giga = study.run.counted("counting FLOPs"), []
-    for done, passages in enumerate((0, 1, READ)):
-        counted(done, 3)
-        fixed = _with_budget(study.pipeline, TOKENS[1], passages)
-        spent = [fixed.answer(picture, text, fast_path=False).trace.flops for text in asked]
-        giga.append(sum(spent) / len(spent) / GIGA)
-    counted(3, 3)
-    texts = [passage.text for passage in study.records.table.passages[:20]]
-    each = study.pipeline.backbone.encode_texts(texts).flops / len(texts) / GIGA
-    found = [giga[p] if p <= READ else giga[READ] + (p - READ) * each for p in PASSAGES]
-    return Cost(torch.tensor(found).expand(len(TOKENS), -1))
-
-
-def _with_budget(pipeline: Pipeline, tokens: int, passages: int) -> Pipeline:
-    budget = replace(pipeline.config.budget, tokens=tokens, passages=passages)
-    config = replace(pipeline.config, budget=budget)
-    learned = replace(pipeline.components, budget=None)
-    return Pipeline(pipeline.backbone, pipeline.index, config, learned, pipeline.stages)
+    return [at(tokens) for tokens in TOKENS]
 
 
 def build(study: Study, settings: BudgetTraining) -> BudgetController:
@@ -244,34 +261,42 @@ def build(study: Study, settings: BudgetTraining) -> BudgetController:
     return DiscreteBudget(config)
 
 
-def train(study: Study, known: Worth, cost: Cost, settings: BudgetTraining) -> BudgetController:
+def train(study: Study, known: Worth, settings: BudgetTraining) -> BudgetController:
     """On all of `known` at once: a held-out split is small."""
     controller = build(study, settings)
-    least, most = float(cost.giga.min()), float(cost.giga.max())
+    least, most = _range(known)
     num_tokens = study.records["meaning"].shape[1]
     needs = (known.value.amax((1, 2)) > known.value[:, :, 0].amax(1)).float()
     if isinstance(controller, DifficultyBudget):
-        _store_phi(controller, known, cost, num_tokens)
+        _store_phi(controller, known, num_tokens)
 
     def loss(step: int) -> Tensor:
-        visual, question = known.visual, F.dropout(known.question, 0.1)
+        visual, question = (F.dropout(x, settings.dropout) for x in (known.visual, known.question))
         if isinstance(controller, DifficultyBudget):
             d = controller.estimate(visual, question).clamp(1e-6, 1 - 1e-6)
             return F.binary_cross_entropy(d, needs)
         chosen = controller(visual, question, num_tokens, PASSAGES[-1])
-        spent = (cost.at(chosen.tokens, chosen.passages) - least) / (most - least)
-        value = known.at(chosen.tokens, chosen.passages)
-        return settings.price * spent.mean() - value.mean()
+        width = linear_schedule(*WIDTH, step, settings.steps)
+        value, giga = known.around(chosen.tokens, chosen.passages, width)
+        return settings.price * ((giga - least) / (most - least)).mean() - value.mean()
 
-    phase = Phase(settings.steps, settings.rate, settings.warmup)
+    rate = settings.rate if settings.variant == "A" else FASTER * settings.rate
+    phase = Phase(settings.steps, rate, settings.warmup)
     name = f"budget-{settings.variant}-{settings.price:g}"
     return fit(name, controller, loss, phase, study.run, weight_decay=settings.weight_decay)
 
 
-def _store_phi(controller: DifficultyBudget, known: Worth, cost: Cost, num_tokens: int) -> None:
+def _range(known: Worth) -> tuple[float, float]:
+    """The mean cost of the cheapest budget, and of the dearest."""
+    giga = known.giga.mean(0)
+    return float(giga.min()), float(giga.max())
+
+
+def _store_phi(controller: DifficultyBudget, known: Worth, num_tokens: int) -> None:
     """At each of 20 budgets the (rho_v, rho_r) that the split gets most from, never decreasing."""
     config = controller.config
-    least, most = float(cost.giga.min()), float(cost.giga.max())
+    value, giga = known.value.mean(0), known.giga.mean(0)
+    least, most = _range(known)
     rho_v, rho_r = [config.rho_v[0]], [config.rho_r[0]]
     for point in range(config.grid):
         allowed = least + (most - least) * point / (config.grid - 1)
@@ -280,42 +305,67 @@ def _store_phi(controller: DifficultyBudget, known: Worth, cost: Cost, num_token
             for h, passages in enumerate(PASSAGES):
                 v, r = tokens / num_tokens, passages / PASSAGES[-1]
                 inside = config.rho_v[0] <= v <= config.rho_v[1] and r <= config.rho_r[1]
-                if inside and v >= rho_v[-1] and r >= rho_r[-1] and cost.giga[g, h] <= allowed:
-                    best = max(best, (float(known.value[:, g, h].mean()), v, r))
+                if inside and v >= rho_v[-1] and r >= rho_r[-1] and giga[g, h] <= allowed:
+                    best = max(best, (float(value[g, h]), v, r))
         rho_v.append(best[1])
         rho_r.append(best[2])
     controller.store_phi(rho_v[1:], rho_r[1:])
 
 
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Of adaptive over fixed budgets, with the 95 % interval over resampled questions."""
+
+    mean: float
+    low: float
+    high: float
+
+
 @torch.inference_mode()
 def compare(
-    controller: BudgetController, known: Worth, cost: Cost, num_tokens: int
+    controller: BudgetController, known: Worth, unseen: Worth, num_tokens: int
 ) -> dict[str, Any]:
     """The controller's mean score and FLOPs, and what fixed budgets, or a draw between two of
-    them, get at most for as many FLOPs."""
+    them, get for as many FLOPs: the best of all with hindsight, and the one that was best on the
+    questions that the controller learned from, as it had to be."""
     decided = [
         controller.decide(v, q, num_tokens, PASSAGES[-1])
-        for v, q in zip(known.visual, known.question, strict=True)
+        for v, q in zip(unseen.visual, unseen.question, strict=True)
     ]
     tokens = torch.tensor([float(one.tokens) for one in decided])
-    passages = torch.tensor([float(one.most_passages(PASSAGES[-1])) for one in decided])
-    spent, score = cost.at(tokens, passages), known.at(tokens, passages)
-    fixed = [
-        (float(cost.giga[g, h]), float(known.value[:, g, h].mean()), t, p)
-        for g, t in enumerate(TOKENS)
-        for h, p in enumerate(PASSAGES)
-    ]
-    mean = float(spent.mean())
+    # What is retrieved and verified; a share of it (variant B) is more than the decoder reads
+    passages = torch.tensor([float(one.passages) for one in decided])
+    score, spent = unseen.at(tokens, passages)
+    value, giga = unseen.value.flatten(1), unseen.giga.flatten(1)
+    generator = torch.Generator().manual_seed(len(unseen))
+    resampled = torch.randint(len(unseen), (SAMPLES, len(unseen)), generator=generator)
+    weight_Sn = torch.stack([torch.bincount(r, minlength=len(unseen)) for r in resampled])
+    weight_Sn = torch.cat((torch.ones(1, len(unseen)), weight_Sn)) / len(unseen)  # as it is, first
+    adaptive_S, flops_S = weight_Sn @ score, weight_Sn @ spent
+    hindsight_S = torch.stack(
+        [
+            best_fixed(v, c, float(f))[0]
+            for v, c, f in zip(weight_Sn @ value, weight_Sn @ giga, flops_S, strict=True)
+        ]
+    )
+    known_value, known_giga = known.value.flatten(1).mean(0), known.giga.flatten(1).mean(0)
+    mixed = best_fixed(known_value, known_giga, float(flops_S[0]))[1]
+    alike_S = weight_Sn @ (value @ mixed)
     return {
-        "questions": len(known.rows),
-        "adaptive": {
-            "score": float(score.mean()),
-            "standard_error": float(score.std(correction=0) / len(score) ** 0.5),
-            "giga_flops": mean,
+        "questions": len(unseen),
+        "adaptive": {"score": float(adaptive_S[0]), "giga_flops": float(flops_S[0])},
+        "fixed_at_equal_flops": float(hindsight_S[0]),
+        "gain": asdict(_gain(adaptive_S - hindsight_S)),
+        "fixed_chosen_alike": {
+            "score": float(alike_S[0]),
+            "giga_flops": float((giga @ mixed).mean()),
         },
-        "fixed_at_equal_flops": _frontier(fixed, mean),
+        "gain_over_chosen_alike": asdict(_gain(adaptive_S - alike_S)),
         "fixed": [
-            {"tokens": t, "passages": p, "score": s, "giga_flops": c} for c, s, t, p in fixed
+            {"tokens": t, "passages": p, "score": float(v), "giga_flops": float(c)}
+            for (t, p), v, c in zip(
+                ((t, p) for t in TOKENS for p in PASSAGES), value.mean(0), giga.mean(0), strict=True
+            )
         ],
         "no_retrieval": float((passages == 0).float().mean()),
         "mean_tokens": float(tokens.mean()),
@@ -323,12 +373,24 @@ def compare(
     }
 
 
-def _frontier(fixed: Sequence[tuple[float, float, int, int]], flops: float) -> float:
-    """The best score of a fixed budget, or of a draw between two, at no more than `flops`."""
-    best = max((s for c, s, *_ in fixed if c <= flops + 1e-6), default=0.0)
-    for below, low, *_ in fixed:
-        for above, high, *_ in fixed:
-            if below <= flops < above:
-                share = (flops - below) / (above - below)
-                best = max(best, low + share * (high - low))
-    return best
+def _gain(samples_S: Tensor) -> Gain:
+    """The first is of the questions as they are."""
+    low, high = samples_S[1:].quantile(torch.tensor([0.025, 0.975])).tolist()
+    return Gain(float(samples_S[0]), low, high)
+
+
+def best_fixed(value_P: Tensor, giga_P: Tensor, flops: float) -> tuple[Tensor, Tensor]:
+    """The best score of a fixed budget, or of a draw between two, at no more than `flops`; and how
+    often each is drawn, [P]. Where even the cheapest costs more, the cheapest."""
+    flops = max(flops, float(giga_P.min())) + 1e-6
+    affordable = giga_P <= flops
+    step_PP = (giga_P[None, :] - giga_P[:, None]).clamp(min=1e-9)
+    share_PP = ((flops - giga_P[:, None]) / step_PP).clamp(0, 1)  # of the dearer of the two
+    share_PP = share_PP.masked_fill(affordable[None, :], 0.0)
+    mixed_PP = value_P[:, None] + share_PP * (value_P[None, :] - value_P[:, None])
+    mixed_PP = mixed_PP.masked_fill(~affordable[:, None], -torch.inf)
+    below, above = divmod(int(mixed_PP.argmax()), len(value_P))
+    drawn_P = torch.zeros_like(value_P)
+    drawn_P[below] += 1 - share_PP[below, above]
+    drawn_P[above] += share_PP[below, above]
+    return mixed_PP[below, above], drawn_P

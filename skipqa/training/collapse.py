@@ -1,7 +1,8 @@
 """Has a gate stopped choosing? Collapse is a gate that is open, or shut, for everything.
 
 Enters: gates in [0, 1] over many questions. Leaves: the share that is open and whether that is
-(next to) none or all of them, the paper's "all-zero or all-one".
+(next to) none or all of them, the paper's "all-zero or all-one": of gates as they are decided, open
+above a half, and of gates as training draws them, open as often as they say.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ NEAR = 0.005  # of the gates may still differ
 class Openness:
     open: float
     collapsed: bool
+    drawn: float
+    drawn_collapsed: bool
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def openness(gates: Tensor) -> Openness:
-    """Gates as 0 or 1, or between: one counts as open above a half."""
-    share = float((gates > 0.5).float().mean())
-    return Openness(share, not NEAR <= share <= 1 - NEAR)
+    """Gates as 0 or 1, or between."""
+    shares = (float((gates > 0.5).float().mean()), float(gates.float().mean()))
+    decided, drawn = (not NEAR <= share <= 1 - NEAR for share in shares)
+    return Openness(shares[0], decided, shares[1], drawn)

@@ -1,6 +1,6 @@
 """What stages II to VI learn from: the real pipeline's stages over training questions, kept.
 
-Enters: Pocket-KB and OK-VQA's training questions, a pipeline. Leaves a folder of records, a file
+Enters: Pocket-KB's and OK-VQA's questions, a pipeline. Leaves a folder of records, a file
 for every few questions, so that a killed gathering goes on with the next file: what the picture
 shows token by token, the question, the regions, and the passages that they found with the flags
 of those that hold the answer. A record holds enough to send its question through the later stages
@@ -17,10 +17,11 @@ import hashlib
 import json
 import random
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from io import BytesIO
 from multiprocessing import get_context
 from pathlib import Path
@@ -38,10 +39,11 @@ from skipqa.errors import UserError
 from skipqa.nn.budget import BudgetController, DiscreteBudgetConfig
 from skipqa.pipeline import Pipeline, Stages
 from skipqa.stages.signals import about_titles
-from skipqa.training.mixture import Split, is_held_out
-from skipqa.training.run import Run
+from skipqa.training.mixture import HELD_OUT_OF, Split, is_held_out, pocket_kb_split
+from skipqa.training.run import Counted, Run
 from skipqa.types import Budget, Fused, KeptTokens, Question, Region, Retrieved, Verified
 
+SPLITS: tuple[Split, ...] = ("train", "val")
 A_FILE = 32  # questions
 NAMES_A_TOKEN = 32  # the rest of a token's evidence is too thin to name a region
 MOST_REGIONS = 8
@@ -64,6 +66,7 @@ class Asked:
     gold: tuple[str, ...] = ()  # passages that hold the answer, or a step to it
     box: tuple[float, float, float, float] | None = None  # left, top, right, bottom of the thing
     subset: tuple[str, ...] = ()
+    fresh: bool = False  # learned from here, though stage I never saw the photo
 
     def about(self) -> dict[str, Any]:
         """All but where the photo lies."""
@@ -79,12 +82,12 @@ def questions(
     """
     found: list[Asked] = []
     if pocket_kb is not None:
-        found += [row for split in ("train", "val") for row in _pocket_kb(pocket_kb, split)]
+        found += [row for split in SPLITS for row in _pocket_kb(pocket_kb, split)]
     if data is not None:
-        found += _okvqa(data, pocket_kb)
+        found += [row for split in SPLITS for row in _okvqa(data, pocket_kb, split)]
     groups: dict[str, list[Asked]] = {}
     for row in found:
-        groups.setdefault(f"{row.source}/{row.split}", []).append(row)
+        groups.setdefault(f"{row.source}/{'fresh' if row.fresh else row.split}", []).append(row)
     drawn: list[Asked] = []
     for name, count in counts.items():
         some = groups.get(name, [])
@@ -99,8 +102,10 @@ def _pocket_kb(folder: Path, split: Split) -> Iterator[Asked]:
     path = folder / f"{split}.jsonl"
     fields = {"question_id": str, "image": str, "question": str, "answers": dict, "gold": list}
     for row in check_rows(str(path), read_jsonl(path), fields | {"category": str, "subset": list}):
-        held_out = split == "train" and is_held_out(row.get("photo") or row["image"])
-        left, top, width, height = row.get("box") or (0.0, 0.0, 1.0, 1.0)
+        x, y, width, height = row.get("box") or (0.5, 0.5, 1.0, 1.0)  # its middle and its size
+        left, top = x - width / 2, y - height / 2
+        side = pocket_kb_split(row) if split == "train" else split
+        fresh = side == "held-out" and _is_fresh(row.get("photo") or row["image"])
         yield Asked(
             row["question_id"],
             folder / "photos.zip",
@@ -108,31 +113,38 @@ def _pocket_kb(folder: Path, split: Split) -> Iterator[Asked]:
             row["question"],
             row["answers"],
             "pocket-kb",
-            "held-out" if held_out else split,
+            "train" if fresh else side,
             row["category"],
             tuple(row["gold"]),
             (left, top, left + width, top + height) if row.get("box") else None,
             tuple(row["subset"]),
+            fresh,
         )
 
 
-def _okvqa(data: Path, pocket_kb: Path | None) -> Iterator[Asked]:
+def _is_fresh(photo: str) -> bool:
+    """Half of what stage I holds out. It knows its own photos too well: what later stages learn
+    from those alone is to trust it too far."""
+    return bool(zlib.crc32(Path(photo).stem.encode()) // HELD_OUT_OF % 2)
+
+
+def _okvqa(data: Path, pocket_kb: Path | None, name: Split) -> Iterator[Asked]:
     taken: frozenset[str] = frozenset()
     if pocket_kb is not None:  # a photo that Pocket-KB's val is made of is not trained on
         taken = frozenset(json.loads((pocket_kb / "held_out.json").read_text())["coco"])
-    path = data / "okvqa" / "train.jsonl"
+    path = data / "okvqa" / f"{name}.jsonl"
     fields = {"image": str, "question": str, "answers": dict}
     for number, row in enumerate(check_rows(str(path), read_jsonl(path), fields)):
-        if row["image"] in taken or not row["answers"]:
+        if (name == "train" and row["image"] in taken) or not row["answers"]:
             continue
         yield Asked(
             str(row.get("question_id", number)),
-            data / "okvqa" / "train.zip",
+            data / "okvqa" / f"{name}.zip",
             row["image"],
             row["question"],
             row["answers"],
             "okvqa",
-            "held-out" if is_held_out(row["image"]) else "train",
+            "held-out" if name == "train" and is_held_out(row["image"]) else name,
             str(row.get("category", "okvqa")),
         )
 
@@ -147,12 +159,15 @@ class Source:
     overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def load(self) -> Pipeline:
-        return pipelines.load(
+        pipeline = pipelines.load(
             self.preset,
             components=self.components,
             index=self.index,
             overrides=dict(self.overrides),
         )
+        encoder = pipeline.index.encoder  # most questions are asked of many photos
+        encoder.encode_query = lru_cache(1_024)(encoder.encode_query)  # type: ignore[method-assign]
+        return pipeline
 
     def fingerprint(self) -> dict[str, Any]:
         """What the records depend on: what sees and searches, not what is trained from them."""
@@ -185,38 +200,72 @@ def gather(
     batches = [rows[first : first + A_FILE] for first in range(0, len(rows), A_FILE)]
     files = [run.folder / f"records-{number:05d}.safetensors" for number in range(len(batches))]
     todo = [pair for pair in zip(batches, files, strict=True) if not pair[1].exists()]
-    counted, done = run.counted("gathering"), len(files) - len(todo)
-    counted(done * A_FILE, len(rows))
-    workers = available_cores() if workers is None else workers
-    if workers < 2 or len(todo) < 2:
-        pipeline = source.load() if todo else None
-        for batch, path in todo:
-            assert pipeline is not None
-            write(pipeline, batch, path)
-            counted(min(len(rows), (done := done + 1) * A_FILE), len(rows))
-        return files
-    with ProcessPoolExecutor(min(workers, len(todo)), get_context("spawn"), one_thread) as pool:
-        for job in as_completed([pool.submit(_work, source, batch, path) for batch, path in todo]):
-            job.result()
-            counted(min(len(rows), (done := done + 1) * A_FILE), len(rows))
+    counted, before = run.counted("gathering"), len(files) - len(todo)
+    spread(
+        write,
+        source,
+        todo,
+        lambda done, _: counted(min(len(rows), (before + done) * A_FILE), len(rows)),
+        workers=workers,
+    )
     return files
+
+
+def spread(
+    work: Callable[..., Any],
+    source: Source,
+    jobs: Sequence[tuple[Any, ...]],
+    counted: Counted = lambda *_: None,
+    *,
+    workers: int | None = None,
+) -> list[Any]:
+    """`work(pipeline, *job)` of every job, in their order; where there are several cores, in as
+    many processes, each with a pipeline of its own."""
+    workers = available_cores() if workers is None else workers
+    counted(0, len(jobs))
+    found: list[Any] = []
+    if workers < 2 or len(jobs) < 2:
+        pipeline = source.load() if jobs else None
+        for done, job in enumerate(jobs, start=1):
+            found.append(work(pipeline, *job))
+            counted(done, len(jobs))
+        return found
+    sent = [_pool(workers).submit(_work, work, source, _packed(job)) for job in jobs]
+    try:
+        for done, finished in enumerate(as_completed(sent), start=1):
+            finished.result()
+            counted(done, len(jobs))
+    except BaseException:
+        for one in sent:
+            one.cancel()
+        raise
+    return [one.result() for one in sent]
+
+
+@cache
+def _pool(workers: int) -> ProcessPoolExecutor:
+    """For as long as this process lives: to start one takes seconds."""
+    return ProcessPoolExecutor(workers, get_context("spawn"), one_thread)
 
 
 def one_thread() -> None:
     torch.set_num_threads(1)  # a process a core: threads of one would wait for another's
 
 
-_loaded: list[Pipeline] = []  # the one of this worker process
+def _packed(job: tuple[Any, ...]) -> bytes:
+    """Tensors as bytes: handed over as shared memory they would each keep a file open."""
+    buffer = BytesIO()
+    torch.save(job, buffer)
+    return buffer.getvalue()
 
 
-def worker_pipeline(source: Source) -> Pipeline:
-    if not _loaded:
-        _loaded.append(source.load())
-    return _loaded[0]
+_loaded: list[tuple[Source, Pipeline]] = []  # the last one of this worker process
 
 
-def _work(source: Source, rows: Sequence[Asked], path: Path) -> None:
-    write(worker_pipeline(source), rows, path)
+def _work(work: Callable[..., Any], source: Source, packed: bytes) -> Any:
+    if not _loaded or _loaded[0][0] != source:
+        _loaded[:] = [(source, source.load())]
+    return work(_loaded[0][1], *torch.load(BytesIO(packed), weights_only=False))
 
 
 def write(pipeline: Pipeline, rows: Sequence[Asked], path: Path) -> None:
@@ -297,9 +346,12 @@ def observe(pipeline: Pipeline, row: Asked) -> tuple[dict[str, Tensor], dict[str
         "gold_rows": [found for id in row.gold if (found := pipeline.index.row_of(id)) is not None],
         "words": list(question.words),
         "seen": list(tokens.words.names) if tokens.words else [],
+        "shares": [round(s, 4) for s in tokens.words.shares.tolist()] if tokens.words else [],
         "regions": [[(c, round(s, 5)) for c, s in region.concepts] for region in regions],
         "draft": drafted.answer if drafted else "",
         "confidence": round(drafted.confidence, 4) if drafted else 0.0,
+        "candidates": list(drafted.candidates) if drafted else [],
+        "passed_on": drafted.passed_on if drafted else 0.0,
     }
 
 

@@ -3,7 +3,8 @@
 Enters: a folder laid out as `okvqa/`, `coco/`, `vqav2/` (JSON Lines beside zips of photos) and,
 where it was built, Pocket-KB. Leaves: examples with answers scored in [0, 1], labels, and one
 table of photos. A tenth of OK-VQA's training photos is held out by name, so that choices need not
-look at the validation questions. A photo that Pocket-KB's `val` is made of is not trained on,
+look at the validation questions, and a tenth of the things that Pocket-KB's `train` is made of, so
+that later stages meet mistakes. A photo that its `val` is made of is not trained on,
 whatever else asks about it or labels it. COCO questions about held-out photos are kept: they need
 no knowledge, and who may answer alone is chosen on both kinds.
 """
@@ -53,7 +54,7 @@ class Mixture:
     labels: dict[int, tuple[str, ...]] = field(default_factory=dict)  # all that a photo shows
     entities: dict[int, tuple[str, str]] = field(default_factory=dict)  # (kind, name) of one thing
     boxes: dict[int, Box] = field(default_factory=dict)  # where that is, in a composed picture
-    checks: dict[int, tuple[str, str]] = field(default_factory=dict)  # as entities, to score by
+    checks: dict[Split, dict[int, tuple[str, str]]] = field(default_factory=dict)  # to score by
     facts: dict[str, str] = field(default_factory=dict)  # passages that state answers, by id
 
     def photo(self, archive: Path, name: str) -> int:
@@ -94,6 +95,14 @@ def read(data: Path, pocket_kb: Path | None = None, limit: int | None = None) ->
 
 def is_held_out(photo_name: str) -> bool:
     return zlib.crc32(Path(photo_name).stem.encode()) % HELD_OUT_OF == 0
+
+
+def pocket_kb_split(row: Mapping[str, Any]) -> Split:
+    """Of a row of Pocket-KB's `train`, by the photo of its thing: no photo is on both sides. A flag
+    has one picture, which has to be learned: there it is the photo that it was pasted into."""
+    photo = row.get("photo") or row["image"]
+    ground = row.get("background") if photo.startswith("flags/") else None
+    return "held-out" if is_held_out(ground or photo) else "train"
 
 
 def answer_vocabulary(examples: Iterable[Example], size: int, least: int = 4) -> tuple[str, ...]:
@@ -182,12 +191,13 @@ def _read_pocket_kb(
     gold = _rows(folder / "gold.jsonl", {"id": str, "text": str}, None)
     mixture.facts = {row["id"]: " ".join(row["text"].split()) for row in gold}
     fields = {"image": str, "question": str, "answers": dict, "hops": list, "entity": str}
-    splits: tuple[Split, ...] = ("train", "val")
-    for split in splits:
-        path = folder / f"{split}.jsonl"
+    for name in ("train", "val"):
+        path = folder / f"{name}.jsonl"
         for row in _rows(path, fields | {"name": str}, limit):
-            if split == "train":
+            split: Split = "val"
+            if name == "train":
                 _check_apart(path, row, held_out)
+                split = pocket_kb_split(row)
             photo = mixture.photo(folder / "photos.zip", row["image"])
             try:
                 hops = tuple(tuple(mixture.facts[id] for id in hop) for hop in row["hops"])
@@ -197,7 +207,8 @@ def _read_pocket_kb(
             mixture.ask(Example(photo, row["question"], answers, "pocket-kb", split, hops))
             kind = row["entity"].partition(":")[0]
             if kind in KINDS:
-                named = mixture.entities if split == "train" else mixture.checks
+                train = split == "train"
+                named = mixture.entities if train else mixture.checks.setdefault(split, {})
                 named[photo] = KINDS[kind], row["name"].lower()
                 if box := row.get("box"):
                     mixture.boxes[photo] = tuple(box)

@@ -22,7 +22,7 @@ from skipqa.knowledge import Index
 from skipqa.knowledge.index.parts import LEVELS
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
 from skipqa.knowledge.vectors import NUM_TERMS
-from skipqa.training.queries import Query
+from skipqa.training.queries import SOURCES, Query
 from skipqa.training.run import Counted
 
 MAX_GOLD = 8
@@ -116,9 +116,6 @@ class Pairs:
             best = torch.cat(blocks, dim=1).topk(k).indices
             found.append((best[:, :, None] == self.gold[which][:, None]).any(-1).any(-1))
         return torch.cat(found)
-
-
-SOURCES = ("wordnet", "factbook", "pocket-kb")
 
 
 def prepare(index: Index, queries: Sequence[Query], num_hard: int, counted: Counted) -> Pairs:

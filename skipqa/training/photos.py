@@ -2,8 +2,9 @@
 
 Enters: zips of photos, and where things are in them. Leaves: features [views, photos, N, F] of the
 picture at the tower's native size, its class evidence, and, pooled, windows of the closer look and
-crops in which the thing is larger. When it has been taught the tower is frozen, so that its views
-can be kept instead of computed again for every question.
+crops in which the thing is larger, or was made smaller first and pasted into another photo. When it
+has been taught the tower is frozen, so that its views can be kept instead of computed again for
+every question.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ PIXELS = 256  # the native size
 CELLS = NATIVE_CELLS**2
 CLOSER = 512
 WINDOWS = 25  # of 8 x 8 cells, every second one, on the closer look's 16 x 16
+PASTED = (0.15, 0.35)  # how wide a thing becomes in another photo
+SOFT = 0.12  # of its width, the edge that fades into it
 BATCH = 256
 CHUNK = 400  # photos a worker decodes at once
 Job = tuple[Path, list[tuple[int, str]]]  # a zip; rows and names of photos in it
@@ -53,16 +56,37 @@ class Things:
 
     boxes: Tensor  # [P, 4] middle, width and height; the whole picture where nothing is known
     may_mirror: Tensor  # [P] false of flags, which then are others
+    whole: Tensor  # [P] true of a thing to learn that fills its photo
+    grounds: Tensor  # rows of photos of no such thing, to paste one into
 
     @staticmethod
     def of(mixture: Mixture) -> Things:
         boxes = torch.tensor([[0.5, 0.5, 1.0, 1.0]]).repeat(len(mixture.photos), 1)
         may_mirror = torch.ones(len(mixture.photos), dtype=torch.bool)
-        for photo, box in mixture.boxes.items():
-            boxes[photo] = torch.tensor(box)
+        whole = torch.zeros(len(mixture.photos), dtype=torch.bool)
         for photo, (kind, _) in mixture.entities.items():
             may_mirror[photo] = kind != "flag"
-        return Things(boxes, may_mirror)
+            whole[photo] = photo not in mixture.boxes
+        for photo, box in mixture.boxes.items():
+            boxes[photo] = torch.tensor(box)
+        grounds = torch.tensor(sorted(mixture.labels.keys() - mixture.entities.keys()))
+        return Things(boxes, may_mirror, whole, grounds.long())
+
+    def paste(
+        self, shown: Tensor, rows: Tensor, pixels: Tensor, generator: torch.Generator, share: float
+    ) -> tuple[Tensor, Tensor]:
+        """`shown` are the photos `rows`: that share of the things that fill theirs, small in
+        another; and the boxes of all."""
+        boxes = self.boxes[rows]
+        drawn = torch.rand(len(rows), generator=generator) < share
+        some = (drawn & self.whole[rows]).nonzero()[:, 0]
+        if len(some) == 0 or len(self.grounds) == 0:
+            return shown, boxes
+        ground = self.grounds[torch.randint(len(self.grounds), some.shape, generator=generator)]
+        under = as_input(pixels[ground.to(pixels.device)], shown.device)
+        shown = shown.clone()
+        shown[some.to(shown.device)], boxes[some] = paste(shown[some], under, generator)
+        return shown, boxes
 
 
 def decode(photos: Mapping[tuple[Path, str], int], counted: Counted = lambda *_: None) -> Tensor:
@@ -115,17 +139,18 @@ def see(
     device: torch.device,
     *,
     views: int = 3,
-    crops: int = 4,
+    crops: int = 6,
     counted: Counted = lambda *_: None,
 ) -> Seen:
-    """All photos through the tower, in half precision where the device computes in it."""
+    """All photos through the tower, in half precision where the device computes in it. In every
+    third crop a thing is pasted into another photo first."""
     total, width = len(pixels), tower.config.features
     half = {"dtype": torch.bfloat16, "device": device}
     features = torch.empty(views, total, CELLS, width, **half)  # type: ignore[call-overload]
     windows = torch.empty(total, WINDOWS, 2 * width, **half)  # type: ignore[call-overload]
     zoomed = torch.empty(crops, total, 2 * width, **half)  # type: ignore[call-overload]
     overview = torch.empty(total, tower.config.classes, device=device)
-    generator = torch.Generator().manual_seed(0)
+    generator, rows = torch.Generator().manual_seed(0), torch.arange(total)
 
     def look(shown: Tensor) -> Tensor:
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
@@ -148,8 +173,10 @@ def see(
                 logits = tower.classifier(found.float().mean((2, 3)))
                 overview[some] = logits.softmax(-1)
         for number in range(crops):
-            around = zooms(things.boxes[some], generator, mirrored)
-            zoomed[number, some] = pooled(look(crop(plain, around)).flatten(2).transpose(1, 2))
+            small = float(number % 3 == 2)
+            shown, boxes = things.paste(plain, rows[some], pixels, generator, small)
+            around = zooms(boxes, generator, mirrored)
+            zoomed[number, some] = pooled(look(crop(shown, around)).flatten(2).transpose(1, 2))
         closer = F.interpolate(plain, (CLOSER, CLOSER), mode="bicubic", antialias=True)
         windows[some] = pool_views(look(closer), NATIVE_CELLS).flatten(1, 2)
         counted(some.stop, total)
@@ -159,6 +186,22 @@ def see(
 def as_input(pixels: Tensor, device: torch.device) -> Tensor:
     """Bytes as the tower wants them."""
     return pixels.to(device, non_blocking=True).float() / 127.5 - 1
+
+
+def paste(things: Tensor, grounds: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Each picture small on another, all as small and each anywhere; and where, [B, 4]."""
+    size, (least, most) = things.shape[-1], PASTED
+    side = round(size * (least + (most - least) * float(torch.rand(1, generator=generator))))
+    small = F.interpolate(things, (side, side), mode="bicubic", antialias=True).clamp(-1, 1)
+    place = torch.arange(side, device=things.device) + 0.5
+    inside = torch.minimum(place, side - place) / max(1.0, SOFT * side)
+    mask = inside.clamp(max=1)[:, None] * inside.clamp(max=1)
+    corner_B2 = torch.randint(size - side + 1, (len(things), 2), generator=generator)
+    scenes = grounds.clone()
+    for scene, thing, (left, top) in zip(scenes, small, corner_B2.tolist(), strict=True):
+        scene[:, top : top + side, left : left + side].lerp_(thing, mask)
+    middle_B2 = (corner_B2 + side / 2) / size
+    return scenes, torch.cat((middle_B2, torch.full_like(middle_B2, side / size)), dim=1)
 
 
 def frames(

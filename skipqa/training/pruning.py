@@ -19,6 +19,7 @@ Shape letters: B questions, V visual tokens, K candidates, d text width.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -27,6 +28,7 @@ import torch
 from torch import Tensor
 
 from skipqa.config import Between, Count, CountOrNone
+from skipqa.nn.region_query import DenseRegionQuery, SparseRegionQuery
 from skipqa.nn.relaxation import gumbel_sigmoid, logistic_noise
 from skipqa.nn.saliency import (
     Saliency,
@@ -35,6 +37,7 @@ from skipqa.nn.saliency import (
     build_saliency,
     squared_budget_loss,
 )
+from skipqa.pipeline import Pipeline
 from skipqa.training.collapse import openness
 from skipqa.training.loop import Decay, Phase, Rate, fit
 from skipqa.training.records import Records, replay
@@ -43,6 +46,7 @@ from skipqa.training.study import Study
 from skipqa.types import Budget
 
 SCALE, BETA = 20.0, 10.0
+PAPER_SHARE = 0.11  # of the tokens
 AT = 4  # recall is counted among so many passages
 
 
@@ -194,39 +198,63 @@ def compare(study: Study, saliency: Saliency, split: str = "held-out") -> dict[s
     paper's 11 % of the tokens."""
     rows = study.rows(split, gold=True)
     num_tokens = study.records["meaning"].shape[1]
-    counts = sorted({kept_tokens(study), max(1, round(0.11 * num_tokens))})
+    counts = sorted({kept_tokens(study), math.ceil(PAPER_SHARE * num_tokens)})
+    query = study.pipeline.components.region_query
     return {
         "questions": len(rows),
         "gates": openness(gates_open(study, saliency, rows)).as_dict(),
         "by_tokens": {
-            str(count): {
-                "trained": quality(study, rows, count, saliency),
-                "training_free": quality(study, rows, count, None),
-            }
+            str(count): dict(
+                zip(
+                    ("trained", "training_free"),
+                    quality(
+                        study, rows, [Trial(count, saliency, query), Trial(count, None, query)]
+                    ),
+                    strict=True,
+                )
+            )
             for count in counts
         },
     }
 
 
-def quality(
-    study: Study, rows: Sequence[int], count: int, saliency: Saliency | None
-) -> dict[str, float]:
-    records, config = study.records, study.pipeline.config.budget
-    found, boxed = [], []
-    counted = study.run.counted("pruning held-out questions")
-    for done, i in enumerate(rows):
-        counted(done, len(rows))
-        allowed = Budget(count, config.passages)
-        query = study.pipeline.components.region_query
-        kept, _, retrieved = replay(records, i, study.pipeline, allowed, saliency, query)
-        about = records.about[i]
-        ids = {one.passage.id for one in retrieved.passages[:AT]}
-        found.append(not ids.isdisjoint(about["gold"]))
-        if about["box"] is not None:
-            inside = in_box(about["box"], records.grid)
-            boxed.append(float(inside[kept.positions].sum() / inside.sum().clamp(min=1)))
-    counted(len(rows), len(rows))
-    return {f"recall@{AT}": _mean(found), "box_kept": _mean(boxed)}
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """How questions are sent through the stages again."""
+
+    tokens: int
+    saliency: Saliency | None
+    query: SparseRegionQuery | DenseRegionQuery | None
+
+
+def quality(study: Study, rows: Sequence[int], trials: Sequence[Trial]) -> list[dict[str, float]]:
+    """Of each trial, on the same questions."""
+    found = study.spread(_try, rows, "pruning held-out questions", trials)
+    return [
+        {
+            f"recall@{AT}": _mean([one[n][0] for one in found]),
+            "box_kept": _mean([kept for one in found if (kept := one[n][1]) is not None]),
+        }
+        for n in range(len(trials))
+    ]
+
+
+def _try(
+    pipeline: Pipeline, records: Records, trials: Sequence[Trial]
+) -> list[list[tuple[bool, float | None]]]:
+    """For each question and trial: is a gold passage found, how much of the thing's box is kept?"""
+    return [[_find(pipeline, records, i, trial) for trial in trials] for i in range(len(records))]
+
+
+def _find(pipeline: Pipeline, records: Records, i: int, trial: Trial) -> tuple[bool, float | None]:
+    allowed, about = Budget(trial.tokens, pipeline.config.budget.passages), records.about[i]
+    again = replay(records, i, pipeline, allowed, trial.saliency, trial.query)
+    ids = {one.passage.id for one in again.retrieved.passages[:AT]}
+    share = None
+    if about["box"] is not None:
+        inside = in_box(about["box"], records.grid)
+        share = float(inside[again.kept.positions].sum() / inside.sum().clamp(min=1))
+    return not ids.isdisjoint(about["gold"]), share
 
 
 def in_box(box: Sequence[float], grid: int) -> Tensor:

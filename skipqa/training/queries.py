@@ -3,7 +3,8 @@
 Enters: an index with WordNet and the World Factbook in it and, where it was built, Pocket-KB.
 Leaves: queries, each with the name of what is asked about (a picture would show it), a text, and
 the ids of the passages that answer it. A tenth of the passages, and a tenth of Pocket-KB's
-entities, ask no question that is trained on. Of Pocket-KB only the training questions are read.
+entities, ask no question that is trained on; they are also asked for in wordings that no training
+question has. Of Pocket-KB only the training questions are read.
 """
 
 from __future__ import annotations
@@ -19,16 +20,25 @@ from skipqa import assets
 from skipqa.data.files import check_rows, read_jsonl
 from skipqa.knowledge import Index
 from skipqa.language import content_words
+from skipqa.training.paraphrases import (
+    Meaning,
+    edited,
+    of_field,
+    references,
+    say,
+    taught,
+    unseen,
+    wordings,
+)
 from skipqa.types import Passage
 from skipqa.wordnet import PARTS_OF_SPEECH, Synset, read_synsets
 
 HELD_OUT_OF = 10
+# Where queries come from; the last two are in words that are never taught.
+SOURCES = ("wordnet", "factbook", "pocket-kb", "unseen words", "unseen words, factbook")
+TAUGHT, UNSEEN = SOURCES[:3], SOURCES[3:]
+BY_FLAG = Meaning("", "country", "flag", ())
 
-COUNTRY = (
-    "this country", "this nation", "this state", "the country with this flag",
-    "the nation that flies this flag", "the country that this flag belongs to",
-    "the state whose flag is shown",
-)  # fmt: skip
 ABOUT_COUNTRY = (
     "What is the {of} of {country}?", "Which {of} does {country} have?", "{of} of {country}",
     "What do you know about the {of} of {country}?", "How is the {of} in {country}?",
@@ -43,26 +53,29 @@ ABOUT_KEYS = (
     "What has this {kind} to do with {keys}?", "Is this {kind} {keys}?", "{keys}",
     "Which {keys} does this {kind} have?", "How is it with {keys}?",
 )  # fmt: skip
-# What a definition says when it answers the question beside it
-CUES: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = tuple(
-    (re.compile(rf"\b(?:{cue})\b"), asked)
-    for cue, asked in (
-        ("used|for use", ("What is this {kind} used for?", "What do people do with this {kind}?")),
+# What a definition says when it answers questions of a relation
+CUES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(rf"\b(?:{cue})\b"), relation)
+    for cue, relation in (
+        ("used|for use", "used_for"),
         (
             "native|found in|inhabiting|region|regions|waters|coast|coasts|africa|america|asia|"
             "europe|australia",
-            ("Where does this {kind} live?", "Where in the world is this {kind} native to?",
-             "Which place is the natural home of this {kind}?", "Where can one find this {kind}?"),
+            "lives",
         ),
-        ("made of|made from|consisting", ("What is this {kind} made of?",)),
-        ("feeds|feeding|eats|eating|diet", ("What does this {kind} eat?",)),
-        ("containing|contains|holding|holds", ("What does this {kind} hold?",)),
-        ("worn", ("Who wears this {kind}?", "Where on the body is this {kind} worn?")),
-        ("game|sport", ("In which game is this {kind} used?",)),
-        ("family|genus", ("Which genus does this {kind} belong to?",
-                          "What is the family of this {kind}?")),
+        ("made of|made from|consisting", "made_of"),
+        ("feeds|feeding|eats|eating|diet", "eats"),
+        ("containing|contains|holding|holds", "holds"),
+        ("worn", "worn_by"),
+        ("game|sport", "game"),
+        ("family", "family"),
+        ("genus", "genus"),
+        ("measures|measuring", "measures"),
+        ("powered by|propelled by|driven by", "powered_by"),
+        ("drawn by|pulled by", "pulled_by"),
+        ("protects|protecting|protect", "protects"),
     )
-)  # fmt: skip
+)
 LABEL = re.compile(r"(?:^|; )([a-z][a-z ]{3,40}): ")
 
 
@@ -79,9 +92,11 @@ class Query:
         return f"{self.name}: {self.text}" if self.name else self.text
 
 
-def generate(index: Index, pocket_kb: Path | None, seed: int, share: float = 1.0) -> list[Query]:
+def generate(
+    index: Index, pocket_kb: Path | None, seed: int, share: float = 1.0, reworded: int = 1
+) -> list[Query]:
     """All queries that the index can answer, in a fixed order; a `share` of those made from
-    passages."""
+    passages, and what Pocket-KB asks in so many other wordings."""
     passages = [index.passage(row) for row in range(len(index))]
     known = {passage.id for passage in passages}
 
@@ -92,9 +107,12 @@ def generate(index: Index, pocket_kb: Path | None, seed: int, share: float = 1.0
 
     found: list[Query] = []
     found += (query for query in from_wordnet(_synsets(), wanted) if set(query.gold) <= known)
-    found += from_factbook((p for p in passages if p.source == "factbook"), wanted)
+    of_lands = [p for p in passages if p.source == "factbook"]
+    found += from_factbook(of_lands, wanted)
+    found += from_fields(of_lands, seed)
     if pocket_kb is not None:
-        found += (query for query in from_pocket_kb(pocket_kb) if set(query.gold) <= known)
+        asked = from_pocket_kb(pocket_kb, seed, reworded)
+        found += (query for query in asked if set(query.gold) <= known)
     return found
 
 
@@ -115,21 +133,24 @@ def from_wordnet(
         keys = [word for word in content_words(definition) if word not in named]
         above = [synsets[up].lemmas[0] for up in synset.hypernyms if up in synsets]
         kind = random.choice(above) if above else ""
-        ways = [asked for cue, asked in CUES if cue.search(definition)]
+        ways = [relation for cue, relation in CUES if cue.search(definition)]
         if len(keys) >= 4 and random.random() < 0.25:
             yield _query("", " ".join(keys), id)
             continue
+        name, plain = random.choice(synset.lemmas), kind.split()[-1] if kind else "thing"
         if kind and ways and random.random() < 0.6:
-            form = random.choice(random.choice(ways))
-        elif kind and random.random() < 0.5:
+            meaning = Meaning(random.choice(ways), "thing", "", (("noun", plain),))
+            wording = random.choice(wordings("taught", meaning.relation))
+            yield _query(name, edited(say(wording, meaning, "taught", random), random), id)
+            continue
+        if kind and random.random() < 0.5:
             form = random.choice(ABOUT_KIND)
         elif keys:
             form = random.choice(ABOUT_KEYS)
         else:
             continue
         few = " ".join(random.sample(keys, min(len(keys), random.randint(1, 3))))
-        text = form.format(kind=kind.split()[-1] if kind else "thing", keys=few)
-        yield _query(random.choice(synset.lemmas), text, id)
+        yield _query(name, form.format(kind=plain, keys=few), id)
 
 
 def from_factbook(
@@ -139,11 +160,10 @@ def from_factbook(
     for passage in passages:
         if (random := wanted(passage.id)) is None:
             continue
-        name, _, place = passage.title.partition(": ")
-        field = place.rpartition("> ")[2].lower()
+        name, field = _field(passage)
         said = passage.text.removeprefix(f"{name}, ")
         labels = [label for label in LABEL.findall(said) if label not in ("note", "name")]
-        country = random.choice(COUNTRY)
+        country = random.choice(references("taught", BY_FLAG))
         asked = [random.choice(labels) if labels and random.random() < 0.5 else field]
         if keys := [word for word in content_words(said) if word not in field]:
             asked.append(" ".join(random.sample(keys, min(len(keys), random.randint(2, 4)))))
@@ -152,17 +172,54 @@ def from_factbook(
             yield _query(name, text, passage.id)
 
 
-def from_pocket_kb(folder: Path) -> Iterator[Query]:
-    """Each training question once for each thing, the thing's name being known."""
-    fields = {"question": str, "name": str, "entity": str, "hops": list}
-    rows = check_rows(str(folder / "train.jsonl"), read_jsonl(folder / "train.jsonl"), fields)
-    seen: set[tuple[str, str]] = set()
+def from_fields(passages: Iterable[Passage], seed: int) -> Iterator[Query]:
+    """Fields that people ask about, in people's words; any part of a field is an answer."""
+    parts: dict[str, list[Passage]] = {}
+    for passage in passages:
+        parts.setdefault(passage.id.partition("#")[0], []).append(passage)
+    for id, some in parts.items():
+        (name, field), gold = _field(some[0]), tuple(passage.id for passage in some)
+        random, held_out = Random(f"{seed} {id} field"), is_held_out(id)
+        for half in ("taught", *(["unseen"] if held_out else [])):
+            if known := of_field(half, field):
+                text = say(random.choice(known), BY_FLAG, half, random)
+                if half == "unseen":
+                    yield Query(name, text, gold, UNSEEN[1], held_out)
+                else:
+                    yield Query(name, edited(text, random), gold, "factbook", held_out)
+
+
+def _field(passage: Passage) -> tuple[str, str]:
+    """The country's name, and the field in lower case."""
+    name, _, place = passage.title.partition(": ")
+    return name, place.rpartition("> ")[2].lower()
+
+
+def from_pocket_kb(folder: Path, seed: int, reworded: int) -> Iterator[Query]:
+    """Each training question once for each thing, the thing's name being known; and what is asked
+    for, in other words."""
+    fields = {"question": str, "name": str, "entity": str, "category": str, "relation": str}
+    path = folder / "train.jsonl"
+    rows = check_rows(str(path), read_jsonl(path), {**fields, "hops": list})
+    seen: set[tuple[str, ...]] = set()
     for row in rows:
-        if row["hops"] and (asked := (row["entity"], row["question"])) not in seen:
+        if not row["hops"]:
+            continue
+        question, relation, category = row["question"], row["relation"], row["category"]
+        gold, held_out = tuple(row["hops"][0]), is_held_out(row["entity"])
+        if (asked := (row["entity"], question)) not in seen:
             seen.add(asked)
-            gold = tuple(row["hops"][0])
-            held_out = is_held_out(row["entity"])
-            yield Query(row["name"], row["question"], gold, "pocket-kb", held_out)
+            yield Query(row["name"], question, gold, "pocket-kb", held_out)
+        if (wanted := (row["entity"], relation, *gold)) in seen:
+            continue
+        seen.add(wanted)
+        random = Random(f"{seed} {wanted}")
+        for _ in range(reworded):
+            text = taught(question, relation, category, random)
+            yield Query(row["name"], text, gold, "pocket-kb", held_out)
+        if held_out:
+            for text in unseen(question, relation, category):
+                yield Query(row["name"], text, gold, UNSEEN[0], held_out)
 
 
 def _query(name: str, text: str, id: str) -> Query:

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,6 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from skipqa.costs.environment import available_cores
 from skipqa.nn.region_query import DenseRegionQuery, SparseRegionQuery
 from skipqa.nn.saliency import Saliency
 from skipqa.pipeline import Pipeline
@@ -35,16 +32,18 @@ from skipqa.training.gather import Source
 from skipqa.training.run import Run
 from skipqa.types import (
     Budget,
+    Draft,
     KeptTokens,
     Passage,
     Question,
     Region,
     Retrieved,
     RetrievedPassage,
+    SeenWords,
     VisualTokens,
 )
 
-PASSAGES_A_FILE = 512
+PASSAGES_A_FILE = 128
 WORDS_A_PASSAGE = 64  # whose states are kept
 
 
@@ -79,6 +78,19 @@ class Records:
             if row["split"] == split and source in (None, row["source"])
         ]
 
+    def part(self, rows: Sequence[int]) -> Records:
+        """These questions alone, to be worked on elsewhere; the states of passages stay here."""
+        here = {name: tensor[list(rows)] for name, tensor in self.tensors.items()}
+        found = sorted(set(here["passages"].flatten().tolist()) - {-1})
+        places = [self.table.place[row] for row in found]
+        table = PassageTable(
+            tuple(self.table.passages[place] for place in places),
+            {row: number for number, row in enumerate(found)},
+            self.table.embeddings[places],
+            (),
+        )
+        return Records([self.about[i] for i in rows], here, table)
+
     def question(self, i: int) -> Question:
         embedding = self["question"][i].float()
         row = self.about[i]
@@ -94,6 +106,24 @@ class Records:
             meaning=self["meaning"][i].float(),
             overview=self["overview"][i].float(),
             grid=self.grid,
+            words=self._words(i),
+        )
+
+    def _words(self, i: int) -> SeenWords | None:
+        """As a decoder is told them; their embeddings are not kept."""
+        names, shares = self.about[i]["seen"], torch.tensor(self.about[i]["shares"])
+        return SeenWords(tuple(names), shares, torch.zeros(len(names), 0)) if names else None
+
+    def draft(self, i: int, vocabulary: Sequence[str]) -> Draft:
+        """What the drafter said, who could have said any of `vocabulary`."""
+        about = self.about[i]
+        return Draft(
+            about["draft"],
+            about["confidence"],
+            "as gathered",
+            tuple((answer, share) for answer, share in about["candidates"]),
+            tuple(vocabulary),
+            passed_on=about["passed_on"],
         )
 
     def regions(self, i: int) -> tuple[Region, ...]:
@@ -149,20 +179,7 @@ def _table(rows: list[int], source: Source, run: Run, workers: int | None) -> Pa
     batches = [rows[n : n + PASSAGES_A_FILE] for n in range(0, len(rows), PASSAGES_A_FILE)]
     files = [run.folder / f"passages-{number:04d}.safetensors" for number in range(len(batches))]
     todo = [pair for pair in zip(batches, files, strict=True) if not pair[1].exists()]
-    workers = available_cores() if workers is None else workers
-    counted = run.counted("encoding passages")
-    if workers < 2 or len(todo) < 2:
-        pipeline = source.load() if todo else None
-        for done, (batch, path) in enumerate(todo):
-            counted(done, len(todo))
-            assert pipeline is not None
-            _write_passages(pipeline, batch, path)
-    else:
-        with ProcessPoolExecutor(workers, get_context("spawn"), gather.one_thread) as pool:
-            jobs = [pool.submit(_encode_passages, source, *pair) for pair in todo]
-            for done, job in enumerate(jobs):
-                counted(done, len(todo))
-                job.result()
+    gather.spread(_write_passages, source, todo, run.counted("encoding passages"), workers=workers)
     passages: list[Passage] = []
     embeddings, states = [], []
     for path in files:
@@ -173,10 +190,6 @@ def _table(rows: list[int], source: Source, run: Run, workers: int | None) -> Pa
         states += part["states"].split(part["lengths"].tolist())
     place = {row: number for number, row in enumerate(rows)}
     return PassageTable(tuple(passages), place, torch.cat(embeddings), tuple(states))
-
-
-def _encode_passages(source: Source, rows: Sequence[int], path: Path) -> None:
-    _write_passages(gather.worker_pipeline(source), rows, path)
 
 
 def _write_passages(pipeline: Pipeline, rows: Sequence[int], path: Path) -> None:
@@ -197,6 +210,14 @@ def _write_passages(pipeline: Pipeline, rows: Sequence[int], path: Path) -> None
     partial.replace(path)
 
 
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    kept: KeptTokens
+    regions: tuple[Region, ...]
+    retrieved: Retrieved
+    flops: int
+
+
 def replay(
     records: Records,
     i: int,
@@ -204,13 +225,13 @@ def replay(
     allowed: Budget,
     saliency: Saliency | None,
     query: SparseRegionQuery | DenseRegionQuery | None,
-) -> tuple[KeptTokens, tuple[Region, ...], Retrieved]:
+) -> Replayed:
     """Record `i` through prune, regions and retrieve, with this budget and these components."""
     config, concepts = pipeline.config, pipeline.backbone.concepts
     tokens, question = records.tokens(i, len(concepts)), records.question(i)
-    record = StageRecord("replay")
-    kept = prune(tokens, question, allowed, concepts, config.prune, record, saliency)
-    regions = find_regions(kept, config.regions, record)
+    stages = [StageRecord(name) for name in ("prune", "regions", "retrieve")]
+    kept = prune(tokens, question, allowed, concepts, config.prune, stages[0], saliency)
+    regions = find_regions(kept, config.regions, stages[1])
     retrieved = retrieve(
         regions,
         question,
@@ -218,9 +239,9 @@ def replay(
         concepts,
         pipeline.index,
         config.retrieve,
-        record,
+        stages[2],
         query,
         tokens,
         pipeline.components.expectation,
     )
-    return kept, regions, retrieved
+    return Replayed(kept, regions, retrieved, sum(stage.flops for stage in stages))

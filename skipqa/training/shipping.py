@@ -28,12 +28,17 @@ def ship(
     preset: str,
     ranks: Sequence[int],
     max_loss: float,
+    never_cut: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Try ranks from the smallest on; the last one stands, whatever it loses. The network is left
-    as the file will be read back."""
+    """Try ranks from the smallest on; the last one stands, whatever it loses. What was not
+    published, and so is no small change, is named in `never_cut`. The network is left as the file
+    will be read back."""
     device = next(network.parameters()).device
     base = {name: value.float().to(device) for name, value in published.items()}
-    difference = low_rank.difference(base, network.state_dict(), max(ranks))
+    tuned = network.state_dict()
+    uncut = {name: tuned.pop(name) for name in never_cut}
+    difference = low_rank.difference(base, tuned, max(ranks))
+    difference |= low_rank.difference(base, uncut, WHOLE)
     whole, by_rank = accuracy(), {}
     for rank in sorted(ranks):
         small = compact.pack(low_rank.truncated(difference, rank))

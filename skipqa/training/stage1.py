@@ -33,6 +33,7 @@ from skipqa.backbones.efficientnet_lite import EfficientNetLite
 from skipqa.backbones.llama import SMOLLM2_135M, Llama
 from skipqa.backbones.minilm import MiniLm
 from skipqa.backbones.pocket import NUM_WORDS
+from skipqa.components import SETTINGS, write_settings
 from skipqa.config import Between, Count, Share
 from skipqa.errors import UserError
 from skipqa.nn import checkpoint
@@ -217,13 +218,18 @@ def _learn_tags(lesson: Lesson, seen: Seen, targets: Targets) -> tuple[Words, Wo
 
 
 def _tagged(lesson: Lesson, targets: Targets, shares: Shares) -> dict[str, Any]:
-    checks, boxes = lesson.mixed.checks, lesson.mixed.boxes
-    small = {p: e for p, e in checks.items() if p in boxes and math.prod(boxes[p][2:]) < SMALL}
+    boxes = lesson.mixed.boxes
+    shown = {"all": lesson.mixed.checks, "small": {}}
+    for split, things in lesson.mixed.checks.items():
+        small = {p: e for p, e in things.items() if p in boxes and math.prod(boxes[p][2:]) < SMALL}
+        shown["small"][split] = small
     return {"names": len(targets.names)} | {
         when: {
             "cross_fitted_map": tags.mean_average_precision(share.cpu(), targets.wanted),
-            "recognised": tags.recognised(share, targets, checks),
-            "recognised_small": tags.recognised(share, targets, small),
+            "recognised": {
+                size: {name: tags.recognised(share, targets, some) for name, some in sets.items()}
+                for size, sets in shown.items()
+            },
         }
         for when, share in (("glance", shares.glance), ("closer", shares.closer))
     }
@@ -314,7 +320,13 @@ def _learn_to_read(
     }
     weight, joint = weighing.weigh(sets, HELD_OUT)
     threshold, routed = weighing.open_fast_path(sets, (HELD_OUT, PERCEPTUAL), weight)
-    _write_settings(run.folder / "settings.toml", weight, threshold)
+    write_settings(
+        run.folder / SETTINGS,
+        {
+            "draft": {"threshold": threshold, "counting_threshold": threshold},
+            "decode": {"prompt": "short", "drafter_weight": weight},
+        },
+    )
     return {
         "ranks": ranks,
         "shipped": by_form,
@@ -322,21 +334,6 @@ def _learn_to_read(
         "joint": joint,
         "fast_path": {"threshold": threshold} | routed,
     }
-
-
-def _write_settings(path: Path, drafter_weight: float, threshold: float) -> None:
-    """What the pipeline has to be set to where it answers with these files."""
-    path.write_text(
-        "# Chosen on held-out training photos, together with the components beside this file\n"
-        "[draft]\n"
-        f"threshold = {threshold}\n"
-        f"counting_threshold = {threshold}\n"
-        "\n"
-        "[decode]\n"
-        'prompt = "short"\n'
-        f"drafter_weight = {drafter_weight}\n",
-        encoding="utf-8",
-    )
 
 
 def _ship(

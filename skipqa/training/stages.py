@@ -80,7 +80,7 @@ NAMES = (*STAGES, *LATER, RETRIEVAL, ALL)
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    data: Path
+    data: Path | None = None  # photos and questions about them: all but "splade" learn from these
     pocket_kb: Path | None = None
     limit: int | None = None
     components: Path | None = None  # what stages II to VI begin with, else what is shipped
@@ -112,7 +112,7 @@ def train(
         return _train_later(name, inputs, Run(out, seed, progress, say), changes)
     stage = STAGES[name]
     settings = override(stage.settings, read_settings(changes))
-    mixed = mixture.read(inputs.data, inputs.pocket_kb, inputs.limit)
+    mixed = mixture.read(_data(name, inputs), inputs.pocket_kb, inputs.limit)
     run = Run(out, seed, progress, say)
     run.claim(
         {
@@ -163,6 +163,7 @@ def _train_later(name: str, inputs: Inputs, run: Run, changes: Sequence[str]) ->
         wanted = wanted.at_most(inputs.limit)
     if inputs.pocket_kb is None:
         raise UserError(f"{name} learns from passages that are known to answer: give Pocket-KB")
+    data = _data(name, inputs)
     source = Source(components=inputs.components, index=inputs.index)
     run.claim(
         {
@@ -174,10 +175,16 @@ def _train_later(name: str, inputs: Inputs, run: Run, changes: Sequence[str]) ->
         }
     )
     folder = inputs.records or run.folder.parent / "records"
-    begun = study.begin(source, inputs.data, inputs.pocket_kb, wanted, folder, run)
+    begun = study.begin(source, data, inputs.pocket_kb, wanted, folder, run)
     metrics = stage.run(begun, settings.train)
     run.forget_states()
     return metrics
+
+
+def _data(name: str, inputs: Inputs) -> Path:
+    if inputs.data is None:
+        raise UserError(f"{name} learns from photos: give --data")
+    return inputs.data
 
 
 def _size(stage: Stage, mixed: Mixture, settings: Any, device: torch.device) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -31,28 +31,33 @@ from skipqa.training.records import Records, collect
 from skipqa.training.run import Run
 
 TRAINED = "trained"
+A_PART = 8  # questions that a process is sent at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Gathering:
     """How many questions of each kind are gathered."""
 
-    train: CountOrNone = 3_000
-    held_out: CountOrNone = 600
-    val: CountOrNone = 600
-    okvqa: CountOrNone = 200  # held-out questions, where retrieval seldom helps
+    train: CountOrNone = 2_500
+    fresh: CountOrNone = 500  # of photos that stage I never saw, also to learn from
+    held_out: CountOrNone = 500
+    val: CountOrNone = 400
+    okvqa: CountOrNone = 300  # held-out questions, where retrieval seldom helps
+    okvqa_val: CountOrNone = 150
     workers: CountOrNone = 0  # processes; 0: as many as there are cores
 
     def at_most(self, limit: int) -> Gathering:
-        names = ("train", "held_out", "val", "okvqa")
+        names = ("train", "fresh", "held_out", "val", "okvqa", "okvqa_val")
         return replace(self, **{name: min(limit, getattr(self, name)) for name in names})
 
     def counts(self) -> dict[str, int]:
         return {
             "pocket-kb/train": self.train,
+            "pocket-kb/fresh": self.fresh,
             "pocket-kb/held-out": self.held_out,
             "pocket-kb/val": self.val,
             "okvqa/held-out": self.okvqa,
+            "okvqa/val": self.okvqa_val,
         }
 
 
@@ -62,6 +67,8 @@ class Study:
     pipeline: Pipeline  # as it answers with what the stage began with
     learned: Components  # what earlier stages trained, whether it ships or not
     run: Run
+    source: Source  # how other processes build the same pipeline
+    workers: int | None = None  # processes; None: as many as there are cores
     texts: dict[str, Tensor] = field(default_factory=dict)  # embeddings
 
     def rows(self, split: str, *, gold: bool = False) -> list[int]:
@@ -80,6 +87,22 @@ class Study:
                 self.texts[text] = encoded.embeddings[0].clone()
         return torch.stack([self.texts[text] for text in texts])
 
+    def spread(
+        self, work: Callable[..., list[Any]], rows: Sequence[int], what: str, *more: Any
+    ) -> list[Any]:
+        """What `work(pipeline, records, *more)` finds of each question of its part of the records,
+        for all `rows`, in their order, over all cores."""
+        parts = [rows[first : first + A_PART] for first in range(0, len(rows), A_PART)]
+        counted = self.run.counted(what)
+        found = gather.spread(
+            work,
+            self.source,
+            [(self.records.part(part), *more) for part in parts],
+            lambda done, _: counted(min(len(rows), done * A_PART), len(rows)),
+            workers=self.workers,
+        )
+        return [one for some in found for one in some]
+
     def leave(self, module: nn.Module, name: str, *, ships: bool) -> None:
         """Its file, where the next stage finds it, and beside the others if it `ships`."""
         preset = self.pipeline.config.preset
@@ -91,7 +114,7 @@ class Study:
     def set(self, **settings: Mapping[str, Any]) -> None:
         """Write settings into those that answering reads."""
         path = self.run.folder / SETTINGS
-        write_settings(path, merged(components.read_settings(path), settings))
+        components.write_settings(path, merged(components.read_settings(path), settings))
 
 
 def begin(
@@ -120,7 +143,7 @@ def begin(
         take_over(start / TRAINED, run.folder / TRAINED)
     table = records.table
     known = {p.text: e for p, e in zip(table.passages, table.embeddings, strict=True)}
-    return Study(records, pipeline, learned, run, known)
+    return Study(records, pipeline, learned, run, source, wanted.workers or None, known)
 
 
 class Remembering:
@@ -166,24 +189,3 @@ def _link_or_copy(path: Path, target: Path) -> None:
         os.link(path, target)
     except OSError:
         shutil.copyfile(path, target)
-
-
-def write_settings(path: Path, settings: Mapping[str, Mapping[str, Any]]) -> None:
-    lines = [
-        "# Chosen on held-out training questions, together with the components beside this file"
-    ]
-    for group, values in settings.items():
-        lines += [f"[{group}]", *(f"{name} = {_toml(value)}" for name, value in values.items()), ""]
-    partial = path.with_suffix(".partial")
-    partial.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
-    partial.replace(path)
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return f'"{value}"'
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_toml, value))}]"
-    return repr(value)

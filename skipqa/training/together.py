@@ -44,7 +44,7 @@ def run(study: Study, settings: JointTraining) -> dict[str, Any]:
     if "together" in study.run.metrics():
         return study.run.metrics()
     held_out = study.rows("held-out", gold=True)
-    found = verifying.cases(study.records, study.pipeline, study.run, compared=held_out)
+    found = verifying.cases(study, compared=held_out)
     parts = train(study, found, settings)
     threshold = study.pipeline.config.verify.threshold
     compared = {
@@ -110,7 +110,8 @@ def _before(study: Study, found: Cases, threshold: float) -> dict[str, float]:
     rule = study.pipeline.config.fuse
     fusion = pathways.read_share(study, now.fusion, found, _nu(study, found), rule)
     f1 = verifying.quality(_nu(study, found)[held_out], found, torch.tensor(held_out), threshold)
-    finds = pruning.quality(study, held_out, pruning.kept_tokens(study), now.saliency)
+    trial = pruning.Trial(pruning.kept_tokens(study), now.saliency, now.region_query)
+    [finds] = pruning.quality(study, held_out, [trial])
     return {
         "saliency": finds[f"recall@{pruning.AT}"],
         "verifier": f1["f1"],

@@ -31,10 +31,11 @@ LIKELY = -5.0  # where a name's logit starts: one in so many is right
 
 @dataclass(frozen=True, slots=True)
 class TowerTraining:
-    rounds: Weight = 12.0  # through the photos of things, others beside them
+    rounds: Weight = 18.0  # through the photos of things, others beside them
     batch: Count = 256
     rate: Weight = 1e-3  # of the names; the tower moves more slowly
     tower_factor: Share = 0.15
+    pasted: Share = 0.4  # of the things that fill their photo are made small in another
     memory: Weight = 2.0  # how much it counts to say what the published tower says
 
 
@@ -83,11 +84,10 @@ def teach(
     def loss(step: int) -> Tensor:
         photo = torch.cat((things_at(step), others_at(step)))
         generator = torch.Generator().manual_seed(run.seed * 1_000_003 + step)
-        shown = photos.crop(
-            photos.as_input(pixels[photo.to(device)], device),
-            photos.zooms(things.boxes[photo], generator, things.may_mirror[photo], least=0.2),
-        )
-        shown = _relit(shown, generator)
+        shown = photos.as_input(pixels[photo.to(device)], device)
+        shown, boxes = things.paste(shown, photo, pixels, generator, training.pasted)
+        around = photos.zooms(boxes, generator, things.may_mirror[photo], least=0.2)
+        shown = _relit(photos.crop(shown, around), generator)
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             logits, classes = namer(shown)
             with torch.no_grad():

@@ -3,10 +3,12 @@
 Enters: gathered records. Leaves: a verifier, and how it compares with the training-free verdict on
 held-out questions. The paper's label is the dense oracle's: how often the answer is right with
 passage j alone, relative to all (eq. D.4). A reader of a passage that states the answer is right,
-of one that does not is wrong, so a passage's label here is whether it is named as gold, or says
-the same of another thing and with the same answer; on a sample of questions the reader itself is
-asked, passage by passage, where the run says so, and its verdict replaces the flag
-(`oracle_questions`). Questions that name no passage teach nothing and are not counted.
+of one that does not is wrong, so a passage's label here is whether it is named as gold; on a sample
+of questions the reader itself is asked, passage by passage, where the run says so, and its verdict
+replaces the flag (`oracle_questions`). A passage that says of another thing what happens to be the
+answer is no evidence, and nobody could tell it from one that says something else; F1 with those
+counted as right, too, is reported beside. Questions that name no passage teach nothing and are not
+counted.
 
 Shape letters: N questions, K passages, d text width, S signals.
 """
@@ -41,11 +43,12 @@ THRESHOLDS = tuple(n / 20 for n in range(4, 17))
 @dataclass(frozen=True, slots=True)
 class VerifierTraining:
     steps: Count = 1_500
-    rate: Annotated[float, Between(1e-7, 1.0)] = 1e-3
+    rate: Annotated[float, Between(1e-7, 1.0)] = 2e-3
     warmup: CountOrNone = 100
     batch: Count = 64  # questions, of up to 16 passages each
     weight_decay: Decay = 0.05
     hidden: Count = 128
+    rivals: CountOrNone = 8
     dropout: Share = 0.3
     oracle_questions: CountOrNone = 0
 
@@ -56,7 +59,7 @@ def run(study: Study, settings: VerifierTraining) -> dict[str, Any]:
         return study.run.metrics()
     records, pipeline = study.records, study.pipeline
     held_out, val = study.rows("held-out", gold=True), study.rows("val", gold=True)
-    found = cases(records, pipeline, study.run, compared={*held_out, *val})
+    found = cases(study, compared={*held_out, *val})
     train_rows = study.rows("train", gold=True)
     asked = min(settings.oracle_questions, len(train_rows))
     rows = Random(study.run.seed).sample(train_rows, asked)
@@ -93,14 +96,15 @@ class Cases:
     signals: Tensor  # [N, K, S]
     there: Tensor  # [N, K] bool: a passage, not padding
     label: Tensor  # [N, K] in [0, 1]
+    stating: Tensor  # [N, K] bool: also those that state the answer of another thing
     untrained: Tensor  # [N, K]: nu_j of the training-free stage
 
     def logits(self, verifier: Verifier, rows: Tensor) -> Tensor:
-        inputs = (self.question, self.visual, self.passages, self.signals)
+        inputs = (self.question, self.visual, self.passages, self.signals, self.there)
         return verifier(*(x[rows] for x in inputs))
 
 
-def answering(records: Records) -> Tensor:
+def stating(records: Records) -> Tensor:
     """[N, K] bool: gold, or of the same relation as a gold one and stating the answer."""
     found = records["gold"].clone()
     for i, about in enumerate(records.about):
@@ -116,50 +120,70 @@ def _relation(passage_id: str) -> str:
     return passage_id.rpartition(":")[2].partition("#")[0]
 
 
-@torch.no_grad()
-def cases(records: Records, pipeline: Pipeline, run: Run, compared: Collection[int] = ()) -> Cases:
+def cases(study: Study, compared: Collection[int] = ()) -> Cases:
     """Over all records, in their order; of those `compared` also the training-free scores."""
+    records = study.records
     num, most = records["passages"].shape
     width = records["question"].shape[1]
     passages, told = torch.zeros(num, most, width), torch.zeros(num, most, SIGNALS)
     visual, untrained = torch.zeros(num, width), torch.zeros(num, most)
-    counted, concepts = run.counted("reading records"), pipeline.backbone.concepts
-    for i in range(num):
-        if i % 100 == 0:
-            counted(i, num)
-        tokens = records.tokens(i, len(concepts))
-        positions = records["kept"][i].nonzero()[:, 0]
-        visual[i] = tokens.meaning[positions].mean(0)
-        candidates = records.candidates(i)
-        if not candidates:
-            continue
-        kept = KeptTokens(positions, records["saliency"][i].float(), tokens)
-        embeddings = records.table.embeddings[records.places(i)]
-        question, regions = records.question(i), records.regions(i)
-        here = slice(len(candidates))
-        passages[i, here] = embeddings
-        asked_of = records["asked_of"][i, here].float()
-        told[i, here] = signals(candidates, embeddings, asked_of, question, kept, regions, concepts)
-        if i in compared:
-            backbone, config = pipeline.backbone, pipeline.config.verify
-            nu, _ = scores_of(candidates, embeddings, question, kept, regions, backbone, config)
-            untrained[i, here] = torch.tensor(nu)
-    counted(num, num)
+    groups = [(False, [i for i in range(num) if i not in compared]), (True, sorted(compared))]
+    for scored, rows in groups:
+        found = study.spread(_observe, rows, "reading records", scored)
+        for i, (looked, said, scores) in zip(rows, found, strict=True):
+            here = slice(len(said))
+            visual[i], told[i, here] = torch.tensor(looked), torch.tensor(said).view(-1, SIGNALS)
+            passages[i, here] = records.table.embeddings[records.places(i)]
+            if scored:
+                untrained[i, here] = torch.tensor(scores)
     return Cases(
         question=records["question"].float(),
         visual=visual,
         passages=passages,
         signals=told,
         there=records["passages"] >= 0,
-        label=answering(records).float(),
+        label=records["gold"].float(),
+        stating=stating(records),
         untrained=untrained,
     )
+
+
+Observed = tuple[list[float], list[list[float]], list[float]]
+
+
+@torch.no_grad()
+def _observe(pipeline: Pipeline, records: Records, scored: bool) -> list[Observed]:
+    """Of each question the mean kept token, the signals of its passages, and where wanted their
+    training-free scores."""
+    return [_observe_one(pipeline, records, i, scored) for i in range(len(records))]
+
+
+def _observe_one(pipeline: Pipeline, records: Records, i: int, scored: bool) -> Observed:
+    backbone, candidates = pipeline.backbone, records.candidates(i)
+    tokens = records.tokens(i, len(backbone.concepts))
+    positions = records["kept"][i].nonzero()[:, 0]
+    visual = tokens.meaning[positions].mean(0).tolist()
+    if not candidates:
+        return visual, [], []
+    kept = KeptTokens(positions, records["saliency"][i].float(), tokens)
+    embeddings = records.table.embeddings[records.places(i)]
+    question, regions = records.question(i), records.regions(i)
+    asked_of = records["asked_of"][i, : len(candidates)].float()
+    told = signals(candidates, embeddings, asked_of, question, kept, regions, backbone.concepts)
+    nu: list[float] = []
+    if scored:
+        config = pipeline.config.verify
+        nu, _ = scores_of(candidates, embeddings, question, kept, regions, backbone, config)
+    return visual, told.tolist(), nu
 
 
 def build(study: Study, settings: VerifierTraining) -> Verifier:
     width = study.records["question"].shape[1]
     torch.manual_seed(study.run.seed)
-    return Verifier(VerifierConfig(width, width, settings.hidden, SIGNALS, settings.dropout))
+    config = VerifierConfig(
+        width, width, settings.hidden, SIGNALS, settings.dropout, settings.rivals
+    )
+    return Verifier(config)
 
 
 def loss_of(
@@ -203,17 +227,24 @@ def compare(
 def quality(nu: Tensor, found: Cases, rows: Tensor, threshold: float) -> dict[str, float]:
     there, label = found.there[rows], found.label[rows] > 0.5
     accepted = (nu >= threshold) & there
-    right = int((accepted & label).sum())
-    precision, recall = right / max(1, int(accepted.sum())), right / max(1, int(label.sum()))
+    f1, precision, recall = _agreement(accepted, label)
     best = nu.masked_fill(~there, -1.0).topk(2, dim=1).indices
     findable = label.any(1)
     read = label.gather(1, best).any(1)[findable]
     return {
-        "f1": 2 * precision * recall / max(1e-9, precision + recall),
+        "f1": f1,
         "precision": precision,
         "recall": recall,
+        "f1_stating": _agreement(accepted, found.stating[rows])[0],
         "read": float(read.float().mean()) if len(read) else 0.0,
     }
+
+
+def _agreement(accepted: Tensor, right: Tensor) -> tuple[float, float, float]:
+    """F1, precision, recall."""
+    both, given, wanted = (int(x.sum()) for x in (accepted & right, accepted, right))
+    precision, recall = both / max(1, given), both / max(1, wanted)
+    return 2 * both / max(1, given + wanted), precision, recall
 
 
 def best_threshold(verifier: Verifier, found: Cases, rows: Sequence[int]) -> float:

@@ -75,3 +75,18 @@ def test_permuting_passages_permutes_scores_and_batches_agree() -> None:
 def test_distillation_accepts_ratios_above_one() -> None:
     loss = distillation_loss(torch.tensor([10.0, -10.0]), torch.tensor([1.4, 0.0]))
     assert loss == pytest.approx(0.0, abs=1e-4)
+
+
+def test_a_sure_rival_counts_and_padding_does_not() -> None:
+    torch.manual_seed(0)
+    verifier = Verifier(VerifierConfig(8, 8, hidden=4, rivals=4)).eval()
+    question, visual, passages = torch.randn(8), torch.randn(8), torch.randn(3, 8)
+    plain = verifier(question, visual, passages)
+    assert verifier.among is not None
+    torch.nn.init.normal_(verifier.among.out.weight)
+    judged = verifier(question, visual, passages)
+    assert not torch.allclose(judged, plain)
+    padded = torch.cat((passages, 9 * torch.ones(2, 8)))
+    there = torch.arange(5) < 3
+    torch.testing.assert_close(verifier(question, visual, padded, there=there)[:3], judged)
+    assert verifier(question, visual, passages[:0]).shape == (0,)

@@ -97,7 +97,9 @@ def study(folder: Path, pipeline: Pipeline, rows: list[Asked]) -> Study:
         pipeline.backbone, Index.open(folder / "index"), pipeline.config, pipeline.components
     )
     records = collect(rows, Shared(), Run(folder / "records"), workers=1)
-    return Study(records, Shared.pipeline, Shared.pipeline.components, Run(folder / "run"))
+    return Study(
+        records, Shared.pipeline, Shared.pipeline.components, Run(folder / "run"), Shared(), 1
+    )
 
 
 def again(study: Study, folder: Path, **changes: Any) -> Study:

@@ -61,7 +61,7 @@ def test_the_same_without_typer_and_without_pocket_kb(
     metrics = train("stage1", Inputs(data), tmp_path / "out", say=lines.append)
     assert "pocket-kb/val" not in metrics["reader"]["shipped"]["few"]
     assert metrics["tower"]["of_things"] == 0
-    assert metrics["tagger"]["closer"]["recognised"] == 0
+    assert metrics["tagger"]["closer"]["recognised"] == {"all": {}, "small": {}}
     assert load_file(tmp_path / "out" / "vision.safetensors") == {}
     assert len(lines) == 1
     show(metrics)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import small_world
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file
 
 from skipqa import components
@@ -24,10 +25,10 @@ from skipqa.training.mixture import Split
 from skipqa.training.records import replay
 from skipqa.training.run import Run
 from skipqa.training.sampling import inverse_frequency
-from skipqa.training.study import Gathering, Study, take_over, write_settings
+from skipqa.training.study import Gathering, Study, take_over
 from skipqa.types import Budget
 
-COUNTS = {"pocket-kb/train": 99, "pocket-kb/held-out": 99, "pocket-kb/val": 99}
+COUNTS = {f"pocket-kb/{kind}": 99 for kind in ("train", "fresh", "held-out", "val")}
 PATHS = pathways.PathwayTraining(steps=3, batch=4, query_hidden=8)
 STAGES: dict[str, tuple[Callable[..., dict[str, Any]], Any, tuple[str, ...]]] = {
     "saliency": (
@@ -127,12 +128,12 @@ def test_records_hold_what_the_pipeline_saw(study: Study, rows: list[Asked]) -> 
 def test_a_record_goes_through_the_stages_as_its_question_did(study: Study) -> None:
     records, budget = study.records, study.pipeline.config.budget
     for i in (0, 5):
-        kept, regions, retrieved = replay(
-            records, i, study.pipeline, Budget(budget.most_tokens(256), 16), None, None
-        )
-        assert (kept.positions == records["kept"][i].nonzero()[:, 0]).float().mean() > 0.95
-        assert [p.row for p in retrieved.passages] == [p.row for p in records.candidates(i)]
-        assert [r.box for r in regions] == [r.box for r in records.regions(i)]
+        again = replay(records, i, study.pipeline, Budget(budget.most_tokens(256), 16), None, None)
+        kept = again.kept.positions == records["kept"][i].nonzero()[:, 0]
+        assert kept.float().mean() > 0.95
+        found = [p.row for p in again.retrieved.passages]
+        assert found == [p.row for p in records.candidates(i)]
+        assert [r.box for r in again.regions] == [r.box for r in records.regions(i)]
 
 
 def test_gathering_goes_on_after_a_kill(
@@ -208,7 +209,9 @@ def test_a_finished_stage_does_nothing(study: Study, finished: dict[str, Path]) 
 def test_collapse_is_seen() -> None:
     gates = torch.rand(10, 64)
     assert not openness(gates).collapsed
-    assert openness(gates * 0.4).as_dict() == {"open": 0.0, "collapsed": True}
+    undecided = openness(gates * 0.4)  # as drawn, a fifth is open
+    assert (undecided.open, undecided.collapsed, undecided.drawn_collapsed) == (0.0, True, False)
+    assert openness(gates * 0.004).drawn_collapsed
     assert openness(1 - gates * 0.4).collapsed
     assert not openness(torch.arange(64) < 16).collapsed
 
@@ -231,6 +234,15 @@ def test_the_gates_shut_out_what_speaks_for_others() -> None:
     assert chosen.softmax(1)[0, 0] > 0.99
 
 
+def test_shut_gates_leave_a_loss(study: Study) -> None:
+    """At a low temperature a gate is 0 to the last bit, and all of them may be."""
+    settings, some = pathways.PathwayTraining(), torch.tensor(study.rows("train", gold=True)[:2])
+    parts, lesson = pathways.build(study, settings), pathways.prepare(study)
+    shut = torch.zeros(len(some), study.records["meaning"].shape[1])
+    said, _ = pathways.read(study, parts.fusion, settings, lesson, some, shut, 0.1, 0.6)
+    assert torch.isfinite(said).all()
+
+
 def test_boxes_are_tokens() -> None:
     assert pruning.in_box((0, 0, 1, 1), 4).all()
     assert pruning.in_box((0.0, 0.0, 0.5, 0.25), 4).nonzero()[:, 0].tolist() == [0, 1]
@@ -238,16 +250,49 @@ def test_boxes_are_tokens() -> None:
 
 
 def test_fixed_budgets_may_be_mixed() -> None:
-    fixed = [(10.0, 0.2, 64, 0), (30.0, 0.6, 64, 6), (40.0, 0.5, 64, 16)]
-    assert budgeting._frontier(fixed, 10.0) == pytest.approx(0.2)
-    assert budgeting._frontier(fixed, 20.0) == pytest.approx(0.4)
-    assert budgeting._frontier(fixed, 50.0) == pytest.approx(0.6)
+    value, giga = torch.tensor([0.2, 0.6, 0.5]), torch.tensor([10.0, 30.0, 40.0])
+    expected = {
+        5.0: (0.2, [1.0, 0.0, 0.0]),  # there is nothing cheaper
+        10.0: (0.2, [1.0, 0.0, 0.0]),
+        20.0: (0.4, [0.5, 0.5, 0.0]),
+        35.0: (0.6, [0.0, 1.0, 0.0]),  # to spend more may be worse
+        50.0: (0.6, [0.0, 1.0, 0.0]),
+    }
+    for flops, (best, drawn) in expected.items():
+        found = budgeting.best_fixed(value, giga, flops)
+        assert float(found[0]) == pytest.approx(best, abs=1e-5)
+        assert found[1].tolist() == pytest.approx(drawn, abs=1e-5)
+
+
+def test_a_controller_learns_who_needs_passages(study: Study, tmp_path: Path) -> None:
+    """Where the question says whether passages help, adaptive budgets beat all fixed ones."""
+    generator = torch.Generator().manual_seed(0)
+    n, needs = 240, torch.arange(240) % 2 == 0
+    points = torch.tensor(budgeting.PASSAGES)
+    value = torch.where(needs[:, None], (points > 0).float(), (points == 0).float())
+    direction = torch.randn(384, generator=generator)
+    question = torch.randn(n, 384, generator=generator) + 2 * needs[:, None] * direction
+    whole = budgeting.Worth(
+        value[:, None, :].expand(-1, len(budgeting.TOKENS), -1),
+        (10.0 + points).expand(n, len(budgeting.TOKENS), -1),
+        torch.zeros(n, 384),
+        F.normalize(question, dim=1),
+    )
+    known, unseen = whole[:160], whole[160:]
+    for variant in budgeting.VARIANTS:
+        settings = budgeting.BudgetTraining(variant=variant)
+        controller = budgeting.train(small_world.again(study, tmp_path), known, settings)
+        found = budgeting.compare(controller, known, unseen, 256)
+        assert found["gain"]["low"] > 0
+        assert 0.3 < found["no_retrieval"] < 0.7
 
 
 def test_settings_are_merged_and_read_back(tmp_path: Path) -> None:
     start = tmp_path / "start"
     start.mkdir()
-    write_settings(start / "settings.toml", {"decode": {"prompt": "short"}, "x": {"y": [1, True]}})
+    components.write_settings(
+        start / "settings.toml", {"decode": {"prompt": "short"}, "x": {"y": [1, True]}}
+    )
     take_over(start, tmp_path / "run")
     found = tomllib.loads((tmp_path / "run" / "settings.toml").read_text())
     assert found == {"decode": {"prompt": "short"}, "x": {"y": [1, True]}}

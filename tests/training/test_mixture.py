@@ -10,7 +10,14 @@ import pytest
 from tiny_training import COLOURS, write_data, write_lines
 
 from skipqa.errors import UserError
-from skipqa.training.mixture import Example, Mixture, answer_vocabulary, is_held_out, read
+from skipqa.training.mixture import (
+    Example,
+    Mixture,
+    answer_vocabulary,
+    is_held_out,
+    pocket_kb_split,
+    read,
+)
 
 
 def names_of(mixture: Mixture, rows: set[int]) -> set[str]:
@@ -38,7 +45,7 @@ def test_splits_share_no_photo(data: Path, pocket_kb: Path) -> None:
     assert sources == {
         *(("okvqa", "train"), ("okvqa", "held-out"), ("okvqa", "val")),
         *(("coco", "train"), ("coco", "held-out"), ("vqav2", "val")),
-        *(("pocket-kb", "train"), ("pocket-kb", "val")),
+        *(("pocket-kb", "train"), ("pocket-kb", "held-out"), ("pocket-kb", "val")),
     }
 
 
@@ -105,20 +112,38 @@ def test_pocket_kb_brings_names_and_passages(data: Path, pocket_kb: Path) -> Non
 
 def test_things_to_check_by_are_not_to_learn_from(data: Path, pocket_kb: Path) -> None:
     mixture = read(data, pocket_kb)
-    assert len(mixture.entities) == 16
-    assert len(mixture.checks) == 4
-    assert set(mixture.checks.values()) == set(mixture.entities.values())
-    assert photos_of(mixture, "val") >= names_of(mixture, {*mixture.checks})
-    assert not {*mixture.checks} & {*mixture.to_learn_from()}
+    assert len(mixture.entities) == 15
+    assert {split: len(things) for split, things in mixture.checks.items()} == {"held-out": 1, "val": 4}  # fmt: skip  # noqa: E501
+    assert set(mixture.checks["val"].values()) == set(mixture.entities.values())
+    for split, things in mixture.checks.items():
+        assert photos_of(mixture, split) >= names_of(mixture, {*things})
+        assert not {*things} & {*mixture.to_learn_from()}
+
+
+@pytest.mark.parametrize(
+    ("photo", "background", "split"),
+    [
+        ("entities/train11.webp", "coco/train0.webp", "held-out"),
+        ("entities/train0.webp", "coco/train11.webp", "train"),
+        ("flags/train11.png", "coco/train0.webp", "train"),
+        ("flags/train0.png", "coco/train11.webp", "held-out"),
+        (None, None, "held-out"),
+    ],
+)
+def test_a_flag_is_held_out_by_its_background(
+    photo: str | None, background: str | None, split: str
+) -> None:
+    row = {"image": "coco/train11.webp", "photo": photo, "background": background}
+    assert pocket_kb_split(row) == split
 
 
 def test_boxes_are_of_composed_pictures(data: Path, pocket_kb: Path) -> None:
     mixture = read(data, pocket_kb)
-    of_things = [*mixture.entities, *mixture.checks]
+    of_things = {*mixture.entities}.union(*mixture.checks.values())
     composed = {f"photos/entities/train{n}.webp" for n in range(16) if n % 3}
     composed |= {f"photos/entities/val{n}.webp" for n in range(4) if n % 3}
     assert names_of(mixture, {*mixture.boxes}) == composed
-    assert {*mixture.boxes} <= {*of_things}
+    assert {*mixture.boxes} <= of_things
     assert set(mixture.boxes.values()) == {(0.4, 0.5, 0.3, 0.6)}
 
 

@@ -67,6 +67,7 @@ def things(count: int, *, flags: tuple[int, ...] = ()) -> Things:
 def test_where_things_are() -> None:
     mixture = Mixture(
         photos={(Path("z"), str(row)): row for row in range(4)},
+        labels={0: ("cup",), 3: ("dog",)},
         entities={1: ("flag", "mali"), 3: ("dog", "pug")},
         boxes={1: (0.5, 0.4, 0.3, 0.2)},
     )
@@ -74,6 +75,8 @@ def test_where_things_are() -> None:
     whole = pytest.approx([0.5, 0.5, 1.0, 1.0])
     assert found.boxes.tolist() == [whole, pytest.approx([0.5, 0.4, 0.3, 0.2]), whole, whole]
     assert found.may_mirror.tolist() == [True, False, True, True]
+    assert found.whole.tolist() == [False, False, False, True]
+    assert found.grounds.tolist() == [0]
 
 
 def test_views(table: dict[tuple[Path, str], int]) -> None:
@@ -206,3 +209,45 @@ def test_all_of_a_picture_is_the_picture() -> None:
 def test_bytes_as_input() -> None:
     found = photos.as_input(torch.tensor([0, 255], dtype=torch.uint8), CPU)
     assert found.tolist() == [-1.0, 1.0]
+
+
+@given(seed=seeds, size=st.integers(24, 64))
+def test_a_pasted_thing_is_where_its_box_says(seed: int, size: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    things, grounds = torch.ones(3, 3, size, size), -torch.ones(3, 3, size, size)
+    scenes, boxes = photos.paste(things, grounds, generator)
+    assert (grounds == -1).all()  # left as they were
+    x, y, width, height = boxes.T
+    least, most = photos.PASTED
+    assert (width == height).all()
+    assert least - 1 / size < width[0] < most + 1 / size
+    for scene, left, top in zip(scenes, x - width / 2, y - width / 2, strict=True):
+        across, down, side = (round(float(v) * size) for v in (left, top, width[0]))
+        inside = torch.zeros(size, size, dtype=torch.bool)
+        inside[down : down + side, across : across + side] = True
+        assert (scene[:, ~inside] == -1).all()
+        assert (scene[:, inside] > -1).all()
+        assert scene[:, down + side // 2, across + side // 2].min() > 0.99
+
+
+def test_only_things_that_fill_their_photo_are_pasted() -> None:
+    whole = torch.tensor([True, False, True, False])
+    shown = Things(
+        boxes=torch.tensor([[0.5, 0.5, 1.0, 1.0]]).repeat(4, 1),
+        may_mirror=torch.ones(4, dtype=torch.bool),
+        whole=whole,
+        grounds=torch.tensor([3]),
+    )
+    pixels = torch.full((4, 3, 32, 32), 255, dtype=torch.uint8)
+    pixels[3] = 0
+    rows, plain = torch.tensor([2, 1]), torch.ones(2, 3, 32, 32)
+    generator = torch.Generator().manual_seed(0)
+    pasted, boxes = shown.paste(plain, rows, pixels, generator, share=1.0)
+    assert pasted[0].min() == -1
+    assert torch.equal(pasted[1], plain[1])
+    assert boxes[0, 2] < 0.5
+    assert boxes[1].tolist() == [0.5, 0.5, 1.0, 1.0]
+    assert (plain == 1).all()
+    same, boxes = shown.paste(plain, rows, pixels, generator, share=0.0)
+    assert torch.equal(same, plain)
+    assert (boxes[:, 2] == 1).all()

@@ -20,7 +20,7 @@ from skipqa.training import expecting, pairs, sparse
 from skipqa.training.expecting import Asked, ExpectationTraining
 from skipqa.training.loop import Diverged
 from skipqa.training.pairs import NO_ROW, Pairs, Ragged
-from skipqa.training.queries import Query
+from skipqa.training.queries import SOURCES, UNSEEN, Query
 from skipqa.training.run import Run
 from skipqa.training.shipping import read_back
 
@@ -56,7 +56,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
         Query(land, f"what {asked} has it?", (f"{source}:{land}:{word}",), kind, i % 4 == 0)
         for i, land in enumerate(LANDS)
         for asked, word in FACTS.items()
-        for kind in pairs.SOURCES
+        for kind in SOURCES
     ]
     return pairs.prepare(index, queries, SETTINGS.hard, lambda *_: None)
 
@@ -136,7 +136,9 @@ def test_what_is_shipped_reads_back_the_same(made: Pairs, tmp_path: Path) -> Non
     metrics = sparse.train(trained, made, settings, Run(tmp_path))
     again = network()
     read_back(again, published, tmp_path / sparse.DIFFERENCE)
-    assert sparse.measure(again, made) == metrics["trained"]
+    assert sparse.measure(again, made, SOURCES) == metrics["trained"]
+    assert metrics["before_truncation"].keys().isdisjoint(UNSEEN)  # no say in the rank
+    assert "head.to_word.weight" in load_file(tmp_path / sparse.DIFFERENCE)  # whole
 
 
 def test_the_same_seed_gives_the_same_bits_also_after_a_kill(made: Pairs, tmp_path: Path) -> None:
@@ -175,15 +177,36 @@ def asked() -> Asked:
     about = torch.zeros(60, 20, dtype=torch.bool)
     about[number[:40], number[:40] % 20] = True
     kind = torch.where(number < 40, number % 20 // 10, 2)
-    held_out = (number < 40) & (number % 5 == 0)
-    return Asked(kinds[kind], things, about, held_out)
+    held_out = (number < 40) & (number % 5 == 0) | (number > 55)
+    unseen = held_out & (number % 2 == 0)
+    return Asked(kinds[kind], things, about, held_out, unseen)
 
 
 def test_a_question_is_about_things_of_its_kind(tmp_path: Path) -> None:
     settings = ExpectationTraining(steps=80, batch=32, rate=2e-2)
     module, metrics = expecting.train(asked(), settings, Run(tmp_path))
-    assert metrics["nats"] > 0.4  # at most log 2: half of all things are of a kind
-    assert metrics["most for a scene"] < 1.6
+    for words in ("", ", unseen words"):
+        assert metrics[f"nats{words}"] > 0.4  # at most log 2: half of all things are of a kind
+        assert metrics[f"most for a scene{words}"] < 1.6
     again, _ = expecting.train(asked(), settings, Run(tmp_path / "again"))
     for one, other in zip(module.parameters(), again.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+def test_what_is_asked_is_read_in_many_wordings(tmp_path: Path) -> None:
+    def row(number: int, category: str, relation: str, question: str) -> dict[str, str]:
+        named = {"entity": f"{category}:{number}", "name": f"{category} {number}"}
+        return {**named, "category": category, "relation": relation, "question": question}
+
+    rows = [row(i, "dog", "name", "What breed is this dog?") for i in range(40)]
+    rows += [row(i, "scene", "presence", "Can you see a bus here?") for i in range(40)]
+    write_lines(tmp_path / "train.jsonl", rows)
+    tokenizer = LexicalEncoder.default().tokenizer
+    text = network().text.eval()
+    found = expecting.read(tmp_path, [("bus", "coach")], text, tokenizer, reworded=2, seed=1)
+    assert found.concepts.shape == (41, TINY.width)  # the bus and forty dogs
+    assert len(found.questions) == 3 * len(rows) + int(found.unseen.sum())
+    assert found.unseen.any()
+    assert found.held_out[found.unseen].all()
+    assert len(found.questions[~found.unseen].unique(dim=0)) > 10
+    assert (found.about.sum(1) == 1).sum() == (found.about.any(1)).sum()

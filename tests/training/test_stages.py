@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,8 @@ def test_records_lie_beside_and_are_limited(begun: list[dict[str, Any]], tmp_pat
     inputs = Inputs(tmp_path, tmp_path, limit=9)
     train("stage4", inputs, tmp_path / "out", changes=["train.steps=7", "records.val=3"])
     assert begun[0]["records"] == tmp_path / "records"
-    assert begun[0]["wanted"] == Gathering(train=9, held_out=9, val=3, okvqa=9)
+    expected = replace(Gathering().at_most(9), val=3)
+    assert begun[0]["wanted"] == expected
     with pytest.raises(UserError, match="holds a run with other settings"):
         train("stage4", inputs, tmp_path / "out")
 
@@ -60,6 +62,13 @@ def test_records_lie_beside_and_are_limited(begun: list[dict[str, Any]], tmp_pat
 def test_bad_input_is_one_line(tmp_path: Path, name: str, changes: list[str], says: str) -> None:
     with pytest.raises(UserError, match=says):
         train(name, Inputs(tmp_path), tmp_path / "out", changes=changes)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["stage1", "stage2"])
+def test_only_splade_learns_without_photos(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError, match=f"{name} learns from photos: give --data"):
+        train(name, Inputs(pocket_kb=tmp_path), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -54,7 +54,12 @@ def world() -> World:
         boxes[photo] = torch.tensor([0.5, 0.5, 0.5, 0.5])
     return World(
         pixels.to(torch.uint8),
-        Things(boxes, torch.ones(PHOTOS, dtype=torch.bool)),
+        Things(
+            boxes,
+            may_mirror=torch.ones(PHOTOS, dtype=torch.bool),
+            whole=torch.zeros(PHOTOS, dtype=torch.bool),
+            grounds=torch.arange(0, PHOTOS, 3),
+        ),
         Targets(("cup", "dog", "mali", "pug"), ("", "", "flag", "dog"), wanted),
     )
 

@@ -21,6 +21,7 @@ from skipqa.pipeline import Pipeline
 
 DENSE_PASSAGES = 16
 ONE_REGION = {"max_regions": 1, "proposals": "clusters"}  # nothing to segment
+NO_ZOOM = {"regions": 0}
 FIXED_SHARE, FIXED_PASSAGES = 64 / 576, 8  # of the paper's row without DBC
 
 
@@ -35,9 +36,10 @@ def without_pruning(base: Pipeline, seed: int) -> Pipeline:
 
 
 def global_retrieval(base: Pipeline, seed: int) -> Pipeline:
-    """Without RCSR: one query for all kept tokens, which may find as many as K' allows."""
+    """Without RCSR: one query for all kept tokens, which may find as many as K' allows. Nothing is
+    seen for itself."""
     most = max(base.config.budget.passages, base.config.budget.max_passages)
-    return with_config(base, regions=ONE_REGION, retrieve={"per_region": most})
+    return with_config(base, regions=ONE_REGION, zoom=NO_ZOOM, retrieve={"per_region": most})
 
 
 def dense_fusion(base: Pipeline, seed: int) -> Pipeline:
@@ -72,6 +74,7 @@ def qvs_only(base: Pipeline, seed: int) -> Pipeline:
     return with_config(
         with_budget(system, passages=DENSE_PASSAGES),
         regions=ONE_REGION,
+        zoom=NO_ZOOM,
         retrieve={"per_region": DENSE_PASSAGES},
         verify={"threshold": 0.0},
         decode={"max_passages": DENSE_PASSAGES},
@@ -84,11 +87,12 @@ def dense(base: Pipeline, seed: int) -> Pipeline:
 
 
 def rcsr_only(base: Pipeline, seed: int) -> Pipeline:
-    """The dense system with a query a region."""
+    """The dense system with a query a region, and a look at the small ones."""
     regions, retrieve = base.config.regions, base.config.retrieve
     return with_config(
         dense(base, seed),
         regions={"max_regions": regions.max_regions, "proposals": regions.proposals},
+        zoom={"regions": base.config.zoom.regions},
         retrieve={"per_region": retrieve.per_region},
     )
 
