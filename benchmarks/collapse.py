@@ -108,9 +108,7 @@ def gates_after(how: str, seed: int, options: argparse.Namespace) -> dict[str, M
 def some_of(begun: Study) -> Records:
     """To learn from, and to count gates on."""
     rows = begun.rows("train", gold=True)[:LEARNED] + begun.rows("held-out", gold=True)[:SHOWN]
-    records = begun.records
-    tensors = {name: tensor[rows] for name, tensor in records.tensors.items()}
-    return replace(records, about=[records.about[i] for i in rows], tensors=tensors)
+    return begun.records.only(rows)
 
 
 def staged(begun: Study, steps: int) -> Pathways:

@@ -129,6 +129,14 @@ def _region(
     )
 
 
+def posterior(region: Region, factor_C: Tensor) -> dict[int, float]:
+    """Bayes' rule among the concepts of a region, by the factor on each one's evidence: their
+    shares add up to 1. None where nothing speaks for any."""
+    weights = {concept: share * float(factor_C[concept]) for concept, share in region.concepts}
+    total = sum(weights.values())
+    return {concept: weight / total for concept, weight in weights.items() if total > 0}
+
+
 def _middles(positions: Tensor, grid: int) -> Tensor:
     """Across and down, [n, 2], as fractions of the picture."""
     return (torch.stack([positions % grid, positions // grid], dim=1) + 0.5) / grid

@@ -25,6 +25,7 @@ from skipqa.nn import expectation as expecting
 from skipqa.nn import region_query as phi
 from skipqa.nn.expectation import Expectation
 from skipqa.nn.region_query import DenseRegionQuery, SparseRegionQuery
+from skipqa.stages.regions import posterior
 from skipqa.trace import StageRecord
 from skipqa.types import (
     Budget,
@@ -128,18 +129,12 @@ def region_query(
     concept's evidence."""
     words = encode(" ".join(question.words)) if asked is None else asked
     parts = [(config.question_weight, words)]
-    for concept, share in region.concepts if expected is None else _posterior(region, expected):
+    shown = region.concepts if expected is None else posterior(region, expected).items()
+    for concept, share in shown:
         names, definition = _describe(concepts[concept])
         parts.append((share, encode(names)))
         parts.append((share * config.definition_weight, encode(definition)))
     return weighted_sum(parts)
-
-
-def _posterior(region: Region, expected: Tensor) -> list[tuple[int, float]]:
-    """Bayes' rule among the concepts of a region; their shares add up to 1."""
-    weights = [(concept, share * float(expected[concept])) for concept, share in region.concepts]
-    total = sum(weight for _, weight in weights)
-    return [(concept, weight / total) for concept, weight in weights if total > 0]
 
 
 def _describe(concept: Concept) -> tuple[str, str]:

@@ -21,6 +21,7 @@ from torch import Tensor
 from skipqa.backbones.concepts import Concepts
 from skipqa.language import base_forms, content_words
 from skipqa.stages.prune import concept_relevance
+from skipqa.stages.regions import posterior
 from skipqa.types import KeptTokens, Question, Region, RetrievedPassage
 
 SIGNALS = 26
@@ -114,8 +115,8 @@ def _asked_about(
         pairs = [_own_and_next(posterior_C, some) for some in numbers]
         own_K, next_K = _root(torch.tensor(pairs)).T
         found += [own_K, own_K - next_K]
-    by_region = [_posterior(region, factor_C) for region in regions]
-    likeliest = [max(shares, key=shares.__getitem__) for shares in by_region]
+    by_region = [posterior(region, factor_C) for region in regions]
+    likeliest = [max(shares, key=shares.__getitem__, default=-1) for shares in by_region]
     asking = list(zip(candidates, numbers, strict=True))
     own = [[by_region[c.region].get(n, 0.0) for n in some] for c, some in asking]
     first = [likeliest[c.region] in some for c, some in asking]
@@ -134,12 +135,6 @@ def _own_and_next(share_C: Tensor, own: Sequence[int]) -> tuple[float, float]:
     others_C = share_C.clone()
     others_C[list(own)] = 0
     return float(share_C[list(own)].sum()), float(others_C.max())
-
-
-def _posterior(region: Region, factor_C: Tensor) -> dict[int, float]:
-    weights = {concept: share * float(factor_C[concept]) for concept, share in region.concepts}
-    total = max(sum(weights.values()), SMALLEST)
-    return {concept: weight / total for concept, weight in weights.items()}
 
 
 def names_in(title: str) -> tuple[str, ...]:

@@ -38,12 +38,15 @@ def zoom(
     record.why, record.result = "nothing particular is asked about", tuple(regions)
     if expectation is None or allowed.passages == 0:
         return kept, tuple(regions)
+    near = [r for r in range(min(config.regions, len(regions))) if _is_small(regions[r], config)]
+    if not near:
+        return kept, tuple(regions)
     embeddings = backbone.concepts.embeddings
     nats = expectation.nats(question.embedding, embeddings)
-    near = [r for r in range(min(config.regions, len(regions))) if _is_small(regions[r], config)]
-    if nats < config.nats or not near:
+    if nats < config.nats:
         return kept, tuple(regions)
-    zoomed, evidence_VC = list(regions), kept.tokens.evidence.clone()
+    zoomed = list(regions)
+    evidence_VC, meaning_VD = kept.tokens.evidence.clone(), kept.tokens.meaning.clone()
     for r in near:
         seen, flops = backbone.glance(cut(image, regions[r].box, config))
         record.flops += flops
@@ -51,12 +54,9 @@ def zoom(
         members = list(regions[r].members)
         joined = evidence_VC[members].maximum(seen.overview)
         evidence_VC[members] = joined / joined.sum(1, keepdim=True)
-    tokens = dataclasses.replace(
-        kept.tokens,
-        evidence=evidence_VC,
-        meaning=F.normalize(evidence_VC @ embeddings, dim=-1),
-    )
-    record.flops += 2 * evidence_VC.numel() * embeddings.shape[1]
+        meaning_VD[members] = F.normalize(evidence_VC[members] @ embeddings, dim=-1)
+        record.flops += 2 * joined.numel() * embeddings.shape[1]
+    tokens = dataclasses.replace(kept.tokens, evidence=evidence_VC, meaning=meaning_VD)
     record.kept, record.dropped = len(near), len(regions) - len(near)
     record.why = f"the question is worth {nats:.1f} nats of expectation"
     record.result = tuple(zoomed)

@@ -224,9 +224,8 @@ def read(
             threshold=tau_e,
         )
         weight_V = gates_BV[b, open_V]
-        total = weight_V.sum().clamp_min(
-            1e-6
-        )  # all may be shut, at low temperatures to the last bit
+        # All may be shut, at low temperatures to the last bit
+        total = weight_V.sum().clamp_min(1e-6)
         pooled.append((weight_V[:, None] * fused).sum(0) / total)
         edges.append(gates)
     question = study.records["question"][some].float()

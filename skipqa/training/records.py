@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +78,15 @@ class Records:
             if row["split"] == split and source in (None, row["source"])
         ]
 
+    def only(self, rows: Sequence[int]) -> Records:
+        """These questions alone, over the same passages."""
+        tensors = {name: tensor[list(rows)] for name, tensor in self.tensors.items()}
+        return replace(self, about=[self.about[i] for i in rows], tensors=tensors)
+
     def part(self, rows: Sequence[int]) -> Records:
         """These questions alone, to be worked on elsewhere; the states of passages stay here."""
-        here = {name: tensor[list(rows)] for name, tensor in self.tensors.items()}
-        found = sorted(set(here["passages"].flatten().tolist()) - {-1})
+        fewer = self.only(rows)
+        found = sorted(set(fewer["passages"].flatten().tolist()) - {-1})
         places = [self.table.place[row] for row in found]
         table = PassageTable(
             tuple(self.table.passages[place] for place in places),
@@ -89,7 +94,7 @@ class Records:
             self.table.embeddings[places],
             (),
         )
-        return Records([self.about[i] for i in rows], here, table)
+        return replace(fewer, table=table)
 
     def question(self, i: int) -> Question:
         embedding = self["question"][i].float()
