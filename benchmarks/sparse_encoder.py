@@ -222,11 +222,15 @@ def piped(
             }
             groups = ("all", group_of(row))
             for way, (one, settings, expectation) in ways.items():
+                expected = None
+                if expectation is not None:
+                    expected = expectation.expected(asked.embedding, backbone.concepts.embeddings)
+                put = replace(asked, expected=expected)
                 for by, regions in asking.items():
                     settings = replace(settings, per_region=K if by == "regions" else 4 * K)
                     retrieved = retrieve(
-                        regions, asked, allowed, backbone.concepts, one, settings, record,
-                        None, tokens, expectation,
+                        regions, put, allowed, backbone.concepts, one, settings, record,
+                        None, tokens,
                     )  # fmt: skip
                     found = [passage.row for passage in retrieved.passages]
                     count(hits.setdefault(f"{way}, {by}", {}), groups, row, found, one)

@@ -134,12 +134,14 @@ class Pipeline:
         fast_path: bool = True,
     ) -> Answer:
         """Answer `question` about `image`. Without the fast path every question is looked up."""
-        config, backbone, trace, rest = self.config, self.backbone, Trace(), Trace()
+        config, backbone, learned = self.config, self.backbone, self.components
+        concepts, trace, rest = backbone.concepts, Trace(), Trace()
 
         with trace.stage("encode") as record:
             picture = open_image(image)
-            glance, asked = encode(picture, question, backbone, config.encode, record)
-        concepts, learned = backbone.concepts, self.components
+            glance, asked = encode(
+                picture, question, backbone, config.encode, record, learned.expectation
+            )
 
         drafting: Future[Draft] = Future()
         look_up = partial(self._look_up, picture, glance, asked, drafting.result, rest)
@@ -202,7 +204,6 @@ class Pipeline:
                 backbone,
                 config.zoom,
                 record,
-                learned.expectation,
             )
 
         with trace.stage("retrieve") as record:
@@ -216,7 +217,6 @@ class Pipeline:
                 record,
                 learned.region_query,
                 kept.tokens,
-                learned.expectation,
             )
 
         with trace.stage("verify") as record:

@@ -51,6 +51,14 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
+class Expected:
+    """What a question lets one expect to see, before looking."""
+
+    factors: torch.Tensor  # [C], by how much each concept's evidence counts more than by chance
+    nats: float  # how much the question tells: 0 where all concepts are as likely
+
+
+@dataclass(frozen=True, slots=True)
 class Question:
     text: str
     embedding: torch.Tensor  # [d_text], unit length: the mean-pooled question, q-bar
@@ -58,6 +66,7 @@ class Question:
     states: torch.Tensor  # [T, d_text], one a token, to be compared with those of passages
     # [T, d_text] of the encoder that was trained together with the drafter, where one was
     drafter_states: torch.Tensor | None = None
+    expected: Expected | None = None  # where that was learned
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,6 +26,10 @@ from skipqa.cli.console import (
     print_json,
     working,
 )
+
+if TYPE_CHECKING:
+    from skipqa.evaluation.systems import Variant
+    from skipqa.pipeline import Pipeline
 
 SHOWN_BAD_ROWS = 10
 
@@ -59,6 +64,9 @@ def vqa(
         int | None, typer.Option(min=1, help="Ask only so many, drawn by the seed.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of every draw.")] = 0,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Processes that answer; of several, no times are told.")
+    ] = 1,
     index: Index = None,
     components: ComponentsFolder = None,
     preset: Preset = "pocket",
@@ -81,6 +89,8 @@ def vqa(
       --retention 0.11 --retention 0.25
 
       skipqa eval vqa --questions val.jsonl --images photos --out runs --set regions.proposals=boxes
+
+      skipqa eval vqa --questions val.jsonl --images val.zip --out runs/skip --jobs 16
     """
     from skipqa.config import read_settings
     from skipqa.evaluation import harness, systems
@@ -90,18 +100,18 @@ def vqa(
     photos = harness.Photos(images)
     rows, bad = harness.read_rows(questions, photos)
     rows = harness.draw(rows, limit, seed)
-    overrides = read_settings(settings or ())
+    read = partial(
+        load,
+        preset,
+        index=index,
+        components=components,
+        trained=not untrained,
+        weights=weights,
+        overrides=read_settings(settings or ()),
+    )
     prepare_process()
     with working("reading the models") as report:
-        base = load(
-            preset,
-            index=index,
-            components=components,
-            trained=not untrained,
-            weights=weights,
-            overrides=overrides,
-            report=report,
-        )
+        base = read(report=report)
         shared = {
             "seed": seed,
             "questions": {
@@ -127,8 +137,13 @@ def vqa(
         ]
         for entrant in entrants:  # before the networks are read: a wrong folder fails fast
             harness.claim(entrant.folder, entrant.run)
-        for pipeline in pipelines.values():
-            systems.warm_up(pipeline)
+        if jobs == 1:
+            workers = None
+            for pipeline in pipelines.values():
+                systems.warm_up(pipeline)
+        else:
+            workers = harness.Workers(jobs, partial(_build, read, variants, seed, jobs))
+            systems.warm_up(base)  # what has to be converted is so once, not by each of them
     who = variants[0].name if len(variants) == 1 else f"{len(variants)} systems"
     with counting() as bar:
         summaries = harness.evaluate(
@@ -137,12 +152,28 @@ def vqa(
             photos,
             bad,
             lambda done, total: bar(f"asking {who}", done, total),
+            workers,
         )
     _warn(list(dict.fromkeys(line for summary in summaries for line in summary["bad_rows"])))
     if json:
         print_json(summaries if len(variants) > 1 else summaries[0])
     else:
         show({variant.name: summary for variant, summary in zip(variants, summaries, strict=True)})
+
+
+def _build(
+    read: Callable[[], Pipeline], variants: Sequence[Variant], seed: int, jobs: int
+) -> list[Pipeline]:
+    """The systems of one process of several, which has its share of the cores."""
+    import torch
+
+    from skipqa.costs.environment import available_cores
+    from skipqa.evaluation import systems
+
+    prepare_process()
+    torch.set_num_threads(max(1, available_cores() // jobs))
+    base = read()
+    return [systems.build(variant, base, seed) for variant in variants]
 
 
 @app.command("systems")
@@ -214,9 +245,9 @@ def _figures(summary: Mapping[str, Any]) -> dict[str, str]:
         "K'": f"{summary['passages_mean']:.1f}",
         "edges": f"{summary['edges_mean']:,.0f}",
         "GFLOPs": f"{summary['flops_mean'] / 1e9:.1f}",
-        "p50 ms": f"{summary['latency_ms']['p50']:.0f}",
-        "p95 ms": f"{summary['latency_ms']['p95']:.0f}",
     }
+    if (latency := summary["latency_ms"]) is not None:
+        rows |= {f"{name} ms": f"{ms:.0f}" for name, ms in latency.items()}
     if (peak := summary["peak_memory_bytes"]) is not None:
         rows["peak GB"] = f"{peak / 1e9:.2f}"
     return rows

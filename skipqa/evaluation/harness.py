@@ -14,8 +14,10 @@ import dataclasses
 import json
 import random
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -28,12 +30,15 @@ from skipqa.data.files import Fields, check_object, read_json, read_text, write_
 from skipqa.errors import UserError
 from skipqa.evaluation.scoring.okvqa import normalise
 from skipqa.evaluation.statistics import mean_interval
+from skipqa.evaluation.workers import spread
 from skipqa.pipeline import Answer
 from skipqa.types import Retrieved
 
 Record = dict[str, Any]
 Progress = Callable[[int, int], None]  # (done, of how many)
 
+# Of a record, if nothing else was answered meanwhile: beside others they would be those of all
+MEASURED_ALONE = ("latency_ms", "stage_ms", "peak_memory_bytes")
 COUNTS = ("flops", "tokens", "passages", "edges")  # of a record; the summary has their means
 FIELDS: Fields = {"question_id": (int, str), "image": str, "question": str}
 SHARE = (0.0, 1.0)  # the bounds of a score
@@ -54,6 +59,14 @@ class Entrant:
 
 
 @dataclass(frozen=True, slots=True)
+class Workers:
+    """Processes that answer in place of this one."""
+
+    jobs: int
+    build: Callable[[], Sequence[System]]  # in each of them: the entrants' systems, in their order
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     line: int
     question_id: int | str
@@ -67,6 +80,10 @@ class Row:
 
     def score(self, prediction: str) -> float:
         return float(self.answers.get(normalise(prediction), 0))
+
+
+Turn = tuple[int, Row]  # the place of an entrant, and what it is asked
+Outcome = Record | str  # or why there is none
 
 
 class Photos:
@@ -94,6 +111,9 @@ class Photos:
             return BytesIO(self.zip.read(name))
         except zipfile.BadZipFile as error:
             raise UserError(f"damaged in the zip: {error}") from None
+
+    def __reduce__(self) -> tuple[type[Photos], tuple[Path]]:
+        return Photos, (self.folder,)  # another process opens the zip for itself
 
 
 def read_rows(path: Path, photos: Photos) -> tuple[list[Row], list[str]]:
@@ -183,6 +203,7 @@ def evaluate(
     photos: Photos,
     bad: Sequence[str] = (),
     progress: Progress = lambda done, total: None,
+    workers: Workers | None = None,
 ) -> list[dict[str, Any]]:
     """Ask what has no answer yet, then write and return a summary for each system.
 
@@ -192,13 +213,54 @@ def evaluate(
     folder with another run's answers is refused.
     """
     sheets = [_Sheet(entrant, list(bad)) for entrant in entrants]
-    for done, row in enumerate(rows):
-        progress(done, len(rows))
-        first = done % len(sheets)
-        for sheet in (*sheets[first:], *sheets[:first]):
-            sheet.ask(row, photos)
-    progress(len(rows), len(rows))
-    return [sheet.close(rows) for sheet in sheets]
+    turns = [
+        (place, row)
+        for number, row in enumerate(rows)
+        for place in (*range(number % len(sheets), len(sheets)), *range(number % len(sheets)))
+        if row.question_id not in sheets[place].answered
+    ]
+    before = len(rows) * len(sheets) - len(turns)
+    progress(before // len(sheets), len(rows))
+    with closing(_asked(entrants, turns, photos, workers)) as asked:
+        for done, ((place, row), outcome) in enumerate(asked, before + 1):
+            sheets[place].take(row, outcome)
+            progress(done // len(sheets), len(rows))
+    jobs = 1 if workers is None else workers.jobs
+    return [sheet.close(rows, jobs) for sheet in sheets]
+
+
+def _asked(
+    entrants: Sequence[Entrant], turns: Sequence[Turn], photos: Photos, workers: Workers | None
+) -> Generator[tuple[Turn, Outcome]]:
+    if workers is not None:
+        yield from spread(partial(_prepare, workers.build, photos), turns, workers.jobs)
+        return
+    ask = partial(_ask, [entrant.system for entrant in entrants], photos)
+    for turn in turns:
+        yield turn, ask(turn)
+
+
+def _prepare(build: Callable[[], Sequence[System]], photos: Photos) -> Callable[[Turn], Outcome]:
+    """In a process of several."""
+    ask = partial(_ask, build(), photos)
+
+    def ask_beside_others(turn: Turn) -> Outcome:
+        found = ask(turn)
+        if isinstance(found, str):
+            return found
+        return {name: value for name, value in found.items() if name not in MEASURED_ALONE}
+
+    return ask_beside_others
+
+
+def _ask(systems: Sequence[System], photos: Photos, turn: Turn) -> Outcome:
+    place, row = turn
+    memory.forget_peak()
+    try:
+        answer = systems[place].answer(photos.open(row.image), row.question)
+    except UserError as error:  # a damaged photo, a question over the limit
+        return f"line {row.line}: {row.image}: {error}"
+    return make_record(row, answer)
 
 
 class _Sheet:
@@ -210,24 +272,20 @@ class _Sheet:
         self.path = entrant.folder / "predictions.jsonl"
         self.answered = read_back(self.path)
 
-    def ask(self, row: Row, photos: Photos) -> None:
-        if row.question_id in self.answered:
+    def take(self, row: Row, outcome: Outcome) -> None:
+        if isinstance(outcome, str):
+            self.bad.append(outcome)
             return
-        memory.forget_peak()
-        try:
-            answer = self.entrant.system.answer(photos.open(row.image), row.question)
-        except UserError as error:  # a damaged photo, a question over the limit
-            self.bad.append(f"line {row.line}: {row.image}: {error}")
-            return
-        self.answered[row.question_id] = record = make_record(row, answer)
+        self.answered[row.question_id] = outcome
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            file.write(json.dumps(outcome, ensure_ascii=False) + "\n")
 
-    def close(self, rows: Sequence[Row]) -> dict[str, Any]:
+    def close(self, rows: Sequence[Row], jobs: int) -> dict[str, Any]:
         found = [self.answered[row.question_id] for row in rows if row.question_id in self.answered]
         if not found:
             raise UserError(f"no question could be answered; {self.bad[0]}")
-        summary = {**describe(), **self.entrant.run, **summarise(found), "bad_rows": self.bad}
+        about = {**describe(), "jobs": jobs, **self.entrant.run}
+        summary = {**about, **summarise(found), "bad_rows": self.bad}
         write_json(self.entrant.folder / "summary.json", summary, indent=1)
         return summary
 
@@ -318,28 +376,34 @@ def recall(
 
 def summarise(records: Sequence[Record]) -> dict[str, Any]:
     """Means over all questions, drafted ones too; accuracies lie in [0, 1]."""
-
-    def column(name: str) -> list[float]:
-        return [record[name] for record in records]
-
-    p50, p95 = np.quantile(column("latency_ms"), [0.5, 0.95])
-    stages = {name for record in records for name in record["stage_ms"]}
     recalls = (f"recall@{RECALL_AT}", "recall_kept")
     return {
         "num_questions": len(records),
         "accuracy": interval_of(records, "score"),
         **{name: interval_of(records, name) for name in recalls},
         "fast_path_rate": float(np.mean([record["route"] == "draft" for record in records])),
-        **{f"{name}_mean": float(np.mean(column(name))) for name in COUNTS},
-        "latency_ms": {"p50": float(p50), "p95": float(p95)},
-        "stage_ms_mean": {
-            name: float(np.mean([record["stage_ms"].get(name, 0.0) for record in records]))
-            for name in sorted(stages)
-        },
-        "peak_memory_bytes": max((n for n in column("peak_memory_bytes") if n), default=None),
+        **{f"{name}_mean": float(np.mean([r[name] for r in records])) for name in COUNTS},
+        **_measured_alone(records),
         "accuracy_by_category": intervals_by(records, "score", "category"),
         "accuracy_by_subset": intervals_by(records, "score", "subset"),
         "recall_by_subset": intervals_by(records, recalls[0], "subset"),
+    }
+
+
+def _measured_alone(records: Sequence[Record]) -> dict[str, Any]:
+    """None of it where a question was answered beside others."""
+    if not all(name in record for record in records for name in MEASURED_ALONE):
+        return {"latency_ms": None, "stage_ms_mean": None, "peak_memory_bytes": None}
+    p50, p95 = np.quantile([record["latency_ms"] for record in records], [0.5, 0.95])
+    stages = sorted({name for record in records for name in record["stage_ms"]})
+    peaks = [peak for record in records if (peak := record["peak_memory_bytes"])]
+    return {
+        "latency_ms": {"p50": float(p50), "p95": float(p95)},
+        "stage_ms_mean": {
+            name: float(np.mean([record["stage_ms"].get(name, 0.0) for record in records]))
+            for name in stages
+        },
+        "peak_memory_bytes": max(peaks, default=None),
     }
 
 

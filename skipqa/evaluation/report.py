@@ -18,6 +18,7 @@ from skipqa.data.files import read_json
 from skipqa.errors import UserError
 
 Results = Mapping[str, Any]
+ABSENT = "–"
 INTERVAL = "95 % bootstrap intervals over photos"
 BLOCK = re.compile(r"(<!-- results: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -348,7 +349,7 @@ def _okvqa(results: Results) -> str:
     systems = results["results"]["systems"]
     rows = []
     for name, found in systems.items():
-        latency = found["latency_ms"]
+        latency, peak = found["latency_ms"], found["peak_memory_bytes"]
         rows.append(
             [
                 name,
@@ -356,8 +357,8 @@ def _okvqa(results: Results) -> str:
                 f"{found['tokens_mean']:.0f}",
                 f"{found['passages_mean']:.0f}",
                 f"{found['flops_mean'] / 1e9:.0f}",
-                f"{latency['p50']:,.0f} / {latency['p95']:,.0f}",
-                f"{found['peak_memory_bytes'] / 1e9:.2f}",
+                f"{latency['p50']:,.0f} / {latency['p95']:,.0f}" if latency else ABSENT,
+                f"{peak / 1e9:.2f}" if peak else ABSENT,
             ]
         )
     header = ["OK-VQA val", "soft accuracy, %", "V'", "K'", "GFLOPs", "p50 / p95, ms", "peak GB"]

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from skipqa.types import Expected
+
 
 @dataclass(frozen=True, slots=True)
 class ExpectationConfig:
@@ -36,16 +38,12 @@ class Expectation(nn.Module):
         return self.of_question(question) @ self.of_concept(concepts_CD).T
 
     @torch.inference_mode()
-    def factors(self, question: Tensor, concepts_CD: Tensor) -> Tensor:
-        """By how much each concept's evidence counts more than by chance."""
-        share = self(question, concepts_CD).softmax(-1) * len(concepts_CD)
-        return (self.config.floor + (1 - self.config.floor) * share) ** self.config.trust
-
-    @torch.inference_mode()
-    def nats(self, question: Tensor, concepts_CD: Tensor) -> float:
-        """How much the question tells about what to expect: 0 where all concepts are as likely."""
-        share = self(question, concepts_CD).softmax(-1)
-        return float((share * (share * len(concepts_CD)).clamp(min=1e-9).log()).sum(-1))
+    def expected(self, question_D: Tensor, concepts_CD: Tensor) -> Expected:
+        """Of one question. The nats are its shares' divergence from equal ones."""
+        likelier_C = self(question_D, concepts_CD).softmax(-1) * len(concepts_CD)
+        factors_C = self.config.floor + (1 - self.config.floor) * likelier_C
+        nats = (likelier_C * likelier_C.clamp(min=1e-9).log()).mean()
+        return Expected(factors_C**self.config.trust, float(nats))
 
 
 def flops(config: ExpectationConfig, num_concepts: int) -> int:

@@ -1,4 +1,5 @@
-"""encode: a glance at the image and the question as a vector, all that a drafter needs."""
+"""encode: a glance at the image and the question as a vector, all that a drafter needs, and what
+the question lets one expect to see, where that was learned."""
 
 from __future__ import annotations
 
@@ -8,17 +9,28 @@ from skipqa.backbones.backbone import Backbone
 from skipqa.config import EncodeConfig
 from skipqa.errors import UserError
 from skipqa.language import content_words
+from skipqa.nn import expectation as expecting
+from skipqa.nn.expectation import Expectation
 from skipqa.trace import StageRecord
 from skipqa.types import Question, VisualTokens
 
 
 def encode(
-    image: Image.Image, text: str, backbone: Backbone, config: EncodeConfig, record: StageRecord
+    image: Image.Image,
+    text: str,
+    backbone: Backbone,
+    config: EncodeConfig,
+    record: StageRecord,
+    expectation: Expectation | None = None,
 ) -> tuple[VisualTokens, Question]:
     check_question(text, config)
     tokens, image_flops = backbone.glance(image, config.scales)
     encoded, for_drafter = backbone.encode_texts([text]), backbone.encode_for_drafter(text)
     record.flops = image_flops + encoded.flops + (for_drafter.flops if for_drafter else 0)
+    concepts, expected = backbone.concepts.embeddings, None
+    if expectation is not None:
+        expected = expectation.expected(encoded.embeddings[0], concepts)
+        record.flops += expecting.flops(expectation.config, len(concepts))
     record.kept, record.dropped = len(tokens), 0
     record.why = f"{tokens.grid} x {tokens.grid} grid, {len(backbone.concepts)} concepts"
     return tokens, Question(
@@ -27,6 +39,7 @@ def encode(
         content_words(text),
         encoded.states[0],
         for_drafter.states[0] if for_drafter else None,
+        expected,
     )
 
 

@@ -3,8 +3,8 @@
 A trained scorer gives s_i from the token and the question. Without one, s_i = sum_c p_ic r_c:
 the evidence that token i shows concept c, times how much c has to do with the question. r_c
 grows with the likeness of their embeddings, jumps where the question names the concept or a
-kind of it ("drink" names espresso), and leans towards what the whole picture shows, which
-decides when the question names nothing ("What is this?").
+kind of it ("drink" names espresso) or lets one expect it, and leans towards what the whole picture
+shows, which decides when the question names nothing ("What is this?").
 """
 
 from __future__ import annotations
@@ -49,12 +49,16 @@ def prune(
 
 
 def concept_relevance(question: Question, concepts: Concepts) -> Tensor:
-    """[C] in [0, 2]: squared likeness of embeddings, plus 1 where the question names the kind."""
+    """[C] in [0, 3]: squared likeness of embeddings, plus 1 where the question names the kind, plus
+    as much of 1 as it lets one expect the concept."""
     likeness = (concepts.embeddings @ question.embedding).clamp(min=0)
     asked = {form for word in question.words for form in base_forms(word)}
     named = torch.zeros_like(likeness)
     named[[i for name in asked for i in concepts.called.get(name, ())]] = 1
-    return likeness.square() + named
+    relevance_C = likeness.square() + named
+    if question.expected is not None:
+        relevance_C += question.expected.factors / question.expected.factors.max()
+    return relevance_C
 
 
 def top_positions(saliency_V: Tensor, count: int) -> Tensor:

@@ -15,15 +15,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from skipqa.backbones.concepts import Concept, Concepts
 from skipqa.config import RetrieveConfig
 from skipqa.knowledge import Index
 from skipqa.knowledge.vectors import sum_duplicates
-from skipqa.nn import expectation as expecting
 from skipqa.nn import region_query as phi
-from skipqa.nn.expectation import Expectation
 from skipqa.nn.region_query import DenseRegionQuery, SparseRegionQuery
 from skipqa.stages.regions import posterior
 from skipqa.trace import StageRecord
@@ -49,7 +46,6 @@ def retrieve(
     record: StageRecord,
     learned: SparseRegionQuery | DenseRegionQuery | None = None,
     tokens: VisualTokens | None = None,
-    expectation: Expectation | None = None,
 ) -> Retrieved:
     if allowed.passages == 0:
         record.kept, record.dropped = 0, 0
@@ -59,16 +55,12 @@ def retrieve(
     if learned is None:
         # Regions of one picture share the question and most concepts: each text is encoded once.
         encode = functools.cache(index.encoder.encode_terms)
-        asked, expected = None, None
+        asked = None
         if index.encoder.understands:
             asked = index.encoder.encode_query(question.text)
             record.flops = index.encoder.query_flops(question.text)
-        if expectation is not None:
-            expected = expectation.factors(question.embedding, concepts.embeddings)
-            record.flops += expecting.flops(expectation.config, len(concepts))
         queries = [
-            region_query(region, question, concepts, encode, config, asked, expected)
-            for region in regions
+            region_query(region, question, concepts, encode, config, asked) for region in regions
         ]
         hits = index.search(queries, config.per_region)
     else:
@@ -123,13 +115,13 @@ def region_query(
     encode: Callable[[str], SparseVector],
     config: RetrieveConfig,
     asked: SparseVector | None = None,
-    expected: Tensor | None = None,
 ) -> SparseVector:
-    """`asked` is the question where an encoder understood it, `expected` [C] the factor on each
-    concept's evidence."""
+    """`asked` is the question where an encoder understood it."""
     words = encode(" ".join(question.words)) if asked is None else asked
     parts = [(config.question_weight, words)]
-    shown = region.concepts if expected is None else posterior(region, expected).items()
+    shown = region.concepts
+    if question.expected is not None:
+        shown = tuple(posterior(region, question.expected.factors).items())
     for concept, share in shown:
         names, definition = _describe(concepts[concept])
         parts.append((share, encode(names)))

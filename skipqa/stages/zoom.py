@@ -1,10 +1,10 @@
 """zoom: where a question is about one kind of thing, salient regions are seen for themselves.
 
 A dog in a corner of the picture is a few dozen pixels wide: enough to see that it is one, not to
-tell its breed. The most salient regions, if they are small, are therefore cut out and seen at the
-size that the vision tower was trained on; what that shows joins the evidence of their tokens. It
-costs a glance a region, so it has to be worth it: a trained expectation must learn enough from the
-question, which is little where a whole scene is asked about.
+tell its breed. The most salient regions, if they are small and not yet sure of what they show, are
+therefore cut out and seen at the size that the vision tower was trained on; what that shows joins
+the evidence of their tokens. It costs a glance a region, so it has to be worth it: the question
+must tell enough of what to expect, which is little where it is about a whole scene.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torch import Tensor
 
 from skipqa.backbones.backbone import Backbone
 from skipqa.config import ZoomConfig
-from skipqa.nn.expectation import Expectation
+from skipqa.stages.regions import posterior
 from skipqa.trace import StageRecord
-from skipqa.types import Box, Budget, KeptTokens, Question, Region
+from skipqa.types import Box, Budget, Expected, KeptTokens, Question, Region
 
 
 def zoom(
@@ -32,20 +32,18 @@ def zoom(
     backbone: Backbone,
     config: ZoomConfig,
     record: StageRecord,
-    expectation: Expectation | None = None,
 ) -> tuple[KeptTokens, tuple[Region, ...]]:
     record.kept, record.dropped = 0, len(regions)
     record.why, record.result = "nothing particular is asked about", tuple(regions)
-    if expectation is None or allowed.passages == 0:
+    expected = question.expected
+    if expected is None or expected.nats < config.nats or allowed.passages == 0:
         return kept, tuple(regions)
-    near = [r for r in range(min(config.regions, len(regions))) if _is_small(regions[r], config)]
+    record.why = "no salient region is small and unsure"
+    salient = range(min(config.regions, len(regions)))
+    near = [r for r in salient if _is_unsure(regions[r], expected, config)]
     if not near:
         return kept, tuple(regions)
-    embeddings = backbone.concepts.embeddings
-    nats = expectation.nats(question.embedding, embeddings)
-    if nats < config.nats:
-        return kept, tuple(regions)
-    zoomed = list(regions)
+    embeddings, zoomed = backbone.concepts.embeddings, list(regions)
     evidence_VC, meaning_VD = kept.tokens.evidence.clone(), kept.tokens.meaning.clone()
     for r in near:
         seen, flops = backbone.glance(cut(image, regions[r].box, config))
@@ -58,14 +56,16 @@ def zoom(
         record.flops += 2 * joined.numel() * embeddings.shape[1]
     tokens = dataclasses.replace(kept.tokens, evidence=evidence_VC, meaning=meaning_VD)
     record.kept, record.dropped = len(near), len(regions) - len(near)
-    record.why = f"the question is worth {nats:.1f} nats of expectation"
+    record.why = f"the question is worth {expected.nats:.1f} nats of expectation"
     record.result = tuple(zoomed)
     return dataclasses.replace(kept, tokens=tokens), tuple(zoomed)
 
 
-def _is_small(region: Region, config: ZoomConfig) -> bool:
+def _is_unsure(region: Region, expected: Expected, config: ZoomConfig) -> bool:
+    """Small, and more than one thing that the question may be about."""
     left, top, right, bottom = region.box
-    return max(right - left, bottom - top) < config.largest
+    surest = max(posterior(region, expected.factors).values(), default=0.0)
+    return max(right - left, bottom - top) < config.largest and surest < config.sure
 
 
 def cut(image: Image.Image, box: Box, config: ZoomConfig) -> Image.Image:

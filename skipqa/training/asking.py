@@ -50,7 +50,6 @@ class Asking:
             heard,  # type: ignore[arg-type]
             pipeline.config.retrieve,
             StageRecord("retrieve"),
-            expectation=pipeline.components.expectation,
         )
         return (*heard.queries, *[NOTHING] * (MOST_REGIONS - len(heard.queries)))
 

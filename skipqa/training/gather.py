@@ -305,7 +305,7 @@ def observe(pipeline: Pipeline, row: Asked) -> tuple[dict[str, Tensor], dict[str
     )
     trace = watched.answer(BytesIO(_read(row)), row.question, fast_path=False).trace
     [(retrieved, question, kept, regions)] = seen
-    drafted = trace["draft"].result
+    drafted, expected = trace["draft"].result, question.expected
     tokens = kept.tokens
     share, concept = tokens.evidence.topk(min(NAMES_A_TOKEN, tokens.evidence.shape[1]), dim=1)
     region_of = torch.full((len(tokens),), -1, dtype=torch.int8)
@@ -327,6 +327,7 @@ def observe(pipeline: Pipeline, row: Asked) -> tuple[dict[str, Tensor], dict[str
 
     return {
         "question": question.embedding.half(),
+        "expected": expected.factors.half() if expected else torch.zeros(0),
         "glance": generous.visual.half(),
         "meaning": tokens.meaning.half(),
         "evidence": share.half(),
@@ -345,6 +346,7 @@ def observe(pipeline: Pipeline, row: Asked) -> tuple[dict[str, Tensor], dict[str
     }, {
         "gold_rows": [found for id in row.gold if (found := pipeline.index.row_of(id)) is not None],
         "words": list(question.words),
+        "nats": expected.nats if expected else 0.0,
         "seen": list(tokens.words.names) if tokens.words else [],
         "shares": [round(s, 4) for s in tokens.words.shares.tolist()] if tokens.words else [],
         "regions": [[(c, round(s, 5)) for c, s in region.concepts] for region in regions],

@@ -33,6 +33,7 @@ from skipqa.training.run import Run
 from skipqa.types import (
     Budget,
     Draft,
+    Expected,
     KeptTokens,
     Passage,
     Question,
@@ -99,7 +100,14 @@ class Records:
     def question(self, i: int) -> Question:
         embedding = self["question"][i].float()
         row = self.about[i]
-        return Question(row["question"], embedding, tuple(row["words"]), embedding[None])
+        factors = self["expected"][i].float()
+        return Question(
+            row["question"],
+            embedding,
+            tuple(row["words"]),
+            embedding[None],
+            expected=Expected(factors, row["nats"]) if len(factors) else None,
+        )
 
     def tokens(self, i: int, num_concepts: int) -> VisualTokens:
         """What the stages up to retrieval ask of them; features are not kept."""
@@ -247,6 +255,5 @@ def replay(
         stages[2],
         query,
         tokens,
-        pipeline.components.expectation,
     )
     return Replayed(kept, regions, retrieved, sum(stage.flops for stage in stages))

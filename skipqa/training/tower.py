@@ -27,6 +27,8 @@ from skipqa.training.run import Run
 from skipqa.training.tags import UNKNOWN, Targets
 
 LIKELY = -5.0  # where a name's logit starts: one in so many is right
+SMOOTHED = 0.1  # of the right name, shared among all
+FEWEST = 56  # pixels a side that a picture may be enlarged from
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +36,11 @@ class TowerTraining:
     rounds: Weight = 18.0  # through the photos of things, others beside them
     batch: Count = 256
     rate: Weight = 1e-3  # of the names; the tower moves more slowly
-    tower_factor: Share = 0.15
+    tower_factor: Share = 0.4
     pasted: Share = 0.4  # of the things that fill their photo are made small in another
+    enlarged: Share = 0.3  # of the views come from few pixels, as what is small and cut out does
+    mixed: Share = 0.5  # the most of another view that a step mixes into each; mostly it is little
+    apart: Weight = 1.0  # how much it counts to have the right name before all others
     memory: Weight = 2.0  # how much it counts to say what the published tower says
 
 
@@ -81,23 +86,35 @@ def teach(
     others_at = batches([others], half, run.seed) if len(others) else things_at
     pixels, wanted = pixels.to(device), wanted.to(device)
 
+    def named_wrongly(logits: Tensor, right: Tensor) -> Tensor:
+        return _naming(logits, right) + training.apart * _telling_apart(logits, right)
+
     def loss(step: int) -> Tensor:
         photo = torch.cat((things_at(step), others_at(step)))
         generator = torch.Generator().manual_seed(run.seed * 1_000_003 + step)
         shown = photos.as_input(pixels[photo.to(device)], device)
         shown, boxes = things.paste(shown, photo, pixels, generator, training.pasted)
         around = photos.zooms(boxes, generator, things.may_mirror[photo], least=0.2)
-        shown = _relit(photos.crop(shown, around), generator)
+        shown = _enlarged(photos.crop(shown, around), generator, training.enlarged)
+        shown = _relit(shown, generator)
+        other = torch.randperm(len(shown), generator=generator).to(device)
+        little = training.mixed * float(torch.rand(1, generator=generator)) ** 3
+        shown = shown.lerp(shown[other], little)
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             logits, classes = namer(shown)
             with torch.no_grad():
                 before = published.classifier(published(shown).mean((2, 3)))
-        return _naming(logits.float(), wanted[photo.to(device)]) + training.memory * F.kl_div(
+        remembered = F.kl_div(
             classes.float().log_softmax(-1),
             before.float().log_softmax(-1),
             reduction="batchmean",
             log_target=True,
         )
+        logits, right = logits.float(), wanted[photo.to(device)]
+        learned = (1 - little) * named_wrongly(logits, right) + little * named_wrongly(
+            logits, right[other]
+        )
+        return learned + training.memory * remembered
 
     steps = steps_for(training.rounds, [with_things], half)
     slower = [(namer.tower, training.tower_factor)]
@@ -115,6 +132,25 @@ def _naming(logits: Tensor, wanted: Tensor) -> Tensor:
     """Every name by itself, summed, so that the one right name counts beside all the wrong."""
     each = F.binary_cross_entropy_with_logits(logits, wanted.clamp(min=0), reduction="none")
     return (each * (wanted != UNKNOWN)).sum(1).mean()
+
+
+def _telling_apart(logits: Tensor, wanted: Tensor) -> Tensor:
+    """One name before all others, where a thing is shown."""
+    shows_one = (wanted == 1).any(1)
+    return F.cross_entropy(logits[shows_one], wanted[shows_one].argmax(1), label_smoothing=SMOOTHED)
+
+
+def _enlarged(pixels: Tensor, generator: torch.Generator, share: float) -> Tensor:
+    """That share of the pictures as if they had been enlarged from fewer pixels."""
+    size = pixels.shape[-1]
+    some = (torch.rand(len(pixels), generator=generator) < share).nonzero()[:, 0]
+    if len(some) == 0:
+        return pixels
+    fewest, most = min(FEWEST, size // 2), size * 5 // 8
+    fewer = int(torch.randint(fewest, most + 1, (1,), generator=generator))
+    small = F.interpolate(pixels[some], (fewer, fewer), mode="bilinear", antialias=True)
+    again = F.interpolate(small, (size, size), mode="bicubic").clamp(-1, 1)
+    return pixels.index_copy(0, some.to(pixels.device), again)
 
 
 def _relit(pixels: Tensor, generator: torch.Generator, most: float = 0.25) -> Tensor:

@@ -190,7 +190,10 @@ def loss_of(
     study: Study, verifier: Verifier, found: Cases, settings: VerifierTraining
 ) -> Callable[[int], Tensor]:
     rows = [i for i in study.rows("train", gold=True) if bool(found.there[i].any())]
-    draw = inverse_frequency(rows, study.categories(rows), settings.batch, study.run.seed)
+    # Stage I is too sure of the photos that it saw: those that it did not count as much as all
+    fresh = (str(study.records.about[i]["fresh"]) for i in rows)
+    kinds = ["/".join(pair) for pair in zip(study.categories(rows), fresh, strict=True)]
+    draw = inverse_frequency(rows, kinds, settings.batch, study.run.seed)
 
     def loss(step: int) -> Tensor:
         some = draw(step)

@@ -10,8 +10,9 @@ from skipqa.nn.expectation import Expectation, ExpectationConfig, flops
 
 def test_a_question_that_says_nothing_changes_nothing() -> None:
     module = Expectation(ExpectationConfig(width=6, hidden=3))
-    factors = module.factors(torch.zeros(6), torch.randn(9, 6))
-    torch.testing.assert_close(factors, torch.ones(9))
+    expected = module.expected(torch.zeros(6), torch.randn(9, 6))
+    torch.testing.assert_close(expected.factors, torch.ones(9))
+    assert abs(expected.nats) < 1e-6
 
 
 def test_anything_stays_possible() -> None:
@@ -20,10 +21,11 @@ def test_anything_stays_possible() -> None:
     with torch.no_grad():
         module.of_question.weight.mul_(1e3)
         module.of_concept.weight.mul_(1e3)
-    factors = module.factors(torch.randn(2, 6), torch.randn(9, 6))
-    assert factors.shape == (2, 9)
-    assert (factors >= 0.04**0.5 - 1e-6).all()
-    assert (factors.amax(-1) > 1).all()
+    expected = module.expected(torch.randn(6), torch.randn(9, 6))
+    assert expected.factors.shape == (9,)
+    assert (expected.factors >= 0.04**0.5 - 1e-6).all()
+    assert expected.factors.max() > 1
+    assert 0 < expected.nats <= torch.tensor(9.0).log() + 1e-6
 
 
 def test_flops_are_those_of_its_matrices() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 from synthetic import question
 
 from skipqa import components
@@ -14,9 +15,10 @@ from skipqa.components import Components
 from skipqa.config import RetrieveConfig
 from skipqa.nn.expectation import Expectation, ExpectationConfig
 from skipqa.pipeline import Pipeline
+from skipqa.stages.encode import encode
 from skipqa.stages.retrieve import region_query, retrieve
 from skipqa.trace import StageRecord
-from skipqa.types import Budget, Region
+from skipqa.types import Budget, Expected, Region
 
 NAMES_ONLY = RetrieveConfig(definition_weight=0.0)
 
@@ -32,10 +34,9 @@ def test_evidence_times_expectation_is_shared_out_whole(pipeline: Pipeline) -> N
     faint = region_of(pipeline, espresso=0.02, beagle=0.01)
     expected = torch.ones(len(concepts))
     expected[faint.concepts[1][0]] = 6.0
+    put = replace(question("…"), expected=Expected(expected, 1.0))
     asked = encoder.encode_query("pressure")
-    query = region_query(
-        faint, question("…"), concepts, encoder.encode_terms, NAMES_ONLY, asked, expected
-    )
+    query = region_query(faint, put, concepts, encoder.encode_terms, NAMES_ONLY, asked)
     weight = dict(zip(query.terms.tolist(), query.weights.tolist(), strict=True))
 
     def share(name: str) -> float:
@@ -48,25 +49,27 @@ def test_evidence_times_expectation_is_shared_out_whole(pipeline: Pipeline) -> N
 
 def test_a_region_that_shows_nothing_asks_the_question_alone(pipeline: Pipeline) -> None:
     concepts, encoder = pipeline.backbone.concepts, pipeline.index.encoder
-    query = region_query(
-        region_of(pipeline, espresso=0.0),
-        question("…", "pressure"),
-        concepts,
-        encoder.encode_terms,
-        NAMES_ONLY,
-        None,
-        torch.ones(len(concepts)),
-    )
+    put = replace(question("…", "pressure"), expected=Expected(torch.ones(len(concepts)), 0.0))
+    nothing = region_of(pipeline, espresso=0.0)
+    query = region_query(nothing, put, concepts, encoder.encode_terms, NAMES_ONLY)
     assert query.terms.tolist() == encoder.encode_terms("pressure").terms.tolist()
 
 
-def test_the_stage_takes_it_from_the_components(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_the_question_has_it_from_the_components(pipeline: Pipeline, tmp_path: Path) -> None:
     made = Components(expectation=Expectation(ExpectationConfig()))
     components.save(made, tmp_path, preset="pocket")
     read = components.load(tmp_path, preset="pocket").expectation
     assert read is not None
-    asked = dataclasses.replace(question("…", "brewed"), embedding=torch.ones(384))
-    record = StageRecord("retrieve")
+    flops = []
+    for expectation in (None, read):
+        record = StageRecord("encode")
+        picture, config = Image.new("RGB", (64, 64)), pipeline.config.encode
+        _, asked = encode(picture, "Brewed?", pipeline.backbone, config, record, expectation)
+        assert (asked.expected is None) == (expectation is None)
+        flops.append(record.flops)
+    assert asked.expected is not None
+    assert len(asked.expected.factors) == len(pipeline.backbone.concepts)
+    assert flops[0] < flops[1]
     found = retrieve(
         [region_of(pipeline, espresso=0.02)],
         asked,
@@ -74,8 +77,6 @@ def test_the_stage_takes_it_from_the_components(pipeline: Pipeline, tmp_path: Pa
         pipeline.backbone.concepts,
         pipeline.index,
         RetrieveConfig(),
-        record,
-        expectation=read,
+        StageRecord("retrieve"),
     )
     assert "espresso" in [p.passage.title for p in found.passages]
-    assert record.flops > 0

@@ -22,7 +22,7 @@ from skipqa.types import Budget, KeptTokens, Region
 KNOWN = concepts(*((name, ()) for name in "dog cat cup tea pug lily mali".split()))
 PUG = 4
 IMAGE = Image.new("RGB", (80, 40))
-CONFIG = ZoomConfig(nats=0.1)
+CONFIG = ZoomConfig(nats=0.1, sure=1.0)
 
 
 class Eyes:
@@ -55,13 +55,15 @@ def seen(
     positions: tuple[int, ...] = (0, 1, 2, 8, 9, 10, 16, 17),  # in a corner
 ) -> tuple[KeptTokens, tuple[Region, ...], KeptTokens, tuple[Region, ...], StageRecord, Eyes]:
     kept = kept_tokens(8, list(positions), seed=3)
-    trace, eyes = Trace(), Eyes()
+    trace, eyes, asked = Trace(), Eyes(), question()
+    if expectation is not None:
+        expected = expectation.expected(asked.embedding, KNOWN.embeddings)
+        asked = dataclasses.replace(asked, expected=expected)
     with trace.stage("regions") as record:
         regions = find_regions(kept, RegionsConfig(max_regions=2), record)
     with trace.stage("zoom") as record:
         after, zoomed = zoom(
-            *(IMAGE, kept, regions, question(), Budget(8, passages), eyes, config, record),  # type: ignore[arg-type]
-            expectation,
+            *(IMAGE, kept, regions, asked, Budget(8, passages), eyes, config, record),  # type: ignore[arg-type]
         )
     return kept, regions, after, zoomed, record, eyes
 
@@ -74,12 +76,13 @@ def seen(
         (CONFIG, expecting(2.0), 0),
         (dataclasses.replace(CONFIG, regions=0), expecting(2.0), 6),
         (dataclasses.replace(CONFIG, largest=0.0), expecting(2.0), 6),
+        (dataclasses.replace(CONFIG, sure=0.0), expecting(2.0), 6),
     ],
 )
 def test_what_is_not_worth_it_is_left(
     config: ZoomConfig, expectation: Expectation | None, passages: int
 ) -> None:
-    """Nothing expected, nothing to retrieve, no region allowed or small enough."""
+    """Nothing expected, nothing to retrieve, no region allowed, small enough or unsure."""
     kept, regions, after, zoomed, record, eyes = seen(config, expectation, passages)
     assert after is kept
     assert zoomed == regions
@@ -126,5 +129,5 @@ def test_a_cut_is_inside_the_picture_and_holds_the_box(
 
 def test_how_much_a_question_tells() -> None:
     asked = question().embedding
-    assert expecting(0.0).nats(asked, KNOWN.embeddings) == pytest.approx(0.0, abs=1e-5)
-    assert expecting(1.0).nats(asked, KNOWN.embeddings) > 0
+    assert expecting(0.0).expected(asked, KNOWN.embeddings).nats == pytest.approx(0.0, abs=1e-5)
+    assert expecting(1.0).expected(asked, KNOWN.embeddings).nats > 0

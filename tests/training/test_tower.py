@@ -104,8 +104,9 @@ def test_the_published_tower_is_left_alone(world: World, tmp_path: Path) -> None
 
 
 def test_it_learns(world: World, tmp_path: Path) -> None:
-    """Without a memory, so that the loss is of names alone."""
-    training = dataclasses.replace(TRAINING, rounds=30.0, rate=4e-2, tower_factor=0.3, memory=0.0)
+    """Without a memory, and nothing mixed or smoothed, so that the loss can become none."""
+    alone = dataclasses.replace(TRAINING, memory=0.0, mixed=0.0, apart=0.0)
+    training = dataclasses.replace(alone, rounds=30.0, rate=4e-2, tower_factor=0.3)
     teach(world, Run(tmp_path), training)
     first, *_, last = losses(tmp_path)
     assert last < 0.2 * first
@@ -220,3 +221,14 @@ def test_each_picture_has_a_light_of_its_own() -> None:
     found = tower._relit(pixels, torch.Generator().manual_seed(0))
     assert len({round(float(picture.mean()), 5) for picture in found}) == 4
     assert len({round(float(picture.std()), 5) for picture in found}) == 4
+
+
+@given(st.integers(0, 2**31), st.floats(0, 1))
+def test_some_are_enlarged_from_fewer_pixels(seed: int, share: float) -> None:
+    pixels = torch.rand(6, 3, 64, 64, generator=torch.Generator().manual_seed(seed)) * 2 - 1
+    seen = tower._enlarged(pixels, torch.Generator().manual_seed(seed), share)
+    assert seen.shape == pixels.shape
+    assert float(seen.abs().max()) <= 1
+    same_as_before = [bool(torch.equal(a, b)) for a, b in zip(seen, pixels, strict=True)]
+    drawn = torch.rand(6, generator=torch.Generator().manual_seed(seed)) < share
+    assert same_as_before == (~drawn).tolist()

@@ -22,6 +22,7 @@ from skipqa.evaluation.reports.runs import (
     seed_accuracies,
     seed_groups,
     sweeps,
+    timed,
 )
 from skipqa.evaluation.reports.tables import RECALL, p_value, points, times
 from skipqa.evaluation.reports.verdict import (
@@ -93,14 +94,17 @@ def _accuracy_and_cost(evidence: Evidence) -> Finding:
         if (runs := _strongest_dense(found)) is None:
             return None
         accuracy = pair(*runs).compare()
-        flops, latency = pair(*runs, "flops").ratio, pair(*runs, "latency_ms").ratio
+        flops = pair(*runs, "flops").ratio
         verdict = min(by_interval(accuracy), holds_if(flops >= 4.07))
         said = (
             f"{points(accuracy)} points against {found.name(runs[1])} on {accuracy.count:,} "
             f"questions, {times(flops)} fewer FLOPs"
         )
+        if not timed(*runs):
+            return Finding(min(verdict, Verdict.UNDECIDED), said + ", not timed")
         if not same_machine(*runs):
             return Finding(min(verdict, Verdict.UNDECIDED), said + ", timed on other machines")
+        latency = pair(*runs, "latency_ms").ratio
         return Finding(min(verdict, holds_if(latency >= 2.69)), f"{said}, {times(latency)} faster")
 
     finding = on_every_set(evidence, rule, _eval("skip", "dense"))

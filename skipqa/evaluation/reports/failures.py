@@ -169,6 +169,8 @@ def _card(row: Row, record: Record, answer: Answer, shown: Mapping[str, str]) ->
 
 def _times(record: Record) -> str:
     """All milliseconds, and the three stages that took most of them."""
+    if "stage_ms" not in record:
+        return "not timed"
     longest = sorted(record["stage_ms"].items(), key=lambda item: -item[1])[:3]
     stages = ", ".join(f"{name} {ms:,.0f}" for name, ms in longest)
     return f"{record['latency_ms']:,.0f} ms: {stages}"

@@ -1,14 +1,14 @@
 """The figures of a report: runs over the same questions enter, canvases leave.
 
 None where there is not enough to draw: a frontier needs two runs, a sweep a pruner at two
-retentions.
+retentions, times a run of one process.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from skipqa.evaluation.reports.runs import OWN_PRUNER, QuestionSet, Run, sweeps, swept
+from skipqa.evaluation.reports.runs import OWN_PRUNER, QuestionSet, Run, sweeps, swept, timed
 from skipqa.evaluation.reports.tables import main_runs
 from skipqa.plot.canvas import Canvas
 from skipqa.plot.chart import Mark, Series, plot, stacked_bars
@@ -57,9 +57,11 @@ def sweep(found: QuestionSet) -> Canvas | None:
     )
 
 
-def latency(found: QuestionSet) -> Canvas:
+def latency(found: QuestionSet) -> Canvas | None:
     """Mean milliseconds a question by stage, fast-path questions included, a bar a run."""
-    runs = main_runs(found)
+    runs = [run for run in main_runs(found) if timed(run)]
+    if not runs:
+        return None
     order = _stage_order(runs)
     rows, totals = {}, {}
     for run in runs:

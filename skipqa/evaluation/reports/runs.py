@@ -30,9 +30,9 @@ RECORD_FIELDS: Fields = {
     "answer": str,
     "score": (int, float),
     "route": str,
-    **dict.fromkeys(("tokens", "passages", "edges", "flops", "latency_ms"), (int, float)),
-    "stage_ms": dict,
+    **dict.fromkeys(("tokens", "passages", "edges", "flops"), (int, float)),
 }
+TIMES: Fields = {"latency_ms": (int, float), "stage_ms": dict}  # absent where others were answered
 REFERENCE = "dense"  # what the paper holds its system against
 OWN_PRUNER = "QVS"  # SKIP's, in sweeps
 # What else may tell two runs of one system apart, in the order in which a name says it
@@ -130,8 +130,11 @@ def read_run(folder: Path) -> Run:
     header = check_object(str(path), read_json(path), HEADER_FIELDS)
     records: dict[int | str, Record] = {}
     for number, value in enumerate(read_jsonl(predictions), 1):
-        record = check_object(f"{predictions} record {number}", value, RECORD_FIELDS)
-        records[record["question_id"]] = {"peak_memory_bytes": None, **record}
+        where = f"{predictions} record {number}"
+        record = check_object(where, value, RECORD_FIELDS)
+        if not TIMES.keys().isdisjoint(record):
+            record = {"peak_memory_bytes": None, **check_object(where, record, TIMES)}
+        records[record["question_id"]] = record
     if len(records) < header["num_questions"]:
         raise UserError(
             f"{folder}: the summary speaks of {header['num_questions']} questions, "
@@ -229,6 +232,11 @@ def pair(
 def same_machine(first: Run, second: Run) -> bool:
     """Latencies of two machines are not compared."""
     return bool(first.header["machine"] == second.header["machine"])
+
+
+def timed(*runs: Run) -> bool:
+    """Whether each question of all of them was answered by itself, so that its latency counts."""
+    return all(run.summary["latency_ms"] is not None for run in runs)
 
 
 def swept(run: Run) -> bool:

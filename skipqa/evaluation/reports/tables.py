@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from skipqa.evaluation.harness import Record, interval_of, names_in
-from skipqa.evaluation.report import percent, table
+from skipqa.evaluation.report import ABSENT, percent, table
 from skipqa.evaluation.reports.runs import (
     QuestionSet,
     Run,
@@ -20,10 +20,10 @@ from skipqa.evaluation.reports.runs import (
     seed_groups,
     sweeps,
     swept,
+    timed,
 )
 from skipqa.evaluation.statistics import RESAMPLES, Comparison, across_seeds, bins
 
-ABSENT = "–"
 SMALLEST_P = 2 / (RESAMPLES + 1)
 RECALL = "recall@4"
 # The paper's ablation table: system here, its row there, its accuracy (%) and TFLOPs there
@@ -76,8 +76,8 @@ def _main_row(found: QuestionSet, run: Run) -> list[str]:
         _recall(run),
         f"{summary['flops_mean'] / 1e9:.1f}",
         "1",
-        f"{latency['p50']:,.0f} / {latency['p95']:,.0f}",
-        "1",
+        f"{latency['p50']:,.0f} / {latency['p95']:,.0f}" if latency else ABSENT,
+        "1" if latency else ABSENT,
         ABSENT if peak is None else f"{peak / 1e9:.2f}",
         f"{summary['tokens_mean']:.1f}",
         f"{summary['passages_mean']:.1f}",
@@ -91,10 +91,16 @@ def _main_row(found: QuestionSet, run: Run) -> list[str]:
         if len(scores) < max(len(run.records), len(found.reference.records)):
             row[2] += f", {len(scores):,} shared"
         row[6] = times(pair(run, found.reference, "flops").ratio)
-        timed = same_machine(run, found.reference)
-        ratio = pair(run, found.reference, "latency_ms").ratio
-        row[8] = times(ratio) if timed else "another machine"
+        row[8] = _times_faster(run, found.reference)
     return row
+
+
+def _times_faster(run: Run, reference: Run) -> str:
+    if not timed(run, reference):
+        return ABSENT
+    if not same_machine(run, reference):
+        return "another machine"
+    return times(pair(run, reference, "latency_ms").ratio)
 
 
 def _recall(run: Run) -> str:
@@ -121,7 +127,7 @@ def ablation_table(found: QuestionSet) -> str:
                 ABSENT if comparison is None else p_value(comparison),
                 _recall(run),
                 f"{run.summary['flops_mean'] / 1e9:.1f}",
-                f"{run.summary['latency_ms']['p50']:,.0f}",
+                f"{run.summary['latency_ms']['p50']:,.0f}" if timed(run) else ABSENT,
                 f"{accuracy:.1f}",
                 f"{accuracy - PAPER_ABLATIONS['skip'][1]:+.1f}",
                 f"{tflops:.2f}",

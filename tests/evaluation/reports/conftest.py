@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from skipqa.evaluation.harness import summarise
+from skipqa.evaluation.harness import MEASURED_ALONE, summarise
 
 MakeRun = Callable[..., Path]
 
@@ -37,13 +37,15 @@ def make_run(
     ms: float = 1_000.0,
     drafted: float = 0.0,
     tokens: int = 64,
+    alone: bool = True,
     fields: Callable[[int], dict[str, Any]] = lambda question: {},
     header: dict[str, Any] | None = None,
     file: str = "okvqa/val.jsonl",
     sha256: str | None = None,
     **about: Any,
 ) -> Path:
-    """A finished run that is right on a share `accuracy` of its questions, in a fixed order."""
+    """A finished run that is right on a share `accuracy` of its questions, in a fixed order; not
+    `alone`, by several processes."""
     folder.mkdir(parents=True)
     questions = list(questions)
     order = random.Random(1).sample(questions, len(questions))
@@ -71,6 +73,8 @@ def make_run(
                 **fields(question),
             }
         )
+    if not alone:
+        records = [{k: v for k, v in r.items() if k not in MEASURED_ALONE} for r in records]
     run = {
         "system": system,
         "seed": seed,

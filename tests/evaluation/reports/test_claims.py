@@ -74,6 +74,17 @@ def test_1_accuracy_and_cost(
     assert "against dense on 500 questions" in said, "the strongest baseline"
 
 
+def test_1_is_undecided_where_several_processes_answered(made: MakeRun, verdict: Judge) -> None:
+    n = range(500)
+    folders = [
+        made("skip", "skip", 0.5, questions=n, flops=20e9, ms=300, alone=False),
+        made("dense", "dense", 0.4, questions=n, flops=100e9, ms=1_000),
+    ]
+    found, said = verdict(1, folders)
+    assert found == "undecided"
+    assert said.endswith("5.00x fewer FLOPs, not timed")
+
+
 def test_1_other_machines_are_not_timed(made: MakeRun, verdict: Judge) -> None:
     other = {"machine": {"cpu": "zx81", "cores": 1}}
     folders = [

@@ -56,6 +56,25 @@ def test_fewer_shared_questions_are_said_and_other_machines_not_timed(made: Make
     assert skip[7] == "another machine"
 
 
+def test_what_was_answered_beside_others_has_no_times(made: MakeRun) -> None:
+    (found,) = read_runs(
+        [
+            made("dense", "dense", ms=1_000),
+            made("skip", "skip", ms=500, alone=False),
+            made("unpruned", "skip-no-pruning", ms=500),
+        ]
+    )
+    table = rows(tables.main_table(found))
+    assert table["skip"][6:9] == ["–", "–", "–"]
+    assert table["dense"][6:9] == ["1,040 / 1,080", "1", "1.30"]
+    assert [row[5] for row in rows(tables.ablation_table(found)).values()] == ["–", "520"]
+    shown = texts(figures.latency(found))
+    assert "dense" in shown
+    assert "skip" not in shown
+    (none,) = read_runs([made("alike", "skip", alone=False)])
+    assert figures.latency(none) is None
+
+
 def test_ablations_and_sweeps_have_tables_of_their_own(made: MakeRun) -> None:
     (found,) = read_runs(
         [
