@@ -100,7 +100,7 @@ class RegionsConfig:
 class ZoomConfig:
     regions: CountOrNone = 2  # at most, the most salient first
     nats: Weight = 1.0  # that the question must tell about what to expect
-    sure: Share = 0.9  # of what it shows, a region needs no second look
+    sure: Share = 0.5  # of one expected thing: then the picture needs no second look
     largest: Share = 0.5  # side of a region: the closer look has seen half a picture as a whole
     smallest: Share = 0.15  # side of what is cut out
     margin: Annotated[float, Between(1.0, 4.0)] = 1.1  # as many times a region's side

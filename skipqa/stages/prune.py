@@ -33,6 +33,8 @@ def prune(
     if learned is None:
         relevance_C = concept_relevance(question, concepts)
         relevance_C = relevance_C + config.overview_weight * tokens.overview
+        if question.expected is not None:
+            relevance_C = relevance_C + question.expected.factors / question.expected.factors.max()
         saliency_V = tokens.evidence @ relevance_C
         num_concepts, width = concepts.embeddings.shape
         record.flops = 2 * num_concepts * (width + len(tokens))
@@ -49,16 +51,12 @@ def prune(
 
 
 def concept_relevance(question: Question, concepts: Concepts) -> Tensor:
-    """[C] in [0, 3]: squared likeness of embeddings, plus 1 where the question names the kind, plus
-    as much of 1 as it lets one expect the concept."""
+    """[C] in [0, 2]: squared likeness of embeddings, plus 1 where the question names the kind."""
     likeness = (concepts.embeddings @ question.embedding).clamp(min=0)
     asked = {form for word in question.words for form in base_forms(word)}
     named = torch.zeros_like(likeness)
     named[[i for name in asked for i in concepts.called.get(name, ())]] = 1
-    relevance_C = likeness.square() + named
-    if question.expected is not None:
-        relevance_C += question.expected.factors / question.expected.factors.max()
-    return relevance_C
+    return likeness.square() + named
 
 
 def top_positions(saliency_V: Tensor, count: int) -> Tensor:

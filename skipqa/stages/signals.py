@@ -106,8 +106,6 @@ def _asked_about(
     all concepts? By the surest token, the whole picture and the mean token its root share and how
     far that leads the next; then by the region that asked, and by how many regions."""
     factor_C = ANYTHING + concept_relevance(question, concepts)
-    if question.expected is not None:
-        factor_C = question.expected.factors
     numbers = [_numbers(names, concepts) for names in titles]
     tokens_VC = kept.tokens.evidence[kept.positions]
     found = []

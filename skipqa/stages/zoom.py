@@ -1,10 +1,10 @@
 """zoom: where a question is about one kind of thing, salient regions are seen for themselves.
 
 A dog in a corner of the picture is a few dozen pixels wide: enough to see that it is one, not to
-tell its breed. The most salient regions, if they are small and not yet sure of what they show, are
-therefore cut out and seen at the size that the vision tower was trained on; what that shows joins
-the evidence of their tokens. It costs a glance a region, so it has to be worth it: the question
-must tell enough of what to expect, which is little where it is about a whole scene.
+tell its breed. The most salient regions, if they are small, are therefore cut out and seen at the
+size that the vision tower was trained on; what that shows joins the evidence of their tokens. It
+costs a glance a region, so it has to be worth it: the question must tell enough of what to expect,
+which is little where it is about a whole scene, and the picture must leave open what that is.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from torch import Tensor
 
 from skipqa.backbones.backbone import Backbone
 from skipqa.config import ZoomConfig
-from skipqa.stages.regions import posterior
 from skipqa.trace import StageRecord
-from skipqa.types import Box, Budget, Expected, KeptTokens, Question, Region
+from skipqa.types import Box, Budget, KeptTokens, Question, Region
+
+SMALLEST = 1e-9
 
 
 def zoom(
@@ -38,10 +39,13 @@ def zoom(
     expected = question.expected
     if expected is None or expected.nats < config.nats or allowed.passages == 0:
         return kept, tuple(regions)
-    record.why = "no salient region is small and unsure"
-    salient = range(min(config.regions, len(regions)))
-    near = [r for r in salient if _is_unsure(regions[r], expected, config)]
+    likely_C = kept.tokens.overview * expected.factors  # Bayes' rule, of the picture as a whole
+    if (surest := float(likely_C.max() / likely_C.sum().clamp(min=SMALLEST))) >= config.sure:
+        record.why = f"the picture is sure enough of what it shows ({surest:.2f})"
+        return kept, tuple(regions)
+    near = [r for r in range(min(config.regions, len(regions))) if _is_small(regions[r], config)]
     if not near:
+        record.why = "no salient region is small"
         return kept, tuple(regions)
     embeddings, zoomed = backbone.concepts.embeddings, list(regions)
     evidence_VC, meaning_VD = kept.tokens.evidence.clone(), kept.tokens.meaning.clone()
@@ -61,11 +65,9 @@ def zoom(
     return dataclasses.replace(kept, tokens=tokens), tuple(zoomed)
 
 
-def _is_unsure(region: Region, expected: Expected, config: ZoomConfig) -> bool:
-    """Small, and more than one thing that the question may be about."""
+def _is_small(region: Region, config: ZoomConfig) -> bool:
     left, top, right, bottom = region.box
-    surest = max(posterior(region, expected.factors).values(), default=0.0)
-    return max(right - left, bottom - top) < config.largest and surest < config.sure
+    return max(right - left, bottom - top) < config.largest
 
 
 def cut(image: Image.Image, box: Box, config: ZoomConfig) -> Image.Image:

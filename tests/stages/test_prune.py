@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ from synthetic import concepts, question, visual_tokens
 from skipqa.config import PruneConfig
 from skipqa.stages.prune import concept_relevance, prune, top_positions
 from skipqa.trace import StageRecord
-from skipqa.types import Budget
+from skipqa.types import Budget, Expected
 
 KINDS = concepts(("espresso", ("coffee", "drink")), ("beagle", ("dog",)), ("mug", ("cup",)))
 
@@ -59,3 +61,17 @@ def test_naming_a_kind_counts_for_its_concepts() -> None:
         torch.testing.assert_close(named - plain, torch.tensor(lifted, dtype=torch.float32))
     assert (plain >= 0).all()
     assert (plain <= 1 + 1e-6).all()
+
+
+@given(concept=st.integers(0, len(KINDS) - 1), seed=st.integers(0, 100))
+def test_what_the_question_lets_one_expect_is_kept(concept: int, seed: int) -> None:
+    tokens, plain = visual_tokens(4, len(KINDS), seed), question("…", seed=seed)
+    factors = torch.full((len(KINDS),), 0.2)
+    factors[concept] = 5.0
+    expecting = replace(plain, expected=Expected(factors, nats=1.0))
+    without, kept = (
+        prune(tokens, asked, Budget(1, 1), KINDS, PruneConfig(), StageRecord("prune")).saliency
+        for asked in (plain, expecting)
+    )
+    gained = tokens.evidence[:, concept] + 0.04 * (1 - tokens.evidence[:, concept])
+    torch.testing.assert_close(kept - without, gained)
