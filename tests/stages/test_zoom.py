@@ -82,7 +82,7 @@ def seen(
 def test_what_is_not_worth_it_is_left(
     config: ZoomConfig, expectation: Expectation | None, passages: int
 ) -> None:
-    """Nothing expected, nothing to retrieve, no region allowed or small enough, nothing left open."""
+    """Nothing expected or left open, nothing to retrieve, no region allowed or small enough."""
     kept, regions, after, zoomed, record, eyes = seen(config, expectation, passages)
     assert after is kept
     assert zoomed == regions
