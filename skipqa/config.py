@@ -73,6 +73,7 @@ class BudgetConfig:
     passages: CountOrNone = 6  # K'
     rho_r: Share = 1.0  # verification keeps at most this share of what was retrieved
     max_passages: CountOrNone = 16  # the most that a learned controller may ask for
+    nats: Weight = 1.0  # that a question must tell of what to expect, to be worth a closer look
 
     def most_tokens(self, num_tokens: int) -> int:
         """V' of V."""

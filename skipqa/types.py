@@ -125,6 +125,7 @@ class Budget:
     difficulty: float | None = None  # None where nothing estimates it
     level: Level = "MEDIUM"
     rho_r: float = 1.0  # verification keeps at most this share of what was retrieved
+    closer: bool = True  # whether the picture is looked at once more, at finer scales
 
     def most_passages(self, num_retrieved: int) -> int:
         """At most K', and ceil(rho_r K) of the K retrieved (Algorithm 1)."""

@@ -70,8 +70,8 @@ class Block(nn.Module):
         self.residual = stride == 1 and inside == outside
 
     def forward(self, x: Tensor) -> Tensor:
-        y = x if self.expand is None else F.relu6(self.expand(x))
-        y = self.project(F.relu6(self.depthwise(y)))
+        y = x if self.expand is None else F.relu6(self.expand(x), inplace=True)
+        y = self.project(F.relu6(self.depthwise(y), inplace=True))
         return x + y if self.residual else y
 
 
@@ -96,10 +96,10 @@ class EfficientNetLite(nn.Module):
 
     def forward(self, pixels_B3SS: Tensor) -> Tensor:
         """The feature map [B, F, h, w]."""
-        x = F.relu6(self.stem(pixels_B3SS))
+        x = F.relu6(self.stem(pixels_B3SS), inplace=True)
         for block in self.blocks:
             x = block(x)
-        return F.relu6(self.head(x))
+        return F.relu6(self.head(x), inplace=True)
 
 
 def _round_to_8(channels: float) -> int:

@@ -43,7 +43,7 @@ class Expectation(nn.Module):
         likelier_C = self(question_D, concepts_CD).softmax(-1) * len(concepts_CD)
         factors_C = self.config.floor + (1 - self.config.floor) * likelier_C
         nats = (likelier_C * likelier_C.clamp(min=1e-9).log()).mean()
-        return Expected(factors_C**self.config.trust, float(nats))
+        return Expected(factors_C**self.config.trust, max(0.0, float(nats)))
 
 
 def flops(config: ExpectationConfig, num_concepts: int) -> int:

@@ -2,10 +2,13 @@
 
 A trained controller decides by the mean token of the glance and the question, before the picture
 is looked at closer; it may close retrieval altogether (K' = 0, SKIP-NR). Without one every
-question gets the same (V', K').
+question gets the same (V', K'). Whether a closer look is worth it depends on the question alone:
+small things matter where it is about one kind of thing, and seldom where it is about a scene.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from skipqa.config import BudgetConfig
 from skipqa.nn import budget as controller
@@ -33,6 +36,9 @@ def budget(
         why = "decided by the controller"
         if allowed.difficulty is not None:
             why = f"difficulty {allowed.difficulty:.2f}"
+    expected = question.expected
+    particular = expected is None or expected.nats >= config.nats
+    allowed = replace(allowed, closer=allowed.passages > 0 and particular)
     share = f" of which rho_r = {allowed.rho_r:.2f}" if allowed.rho_r < 1 else ""
     record.why = f"V' = {allowed.tokens}, K' = {allowed.passages}{share}, {why}"
     record.result = allowed

@@ -1,7 +1,7 @@
 """look: closer, once the drafter's glance was not enough.
 
-What is retrieved depends on small things, which a glance misses; where nothing is to be
-retrieved, the glance has to do.
+What is retrieved may depend on small things, which a glance misses; where the budget has no closer
+look, the glance has to do.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def look(
     config: EncodeConfig,
     record: StageRecord,
 ) -> VisualTokens:
-    scales = config.scales if allowed.passages > 0 else config.scales[:1]
+    scales = config.scales if allowed.closer else config.scales[:1]
     tokens, record.flops = backbone.look_closer(image, glance, scales)
     record.kept, record.dropped = len(tokens), 0
     closer = f"{tokens.grid} x {tokens.grid} grid"

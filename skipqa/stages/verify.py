@@ -49,9 +49,12 @@ def verify(
     learned: Verifier | None = None,
 ) -> Verified:
     candidates = retrieved.passages
-    encoded = backbone.encode_texts([candidate.passage.text for candidate in candidates])
+    titles = [candidate.passage.title for candidate in candidates]
+    asked = about_titles(question, titles) if learned and learned.config.signals else []
+    encoded, asked_of_Kd = _encode(candidates, asked, backbone)
     scores, flops = scores_of(
-        candidates, encoded.embeddings, question, kept_tokens, regions, backbone, config, learned
+        *(candidates, encoded.embeddings, question, kept_tokens, regions, backbone, config),
+        *(learned, asked_of_Kd),
     )
     record.flops = encoded.flops + flops
     verdict = verifier.judge(
@@ -81,15 +84,15 @@ def scores_of(
     backbone: Backbone,
     config: VerifyConfig,
     learned: Verifier | None = None,
+    asked_of_Kd: Tensor | None = None,
 ) -> tuple[list[float], int]:
-    """nu_j of every candidate, and the FLOPs of that."""
+    """nu_j of every candidate, and the FLOPs of that. A verifier that reads signals needs
+    `asked_of_Kd`, the question about each title."""
     if learned is None:
         return _likeness(candidates, embeddings_Kd, question, regions, backbone, config)
-    told, flops = None, verifier.flops(learned.config, len(candidates))
+    told = None
     if learned.config.signals:
-        titles = [candidate.passage.title for candidate in candidates]
-        asked_of_Kd, cost = _embed_once(about_titles(question, titles), backbone)
-        flops += cost
+        assert asked_of_Kd is not None
         told = signals(
             candidates,
             embeddings_Kd,
@@ -102,14 +105,20 @@ def scores_of(
     visual = kept_tokens.tokens.meaning[kept_tokens.positions].mean(0)
     with torch.inference_mode():
         nu_K = learned(question.embedding, visual, embeddings_Kd, told).sigmoid()
-    return nu_K.tolist(), flops
+    return nu_K.tolist(), verifier.flops(learned.config, len(candidates))
 
 
-def _embed_once(texts: Sequence[str], backbone: Backbone) -> tuple[Tensor, int]:
-    """[len(texts), d], of equal texts one encoded, and the FLOPs."""
-    different = list(dict.fromkeys(texts))
-    encoded = backbone.encode_texts(different)
-    return encoded.embeddings[[different.index(text) for text in texts]], encoded.flops
+def _encode(
+    candidates: Sequence[RetrievedPassage], asked: Sequence[str], backbone: Backbone
+) -> tuple[EncodedTexts, Tensor]:
+    """The passages, and [len(asked), d] of what else is asked, of equal texts one encoded. It all
+    goes through the encoder at once, which is quicker, and its FLOPs are in the first."""
+    different = list(dict.fromkeys(asked))
+    passages = [candidate.passage.text for candidate in candidates]
+    encoded = backbone.encode_texts([*passages, *different])
+    own_Kd, asked_Nd = encoded.embeddings.split((len(passages), len(different)))
+    of_passages = EncodedTexts(own_Kd, encoded.states[: len(passages)], encoded.flops)
+    return of_passages, asked_Nd[[different.index(text) for text in asked]]
 
 
 def divided(

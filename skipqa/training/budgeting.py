@@ -173,7 +173,7 @@ def _seeing(pipeline: Pipeline) -> tuple[float, float]:
     for every picture, and next to the same for every question."""
     picture, giga = Image.new("RGB", (640, 480), (120, 130, 90)), []
     for passages in (0, 1):
-        budget = replace(pipeline.config.budget, passages=passages)
+        budget = replace(pipeline.config.budget, passages=passages, nats=0.0)
         config = replace(pipeline.config, budget=budget)
         learned = replace(pipeline.components, budget=None)
         fixed = Pipeline(pipeline.backbone, pipeline.index, config, learned, pipeline.stages)

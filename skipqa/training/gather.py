@@ -32,6 +32,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from skipqa import pipeline as pipelines
+from skipqa.config import override
 from skipqa.costs.environment import available_cores
 from skipqa.data.files import check_rows, read_jsonl
 from skipqa.data.pocket_kb.text import accepted, says
@@ -299,7 +300,7 @@ def observe(pipeline: Pipeline, row: Asked) -> tuple[dict[str, Tensor], dict[str
     watched = Pipeline(
         pipeline.backbone,
         pipeline.index,
-        pipeline.config,
+        override(pipeline.config, {"budget": {"nats": 0.0}}),  # records have one V
         dataclasses.replace(pipeline.components, budget=generous, saliency=None),
         Stages(verify=stop, fuse=lambda *_: nothing, decode=lambda *_: ""),
     )

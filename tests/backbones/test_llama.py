@@ -17,6 +17,7 @@ from skipqa.backbones.llama import (
     flops,
     from_hub_names,
     generation_flops,
+    product,
 )
 
 SHAPES = {
@@ -73,6 +74,15 @@ def networks(request: pytest.FixtureRequest) -> tuple[Llama, LlamaForCausalLM, T
 
 
 Networks = tuple[Llama, LlamaForCausalLM, Tensor]
+
+
+@pytest.mark.parametrize("shape", [(1, 48), (3, 48), (1, 8, 48), (2, 4, 48), (3, 3, 48)])
+def test_a_product_is_the_same_however_few_its_rows(shape: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(3)
+    x, weight = torch.randn(shape, generator=generator), torch.randn(80, 48, generator=generator)
+    found = product(x, weight)
+    torch.testing.assert_close(found, x @ weight.T)
+    assert found.is_contiguous()
 
 
 def test_prefill_equals_transformers(networks: Networks) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from hypothesis import given
@@ -19,17 +20,20 @@ from skipqa.nn.budget import (
 )
 from skipqa.stages.budget import budget
 from skipqa.trace import StageRecord
-from skipqa.types import Budget
+from skipqa.types import Budget, Expected
 
 B = DifficultyBudgetConfig(WIDTH, WIDTH)
 
 
 def run(
-    grid: int, config: BudgetConfig, learned: BudgetController | None = None
+    grid: int,
+    config: BudgetConfig,
+    learned: BudgetController | None = None,
+    expected: Expected | None = None,
 ) -> tuple[Budget, StageRecord]:
-    record = StageRecord("budget")
+    record, asked = StageRecord("budget"), replace(question(), expected=expected)
     tokens = visual_tokens(grid, 3, seed=0)
-    return budget(tokens, question(), grid * grid, config, record, learned), record
+    return budget(tokens, asked, grid * grid, config, record, learned), record
 
 
 @given(grid=st.integers(1, 8), tokens=st.integers(1, 100), passages=st.integers(0, 20))
@@ -82,3 +86,14 @@ def test_difficulty_decides_shares_level_and_whether_to_retrieve(logit: float) -
         assert allowed.passages == 10  # asked for; verification keeps the top ceil(rho_r K)
         assert allowed.level == ("HARD" if d > 0.7 else "MEDIUM")
         assert allowed.most_passages(10) == math.ceil((0.3 + 0.6 * d) * 10 - 1e-3)
+
+
+@given(nats=st.floats(0, 5), least=st.floats(0, 5), passages=st.integers(0, 3))
+def test_a_closer_look_is_for_questions_about_particular_things(
+    nats: float, least: float, passages: int
+) -> None:
+    config = BudgetConfig(passages=passages, nats=least)
+    allowed, _ = run(4, config, expected=Expected(torch.ones(3), nats))
+    assert allowed.closer == (passages > 0 and nats >= least)
+    unlearned, _ = run(4, config)
+    assert unlearned.closer == (passages > 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -10,13 +11,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import WIDTH, kept_tokens, retrieved_passage
 
+from skipqa.backbones.backbone import EncodedTexts
 from skipqa.backbones.pocket import Pocket
 from skipqa.config import VerifyConfig
 from skipqa.nn.verifier import Verifier, VerifierConfig
+from skipqa.nn.verifier import flops as verifier_flops
 from skipqa.pipeline import Pipeline
+from skipqa.stages.signals import SIGNALS, about_titles
 from skipqa.stages.verify import verify
 from skipqa.trace import StageRecord
-from skipqa.types import Budget, Question, Region, Retrieved, Verified
+from skipqa.types import (
+    Budget,
+    KeptTokens,
+    Question,
+    Region,
+    Retrieved,
+    Verified,
+    VisualTokens,
+)
 
 TEXTS = [
     "espresso (noun): strong black coffee brewed by forcing hot water under pressure",
@@ -191,3 +203,36 @@ def test_a_trained_verifier_accepts_rejects_and_recalls(
     assert sorted(p.row for p in everything) == [0, 2, 4]
     assert (record.kept, record.dropped) == (kept_rows, 3 - kept_rows)
     assert (f"{recalled} recalled" in record.why) == bool(recalled)
+
+
+class Counting:
+    """A backbone that keeps what it was given to encode."""
+
+    def __init__(self, backbone: Pocket) -> None:
+        self.backbone, self.concepts = backbone, backbone.concepts
+        self.passes: list[list[str]] = []
+
+    def encode_texts(self, texts: Sequence[str]) -> EncodedTexts:
+        self.passes.append(list(texts))
+        return self.backbone.encode_texts(texts)
+
+
+def test_a_verifier_with_signals_has_all_it_reads_encoded_at_once(
+    asked: Question, regions: tuple[Region, ...], backbone: Pocket
+) -> None:
+    torch.manual_seed(0)
+    trained = Verifier(VerifierConfig(384, 384, signals=SIGNALS))
+    counting, record, found = Counting(backbone), StageRecord("verify"), retrieved([0, 2, 4])
+    evidence = torch.rand(4, len(backbone.concepts)).softmax(-1)
+    meaning = evidence @ backbone.concepts.embeddings
+    tokens = VisualTokens(torch.rand(4, 8), evidence, meaning, evidence.mean(0), 2)
+    kept = KeptTokens(torch.tensor([0, 3]), torch.rand(4), tokens)
+    verified = verify(
+        *(found, asked, Budget(2, 3), kept, regions, counting, VerifyConfig(), record, trained)
+    )
+    titles = about_titles(asked, [passage.passage.title for passage in found.passages])
+    assert counting.passes == [[TEXTS[0], TEXTS[2], TEXTS[4], *titles]]
+    alone = backbone.encode_texts([passage.passage.text for passage in verified.passages])
+    torch.testing.assert_close(verified.embeddings, alone.embeddings)
+    encoded = backbone.encode_texts(counting.passes[0])
+    assert record.flops == encoded.flops + verifier_flops(trained.config, 3)

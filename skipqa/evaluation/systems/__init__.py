@@ -16,9 +16,9 @@ from PIL import Image
 
 from skipqa.config import Config
 from skipqa.errors import UserError
-from skipqa.evaluation.systems.ablations import ABLATIONS
+from skipqa.evaluation.systems.ablations import ABLATIONS, CLOSER
 from skipqa.evaluation.systems.baselines import BASELINES
-from skipqa.evaluation.systems.changes import with_budget
+from skipqa.evaluation.systems.changes import with_budget, with_config
 from skipqa.evaluation.systems.pruners import PRUNERS
 from skipqa.pipeline import Pipeline
 
@@ -74,7 +74,7 @@ def build(variant: Variant | str, base: Pipeline, seed: int = 0) -> Pipeline:
     system = SYSTEMS[variant.system](base, seed)
     if (share := variant.share(base.config)) is not None:
         tokens = math.ceil(share * base.config.encode.num_tokens - ROUNDING)
-        system = with_budget(system, tokens=tokens)
+        system = with_budget(with_config(system, budget=CLOSER), tokens=tokens)
     return system if variant.pruner is None else PRUNERS[variant.pruner](system, seed)
 
 

@@ -22,6 +22,7 @@ from skipqa.pipeline import Pipeline
 DENSE_PASSAGES = 16
 ONE_REGION = {"max_regions": 1, "proposals": "clusters"}  # nothing to segment
 NO_ZOOM = {"regions": 0}
+CLOSER = {"nats": 0.0}  # a closer look for every question
 FIXED_SHARE, FIXED_PASSAGES = 64 / 576, 8  # of the paper's row without DBC
 
 
@@ -31,8 +32,8 @@ def skip(base: Pipeline, seed: int) -> Pipeline:
 
 
 def without_pruning(base: Pipeline, seed: int) -> Pipeline:
-    """Without QVS: V' = V."""
-    return with_budget(base, tokens=base.config.encode.num_tokens)
+    """Without QVS: V' = V, all of a closer look."""
+    return with_budget(with_config(base, budget=CLOSER), tokens=base.config.encode.num_tokens)
 
 
 def global_retrieval(base: Pipeline, seed: int) -> Pipeline:
@@ -55,7 +56,8 @@ def dense_fusion(base: Pipeline, seed: int) -> Pipeline:
 def fixed_budget(base: Pipeline, seed: int) -> Pipeline:
     """Without DBC: the paper's fixed V' (64 of 576) and K' = 8 for every question."""
     tokens = math.ceil(FIXED_SHARE * base.config.encode.num_tokens)
-    return with_budget(with_components(base, budget=None), tokens, FIXED_PASSAGES)
+    system = with_config(with_components(base, budget=None), budget=CLOSER)
+    return with_budget(system, tokens, FIXED_PASSAGES)
 
 
 def without_draft(base: Pipeline, seed: int) -> Pipeline:
@@ -73,6 +75,7 @@ def qvs_only(base: Pipeline, seed: int) -> Pipeline:
     system = without_draft(dense_fusion(base, seed), seed)
     return with_config(
         with_budget(system, passages=DENSE_PASSAGES),
+        budget=CLOSER,
         regions=ONE_REGION,
         zoom=NO_ZOOM,
         retrieve={"per_region": DENSE_PASSAGES},

@@ -28,6 +28,7 @@ DENSE = {
     "budget.tokens",
     "budget.passages",
     "regions.max_regions",
+    "budget.nats",
     "zoom.regions",
     "retrieve.per_region",
     "verify.threshold",
@@ -37,10 +38,10 @@ DENSE = {
 CHANGES: dict[str, set[str]] = {
     "skip": set(),
     "skip-random-pruning": set(),  # another stage under the same settings
-    "skip-no-pruning": {"budget.tokens"},
+    "skip-no-pruning": {"budget.tokens", "budget.nats"},
     "skip-global-retrieval": {"regions.max_regions", "zoom.regions", "retrieve.per_region"},
     "skip-dense-fusion": {"fuse.beta"},
-    "skip-fixed-budget": {"budget.tokens", "budget.passages"},
+    "skip-fixed-budget": {"budget.tokens", "budget.passages", "budget.nats"},
     "skip-no-draft": {"draft.threshold", "draft.counting_threshold"},
     "skip-no-verify": {"verify.threshold"},
     "qvs-only": DENSE - {"budget.tokens"},
