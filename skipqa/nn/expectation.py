@@ -32,6 +32,7 @@ class Expectation(nn.Module):
         self.config = config
         self.of_question = nn.Linear(config.width, config.hidden, bias=False)
         self.of_concept = nn.Linear(config.width, config.hidden, bias=False)
+        self._known: tuple[Tensor, Tensor] | None = None  # concepts, and what `of_concept` gave
 
     def forward(self, question: Tensor, concepts_CD: Tensor) -> Tensor:
         """Logits [..., C]; equal ones where nothing particular is expected."""
@@ -39,13 +40,17 @@ class Expectation(nn.Module):
 
     @torch.inference_mode()
     def expected(self, question_D: Tensor, concepts_CD: Tensor) -> Expected:
-        """Of one question. The nats are its shares' divergence from equal ones."""
-        likelier_C = self(question_D, concepts_CD).softmax(-1) * len(concepts_CD)
+        """Of one question, by what was learned: the concepts are those of the question before, and
+        are not worked on again. The nats are the shares' divergence from equal ones."""
+        if self._known is None or self._known[0] is not concepts_CD:
+            self._known = concepts_CD, self.of_concept(concepts_CD)
+        logits_C = self.of_question(question_D) @ self._known[1].T
+        likelier_C = logits_C.softmax(-1) * len(concepts_CD)
         factors_C = self.config.floor + (1 - self.config.floor) * likelier_C
         nats = (likelier_C * likelier_C.clamp(min=1e-9).log()).mean()
         return Expected(factors_C**self.config.trust, max(0.0, float(nats)))
 
 
 def flops(config: ExpectationConfig, num_concepts: int) -> int:
-    """FLOPs of one question, a multiply and an add counted as two."""
-    return 2 * config.hidden * (config.width * (1 + num_concepts) + num_concepts)
+    """FLOPs of one question after the first, a multiply and an add counted as two."""
+    return 2 * config.hidden * (config.width + num_concepts)

@@ -31,6 +31,14 @@ def test_anything_stays_possible() -> None:
 def test_flops_are_those_of_its_matrices() -> None:
     config = ExpectationConfig(width=6, hidden=3)
     module = Expectation(config)
+    question, concepts = torch.randn(6), torch.randn(9, 6)
+    first = module.expected(question, concepts)
     with FlopCounterMode(display=False) as counter:
-        module(torch.randn(1, 6), torch.randn(9, 6))
+        again = module.expected(question, concepts)
     assert counter.get_total_flops() == flops(config, 9)
+    torch.testing.assert_close(again.factors, first.factors)
+    other = module.expected(question, concepts + 1)
+    assert not torch.equal(other.factors, first.factors)
+    wanted = module(question, concepts).softmax(-1) * 9
+    share = (first.factors ** (1 / config.trust) - config.floor) / (1 - config.floor)
+    torch.testing.assert_close(share, wanted.detach())
