@@ -31,8 +31,8 @@ Uri = Annotated[
 Corpus = Annotated[
     list[str],
     typer.Argument(
-        help="`wordnet`, `factbook`, a .jsonl, .csv or .tsv file, a folder of .txt/.md/.html, "
-        "a Wikipedia .xml.bz2 or a Wikidata .json.bz2; several are joined.",
+        help="`wordnet`, `factbook`, a .jsonl, .csv, .tsv, .txt, .md or .html file, a folder of "
+        "texts, a Wikipedia .xml.bz2 or a Wikidata .json.bz2; several are joined.",
         show_default=False,
     ),
 ]

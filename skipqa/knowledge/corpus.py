@@ -49,7 +49,7 @@ class Source(Protocol):
 
 def open_source(spec: str) -> Source:
     """The reader for `wordnet`, `factbook`, or a path, chosen by the path's ending."""
-    from skipqa.knowledge.sources import factbook, folder, tables, wikidata, wikipedia, wordnet
+    from skipqa.knowledge.sources import factbook, tables, texts, wikidata, wikipedia, wordnet
 
     if spec == "wordnet":
         return wordnet.WordNet()
@@ -62,9 +62,10 @@ def open_source(spec: str) -> Source:
             "`factbook`"
         )
     if path.is_dir():
-        return folder.Folder(path)
+        return texts.Texts(path)
     name = path.name.lower()
     readers: list[tuple[Callable[[Path], Source], tuple[str, ...]]] = [
+        (texts.Texts, texts.ENDINGS),
         (tables.JsonLines, (".jsonl", ".ndjson", ".jsonl.gz", ".jsonl.bz2")),
         (tables.Table, (".csv", ".tsv", ".csv.gz", ".tsv.gz")),
         (wikipedia.Wikipedia, (".xml", ".xml.bz2", ".xml.gz")),
@@ -74,6 +75,6 @@ def open_source(spec: str) -> Source:
         if name.endswith(endings):
             return reader(path)
     raise UserError(
-        f"{path.name}: unknown kind of corpus; known are .jsonl, .csv, .tsv, a folder of "
-        ".txt/.md/.html, a Wikipedia .xml.bz2 and a Wikidata .json.bz2"
+        f"{path.name}: unknown kind of corpus; known are .jsonl, .csv, .tsv, .txt, .md, .html, "
+        "a folder of texts, a Wikipedia .xml.bz2 and a Wikidata .json.bz2"
     )

@@ -205,3 +205,16 @@ def test_an_unknown_kind_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_bytes(b"")
     with pytest.raises(UserError, match="unknown kind of corpus"):
         open_source(str(tmp_path / "x.parquet"))
+
+
+def test_one_text_is_a_corpus_too(tmp_path: Path) -> None:
+    (tmp_path / "lemon-trees.txt").write_text("Agathe planted them in 1931.")
+    (tmp_path / "other.txt").write_text("Not asked for.")
+    source = open_source(str(tmp_path / "lemon-trees.txt"))
+    [document] = source.read()
+    assert isinstance(document, Document)
+    assert (document.title, document.text) == ("lemon trees", "Agathe planted them in 1931.")
+    assert document.id == "lemon-trees.txt:lemon-trees.txt"
+    (tmp_path / "lemon-trees.txt").write_text("")
+    [bad] = source.read()
+    assert isinstance(bad, BadRow)

@@ -1,4 +1,4 @@
-"""A folder of .txt, .md and .html files: one document a file, ids are relative paths."""
+"""A .txt, .md or .html file, or a folder of them: one document a file, ids are relative paths."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from skipqa.knowledge.corpus import BadRow, Document
 from skipqa.knowledge.sources.lines import file_fingerprint
 from skipqa.knowledge.sources.markup import html_page, tidy
 
-ENDINGS = frozenset((".txt", ".md", ".markdown", ".html", ".htm"))
+ENDINGS = (".txt", ".md", ".markdown", ".html", ".htm")
 MAX_BYTES = 64 << 20
 
 
-class Folder:
+class Texts:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.name = path.resolve().name
+        self.folder = path if path.is_dir() else path.parent
         if not any(True for _ in self._files()):
             raise UserError(f"{path} holds no .txt, .md or .html file")
 
@@ -28,7 +29,7 @@ class Folder:
 
     def read(self) -> Iterator[Document | BadRow]:
         for path in self._files():
-            place = path.relative_to(self.path).as_posix()
+            place = path.relative_to(self.folder).as_posix()
             try:
                 if path.stat().st_size > MAX_BYTES:
                     yield BadRow(place, f"larger than {MAX_BYTES >> 20} MB")
@@ -48,7 +49,7 @@ class Folder:
                 yield BadRow(place, "empty")
 
     def _files(self) -> Iterator[Path]:
-        for path in sorted(self.path.rglob("*")):
+        for path in sorted(self.path.rglob("*")) if self.path.is_dir() else [self.path]:
             if path.suffix.lower() in ENDINGS and path.is_file():
                 yield path
 
