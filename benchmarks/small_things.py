@@ -27,7 +27,7 @@ from rich.table import Table
 from skipqa.cli.console import err, out, prepare_process
 from skipqa.costs.environment import write_results
 from skipqa.data.files import read_jsonl
-from skipqa.evaluation.harness import RECALL_AT
+from skipqa.evaluation.harness import RECALL_AT, recall
 from skipqa.evaluation.statistics import mean_interval, paired_bootstrap
 from skipqa.evaluation.systems.ablations import (
     DENSE_PASSAGES,
@@ -78,7 +78,7 @@ def main() -> None:
                 lambda done, _, task=task: bar.update(task, completed=done),  # type: ignore[misc]
                 workers=options.workers,
             )
-        recalls = {way: [recall for part in found for recall in part[way]] for way in found[0]}
+        recalls = {way: [value for part in found for value in part[way]] for way in found[0]}
         measured[name] = {
             "questions": len(some),
             "recall": {way: asdict(mean_interval(values)) for way, values in recalls.items()},
@@ -133,17 +133,18 @@ def all_alike(tokens: VisualTokens, *_: object) -> KeptTokens:
 
 
 def retrieved(base: Pipeline, folder: Path, rows: Sequence[Row]) -> dict[str, list[float]]:
-    """Of each way the recall of every question: the share of its steps that have a passage."""
-    found: dict[str, list[float]] = {}
+    """Of each way the recall of every question."""
+    pipelines = ways(base)
+    found: dict[str, list[float]] = {way: [] for way in pipelines}
     with zipfile.ZipFile(folder / "photos.zip") as photos:
         for row in rows:
             photo = photos.read(row["image"])
-            for way, pipeline in ways(base).items():
+            gold = [frozenset(step) for step in row["hops"] or [row["gold"]]]
+            for way, pipeline in pipelines.items():
                 answer = pipeline.answer(io.BytesIO(photo), row["question"], fast_path=False)
-                passages = answer.trace["retrieve"].result.passages[:RECALL_AT]
-                ids = {passage.passage.id for passage in passages}
-                hit = [not ids.isdisjoint(step) for step in row["hops"] or [row["gold"]]]
-                found.setdefault(way, []).append(sum(hit) / len(hit))
+                passages = answer.trace["retrieve"].result.passages
+                ids = [passage.passage.id for passage in passages]
+                found[way].append(recall(gold, ids, ())[f"recall@{RECALL_AT}"])
     return found
 
 

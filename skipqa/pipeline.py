@@ -135,13 +135,14 @@ class Pipeline:
     ) -> Answer:
         """Answer `question` about `image`. Without the fast path every question is looked up."""
         config, backbone, learned = self.config, self.backbone, self.components
-        concepts, trace, rest = backbone.concepts, Trace(), Trace()
+        trace, rest = Trace(), Trace()
 
         with trace.stage("encode") as record:
             picture = open_image(image)
             glance, asked = encode(
                 picture, question, backbone, config.encode, record, learned.expectation
             )
+        concepts = backbone.concepts  # read by now, and not for a question that was refused
 
         drafting: Future[Draft] = Future()
         look_up = partial(self._look_up, picture, glance, asked, drafting.result, rest)
