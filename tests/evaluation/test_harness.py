@@ -7,45 +7,19 @@ import json
 import random
 import zipfile
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
-from PIL import Image
+from asking import LOOKED_UP, RUN, Told, gold, made_up, question, records_of, write
 from typer.testing import CliRunner
 
 from skipqa.errors import UserError
 from skipqa.evaluation import harness
-from skipqa.evaluation.harness import (
-    MEASURED_ALONE,
-    Entrant,
-    Photos,
-    Row,
-    Workers,
-    draw,
-    read_rows,
-)
+from skipqa.evaluation.harness import Entrant, Photos, Row, draw, read_rows
 from skipqa.pipeline import Answer, Pipeline
 from skipqa.trace import Trace
 from skipqa.types import Evidence, Passage, Retrieved, RetrievedPassage, Route
-
-RUN = {"system": "test", "seed": 0}
-LOOKED_UP = "Where does this come from?"
-
-
-class Told:
-    """A system that is handed its answers and looks at nothing."""
-
-    def __init__(self, answers: Mapping[str, str], die_after: int | None = None) -> None:
-        self.answers, self.left = answers, die_after
-
-    def answer(self, image: Path | IO[bytes], question: str) -> Answer:
-        if self.left is not None:
-            if self.left == 0:
-                raise KeyboardInterrupt
-            self.left -= 1
-        return Answer(self.answers[question], "draft", (), Trace())
 
 
 def evaluate(
@@ -59,53 +33,6 @@ def evaluate(
     """One system on its own."""
     (summary,) = harness.evaluate([Entrant(system, folder, run)], rows, photos, bad)
     return summary
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two small photos of nothing in particular."""
-    folder = tmp_path_factory.mktemp("photos")
-    for name, colour in (("a.png", (200, 120, 40)), ("b.png", (20, 90, 160))):
-        photo = Image.new("RGB", (48, 48), colour)
-        photo.paste((255, 255, 255), (8, 8, 24, 30))
-        photo.save(folder / name)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def photos(folder: Path) -> Photos:
-    return Photos(folder)
-
-
-def made_up(count: int, choices: int = 10) -> list[Row]:
-    """Questions whose answers are drawn from a few words."""
-    words = [f"word{n}" for n in range(choices)]
-    return [
-        Row(n, n, "a.png", f"question {n}", {words[n % choices]: 1.0}, "odd" if n % 2 else "even")
-        for n in range(count)
-    ]
-
-
-def gold(rows: list[Row]) -> dict[str, str]:
-    return {row.question: max(row.answers, key=row.answers.__getitem__) for row in rows}
-
-
-def write(path: Path, *lines: Any) -> Path:
-    texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
-    path.write_text("\n".join(texts) + "\n")
-    return path
-
-
-def question(number: int, **changes: Any) -> dict[str, Any]:
-    row = {"question_id": number, "image": "a.png", "question": "Why?", "answer": "Yes"}
-    return {**row, **changes}
-
-
-def records_of(out: Path) -> list[dict[str, Any]]:
-    lines = (out / "predictions.jsonl").read_text().splitlines()
-    return [
-        {k: v for k, v in json.loads(line).items() if k not in MEASURED_ALONE} for line in lines
-    ]
 
 
 def annotated(path: Path, count: int, seed: int = 0) -> Path:
@@ -362,50 +289,6 @@ def test_several_systems_take_turns(tmp_path: Path, photos: Photos) -> None:
     assert len(records_of(tmp_path / "y")) == 4
 
 
-class Refuses(Told):
-    """What it was not told it says so about."""
-
-    def answer(self, image: Path | IO[bytes], question: str) -> Answer:
-        if question not in self.answers:
-            raise UserError(f"what is {question}?")
-        return super().answer(image, question)
-
-
-def test_processes_share_the_questions(tmp_path: Path, folder: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "photos.zip", "w") as file:
-        file.write(folder / "a.png", "a.png")
-    rows, photos = made_up(6), Photos(tmp_path / "photos.zip")
-    right = gold(rows[:5])
-    told = [Refuses(right), Refuses(dict.fromkeys(right, "no"))]
-
-    def run(name: str, number: int, workers: Workers | None) -> list[dict[str, Any]]:
-        entrants = [Entrant(s, tmp_path / name / str(n), RUN) for n, s in enumerate(told)]
-        return harness.evaluate(entrants, rows[:number], photos, workers=workers)
-
-    def records(name: str, system: int) -> list[dict[str, Any]]:
-        return sorted(records_of(tmp_path / name / str(system)), key=lambda r: r["question_id"])
-
-    shared = Workers(2, partial(list, told))
-    alone, beside = run("alone", 6, None), run("beside", 6, shared)
-    for system in (0, 1):
-        assert records("beside", system) == records("alone", system)
-        assert (alone[system]["jobs"], beside[system]["jobs"]) == (1, 2)
-        for name in ("accuracy", "accuracy_by_category", "flops_mean", "bad_rows"):
-            assert beside[system][name] == alone[system][name]
-        assert alone[system]["latency_ms"] is not None
-        for name in ("latency_ms", "stage_ms_mean", "peak_memory_bytes"):
-            assert beside[system][name] is None
-    assert beside[0]["bad_rows"] == ["line 5: a.png: what is question 5?"]
-
-    # One process begins, two go on: the times of some questions are not those of the run.
-    run("mixed", 2, None)
-    before = (tmp_path / "mixed" / "0" / "predictions.jsonl").read_bytes()
-    mixed = run("mixed", 6, shared)
-    assert (tmp_path / "mixed" / "0" / "predictions.jsonl").read_bytes().startswith(before)
-    assert records("mixed", 0) == records("alone", 0)
-    assert mixed[0]["latency_ms"] is None
-
-
 def test_photos_come_from_a_zip_or_a_folder(tmp_path: Path, folder: Path) -> None:
     with zipfile.ZipFile(tmp_path / "photos.zip", "w") as file:
         file.write(folder / "a.png", "a.png")
@@ -509,23 +392,3 @@ def test_the_command(tmp_path: Path, home: Path, folder: Path) -> None:
     assert "no-retrieval+downsample@0.04" in again.stdout
     summary = json.loads((tmp_path / "out" / name / "summary.json").read_text())
     assert summary["latency_ms"] == two["latency_ms"]  # nothing was asked again
-
-
-def test_the_command_with_several_processes(tmp_path: Path, home: Path, folder: Path) -> None:
-    from skipqa.cli.eval import app
-
-    asked = [question(n, question=LOOKED_UP, image=f"{name}.png") for n, name in enumerate("ab")]
-    path = write(tmp_path / "q.jsonl", *asked)
-    words = ["vqa", "--questions", path, "--images", folder, "--system", "no-retrieval"]
-
-    def run(out: Path, *more: Any) -> str:
-        done = CliRunner().invoke(
-            app, list(map(str, (*words, "--out", out, *more))), catch_exceptions=False
-        )
-        assert done.exit_code == 0
-        return done.stdout
-
-    assert "p50 ms" in run(tmp_path / "alone")
-    assert "p50 ms" not in run(tmp_path / "beside", "--jobs", 2)
-    alone, beside = records_of(tmp_path / "alone"), records_of(tmp_path / "beside")
-    assert sorted(beside, key=lambda record: record["question_id"]) == alone

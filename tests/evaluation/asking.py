@@ -1,0 +1,60 @@
+"""Made-up questions, systems that are told what to say, and what a run of them left."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from skipqa.evaluation.harness import MEASURED_ALONE, Row
+from skipqa.pipeline import Answer
+from skipqa.trace import Trace
+
+RUN = {"system": "test", "seed": 0}
+LOOKED_UP = "Where does this come from?"
+
+
+class Told:
+    """A system that is handed its answers and looks at nothing."""
+
+    def __init__(self, answers: Mapping[str, str], die_after: int | None = None) -> None:
+        self.answers, self.left = answers, die_after
+
+    def answer(self, image: Path | IO[bytes], question: str) -> Answer:
+        if self.left is not None:
+            if self.left == 0:
+                raise KeyboardInterrupt
+            self.left -= 1
+        return Answer(self.answers[question], "draft", (), Trace())
+
+
+def made_up(count: int, choices: int = 10) -> list[Row]:
+    """Questions whose answers are drawn from a few words."""
+    words = [f"word{n}" for n in range(choices)]
+    return [
+        Row(n, n, "a.png", f"question {n}", {words[n % choices]: 1.0}, "odd" if n % 2 else "even")
+        for n in range(count)
+    ]
+
+
+def gold(rows: list[Row]) -> dict[str, str]:
+    return {row.question: max(row.answers, key=row.answers.__getitem__) for row in rows}
+
+
+def write(path: Path, *lines: Any) -> Path:
+    texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+    path.write_text("\n".join(texts) + "\n")
+    return path
+
+
+def question(number: int, **changes: Any) -> dict[str, Any]:
+    row = {"question_id": number, "image": "a.png", "question": "Why?", "answer": "Yes"}
+    return {**row, **changes}
+
+
+def records_of(out: Path) -> list[dict[str, Any]]:
+    lines = (out / "predictions.jsonl").read_text().splitlines()
+    return [
+        {k: v for k, v in json.loads(line).items() if k not in MEASURED_ALONE} for line in lines
+    ]
