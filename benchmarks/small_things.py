@@ -36,10 +36,10 @@ from skipqa.evaluation.systems.ablations import (
     global_retrieval,
     without_pruning,
 )
-from skipqa.evaluation.systems.changes import with_config, with_stages
+from skipqa.evaluation.systems.changes import up_to_retrieval, with_config, with_stages
 from skipqa.pipeline import Pipeline
 from skipqa.training.gather import Source, spread
-from skipqa.types import Fused, KeptTokens, Verified, VisualTokens
+from skipqa.types import KeptTokens, VisualTokens
 
 Row = dict[str, Any]
 A_JOB = 8  # questions
@@ -104,14 +104,7 @@ def _points(interval: dict[str, float]) -> str:
 
 
 def ways(base: Pipeline) -> dict[str, Pipeline]:
-    """Nothing is done after retrieval."""
-    nothing = Verified((), (), (), torch.zeros(0), ())
-    skip = with_stages(
-        base,
-        verify=lambda *_: nothing,
-        fuse=lambda *_: Fused(torch.zeros(0), torch.zeros(0, 0), ()),
-        decode=lambda *_: "",
-    )
+    skip = up_to_retrieval(base)
     all_tokens = with_config(
         without_pruning(skip, 0),
         regions=ONE_REGION,

@@ -13,8 +13,8 @@ Shapes: V patches, C concepts, J width of CLIP's joint space, d text width, T pr
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,10 +27,10 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from skipqa.assets import Report
-from skipqa.backbones import clip, concepts, continuations, hub, llama, lora, minilm
-from skipqa.backbones.backbone import IMAGE, Completion, EncodedTexts
+from skipqa.backbones import clip, concepts, hub, llama, lora, minilm
+from skipqa.backbones.backbone import IMAGE, EncodedTexts
 from skipqa.backbones.minilm import MiniLm
-from skipqa.backbones.quoting import SpanConstraint, Verbatim
+from skipqa.backbones.replying import Replying
 from skipqa.backbones.segmenter import Segmenter
 from skipqa.config import EncodeConfig
 from skipqa.nn.projector import Projector
@@ -49,7 +49,7 @@ CONVERSATION = (
 )
 
 
-class ClipVicuna(ABC):
+class ClipVicuna(Replying):
     """Networks load when first used: a drafted answer never pays for the decoder."""
 
     preset: ClassVar[str]
@@ -174,53 +174,16 @@ class ClipVicuna(ABC):
     def encode_for_drafter(self, question: str) -> EncodedTexts | None:
         return None
 
-    @torch.inference_mode()
-    def complete(
-        self,
-        prompt: str,
-        max_new_tokens: int,
-        quote_from: Sequence[str] = (),
-        avoid: Collection[str] = (),
-        visual: Tensor | None = None,
-        beside: Sequence[tuple[str, float]] = (),
-    ) -> Completion:
-        """The reply to the prompt as one turn of a conversation."""
-        embedded_1TD = self.embed(CONVERSATION.format(prompt=prompt), visual)
-        stop = [self.published_decoder.eos_token_id]
-        weights: list[float] = []
-        if beside:
-            assert not quote_from
-            answers = [self._as_answer(answer) for answer, _ in beside]
-            support = [share for _, share in beside]
-            generated, weights = continuations.reply(
-                self.decoder, embedded_1TD, max_new_tokens, stop, answers, support
-            )
-        else:
-            spans = SpanConstraint(quote_from, self.decoder_tokenizer, stop, avoid) or None
-            generated = self.decoder.generate(embedded_1TD, max_new_tokens, stop, spans)
-        return Completion(
-            self.decoder_tokenizer.decode(generated.tokens).strip(),
-            prompt_tokens=embedded_1TD.shape[1],
-            new_tokens=len(generated.tokens),
-            flops=generated.flops,
-            weights=tuple(weights),
-        )
+    def embed_prompt(self, prompt: str, visual: Tensor | None = None) -> Tensor:
+        """As one turn of a conversation."""
+        return self.embed(CONVERSATION.format(prompt=prompt), visual)
 
-    def weigh(self, prompt: str, answers: Sequence[str]) -> tuple[list[float], int]:
-        embedded_1TD = self.embed(CONVERSATION.format(prompt=prompt), None)
-        return continuations.weigh(
-            self.decoder, embedded_1TD, [self._as_answer(answer) for answer in answers]
-        )
+    @property
+    def ends(self) -> list[int]:
+        return [self.published_decoder.eos_token_id]
 
-    def _as_answer(self, text: str) -> list[int]:
-        return [*self._ids(text), self.published_decoder.eos_token_id]
-
-    def log_probability(self, prompt: str, answer: str, visual: Tensor | None = None) -> float:
-        embedded_1TD = self.embed(CONVERSATION.format(prompt=prompt), visual)
-        wanted = self._ids(answer)
-        return sum(
-            self.decoder.generate(embedded_1TD, len(wanted), (), Verbatim(wanted)).log_probabilities
-        )
+    def as_answer(self, text: str) -> list[int]:
+        return [*self._ids(text), *self.ends]
 
     def embed(self, prompt: str, visual: Tensor | None) -> Tensor:
         """[1, T, D] the prompt's tokens, visual ones in the place of the first `IMAGE`."""

@@ -10,7 +10,7 @@ Shapes: V = G * G cells of the finest scale, C concepts, d text width.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,18 +23,10 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from skipqa.assets import Report
-from skipqa.backbones import (
-    concepts,
-    continuations,
-    convert,
-    efficientnet_lite,
-    llama,
-    loading,
-    minilm,
-)
-from skipqa.backbones.backbone import Completion, EncodedTexts
+from skipqa.backbones import concepts, convert, efficientnet_lite, llama, loading, minilm
+from skipqa.backbones.backbone import EncodedTexts
 from skipqa.backbones.minilm import MiniLm
-from skipqa.backbones.quoting import SpanConstraint, Verbatim
+from skipqa.backbones.replying import Replying
 from skipqa.backbones.segmenter import Segmenter
 from skipqa.config import EncodeConfig
 from skipqa.nn import tagger as tags
@@ -56,7 +48,7 @@ class Learned:
     reader: Path | None = None
 
 
-class Pocket:
+class Pocket(Replying):
     """Networks load when first used: a drafted answer never pays for the decoder."""
 
     projector = None  # its decoder reads words alone
@@ -209,75 +201,21 @@ class Pocket:
     def encode_for_drafter(self, question: str) -> EncodedTexts | None:
         return None if self.learned.question is None else self.questions.encode([question])
 
-    @torch.inference_mode()
-    def complete(
-        self,
-        prompt: str,
-        max_new_tokens: int,
-        quote_from: Sequence[str] = (),
-        avoid: Collection[str] = (),
-        visual: Tensor | None = None,
-        beside: Sequence[tuple[str, float]] = (),
-    ) -> Completion:
-        """The decoder's greedy completion of the prompt's last line."""
+    def embed_prompt(self, prompt: str, visual: Tensor | None = None) -> Tensor:
+        """A completion goes on with its last line."""
         assert visual is None
-        ids = self.decoder_tokenizer.encode(prompt).ids
-        embedded = self.decoder.embedding(torch.tensor([ids]))
-        return self.continued(embedded, len(ids), max_new_tokens, quote_from, avoid, beside)
-
-    def continued(
-        self,
-        embedded_1TD: Tensor,
-        num_read: int,
-        max_new_tokens: int,
-        quote_from: Sequence[str] = (),
-        avoid: Collection[str] = (),
-        beside: Sequence[tuple[str, float]] = (),
-        past: llama.KVCache | None = None,
-    ) -> Completion:
-        """As `complete`, of a prompt that is embedded, after what was read before it."""
-        weights: list[float] = []
-        if beside:
-            assert not quote_from
-            answers = [self.as_answer(answer) for answer, _ in beside]
-            support = [share for _, share in beside]
-            generated, weights = continuations.reply(
-                *(self.decoder, embedded_1TD, max_new_tokens, self.line_ends, answers, support),
-                past,
-            )
-        else:
-            tokenizer, stop = self.decoder_tokenizer, self.line_ends
-            spans = SpanConstraint(quote_from, tokenizer, stop, avoid) or None
-            generated = self.decoder.generate(embedded_1TD, max_new_tokens, stop, spans, past)
-        text = self.decoder_tokenizer.decode(generated.tokens).strip()
-        new, spent = len(generated.tokens), generated.flops
-        return Completion(text, num_read, new, spent, tuple(weights))
-
-    def weigh(self, prompt: str, answers: Sequence[str]) -> tuple[list[float], int]:
-        ids = self.decoder_tokenizer.encode(prompt).ids
-        embedded = self.decoder.embedding(torch.tensor([ids]))
-        tokens = [self.as_answer(answer) for answer in answers]
-        return continuations.weigh(self.decoder, embedded, tokens)
+        return self.decoder.embedding(torch.tensor([self.decoder_tokenizer.encode(prompt).ids]))
 
     def as_answer(self, text: str) -> list[int]:
-        """What the decoder would have to write for its answer to be `text`."""
         written = self.decoder_tokenizer.encode(f" {text}").ids if text else []
         return [*written, self._end]
-
-    def log_probability(self, prompt: str, answer: str, visual: Tensor | None = None) -> float:
-        assert visual is None
-        embedded = self.decoder.embedding(torch.tensor([self.decoder_tokenizer.encode(prompt).ids]))
-        wanted = self.decoder_tokenizer.encode(f" {answer}").ids
-        return sum(
-            self.decoder.generate(embedded, len(wanted), (), Verbatim(wanted)).log_probabilities
-        )
 
     @cached_property
     def _end(self) -> int:
         return int(self.decoder_tokenizer.get_vocab()[END])
 
     @cached_property
-    def line_ends(self) -> list[int]:
+    def ends(self) -> list[int]:
         """Tokens that end a line or a text; the byte-level vocabulary writes a newline as Ċ."""
         vocabulary = self.decoder_tokenizer.get_vocab()
         ends = (END, "<|endoftext|>")

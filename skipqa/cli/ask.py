@@ -10,6 +10,7 @@ import typer
 from skipqa.cli.console import (
     ComponentsFolder,
     Index,
+    Json,
     Preset,
     Settings,
     Untrained,
@@ -38,7 +39,7 @@ def ask(
     explain: Annotated[
         Path | None, typer.Option(help="Draw the trace into FILE.png or FILE.html.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Answer a question about a photo from the index's passages.
 

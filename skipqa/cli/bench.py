@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from skipqa.cli.console import out, print_json, working
+from skipqa.cli.console import Json, out, print_json, working
 from skipqa.errors import UserError
 
 bench = typer.Typer(no_args_is_help=True, help="Measure kernels or the 7B pathway on a GPU.")
@@ -17,7 +17,6 @@ bench = typer.Typer(no_args_is_help=True, help="Measure kernels or the 7B pathwa
 Out = Annotated[
     Path | None, typer.Option(help="Folder for the results; default benchmarks/results.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @bench.command("kernels")

@@ -25,6 +25,8 @@ from skipqa.assets import Report
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
 # Options of every command that reads a pipeline
 Index = Annotated[
     str | None,

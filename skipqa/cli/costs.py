@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skipqa.cli.console import out, print_json, working
+from skipqa.cli.console import Json, out, print_json, working
 
 if TYPE_CHECKING:
     from skipqa.costs.systems import Load
@@ -29,7 +29,7 @@ def costs(
     draft_rate: Annotated[
         float | None, typer.Option(help="Share of questions that the drafter answers.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """FLOPs of every part, counted by running it on torch's meta device, beside a formula.
 

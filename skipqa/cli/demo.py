@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from skipqa.cli.console import err, out, print_json, working
+from skipqa.cli.console import Json, err, out, print_json, working
 
 QUESTION = "How is this drink brewed?"
 
 
 def demo(
     folder: Annotated[Path, typer.Option(help="Where the photo and the trace go.")] = Path("demo"),
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Set up, then ask how the drink in a photo of a cup is brewed.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from skipqa.cli.console import counting, err, out, print_json
+from skipqa.cli.console import Json, counting, err, out, print_json
 from skipqa.errors import UserError
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ Corpus = Annotated[
         show_default=False,
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()

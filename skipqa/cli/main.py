@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import errno
 import sys
-from typing import Annotated
 
 import typer
 
 from skipqa import __version__
 from skipqa.cli import ask, bench, costs, demo, index, report, score, setup, theory, train
 from skipqa.cli import eval as evaluation
-from skipqa.cli.console import print_json
+from skipqa.cli.console import Json, print_json
 from skipqa.data.__main__ import app as data
 from skipqa.errors import UserError
 
@@ -41,7 +40,7 @@ app.add_typer(report.app, name="report")
 
 
 @app.command("version")
-def version(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def version(json: Json = False) -> None:
     """Print the version.
 
     Example:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from skipqa.cli.console import (
+    Json,
     Settings,
     Untrained,
     counting,
@@ -23,7 +24,6 @@ app = typer.Typer(no_args_is_help=True, help="Turn measurements into documents."
 
 RESULTS = Path("benchmarks/results")
 Results = Annotated[Path, typer.Option(help="Folder of results files of the benchmarks.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("documents")

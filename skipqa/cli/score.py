@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skipqa.cli.console import err, out, print_json, working
+from skipqa.cli.console import Json, err, out, print_json, working
 from skipqa.errors import UserError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def score(
     run: Annotated[
         Path | None, typer.Option(help="Retrieved passages, JSON or TREC (viquae-retrieval).")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Score a predictions file exactly as the benchmark's official code does, in percent.
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from skipqa.cli.console import counting, err, prepare_process, print_json, working
+from skipqa.cli.console import Json, counting, err, prepare_process, print_json, working
 
 
-def setup(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def setup(json: Json = False) -> None:
     """Download the models, convert them, and build the default index (WordNet + Factbook).
 
     What is there already is kept: run it again after an interruption and it goes on.

@@ -10,6 +10,7 @@ import typer
 from skipqa.cli.console import (
     ComponentsFolder,
     Index,
+    Json,
     Preset,
     Untrained,
     WeightsFolder,
@@ -43,7 +44,7 @@ def theory(
     plot: Annotated[
         Path | None, typer.Option(help="Draw predicted against measured into FILE.svg.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """The sparsity bound's V' and K', its likely range, and measured sweeps beside it.
 
@@ -140,7 +141,7 @@ def fidelity(
     results: Annotated[
         Path | None, typer.Option(help="A folder to keep it in as well, for `skipqa report runs`.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """How well saliency predicts what a visual token is worth: eta and Spearman's correlation.
 

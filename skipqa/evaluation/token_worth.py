@@ -19,6 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from skipqa.backbones.backbone import Backbone, Completion, EncodedTexts
+from skipqa.evaluation.systems.changes import with_backbone
 from skipqa.image import open_image
 from skipqa.pipeline import Pipeline
 from skipqa.theory.fidelity import counterfactual_worth
@@ -46,9 +47,7 @@ def measure_question(
     picture = open_image(image)
     whole = pipeline.answer(picture, question, fast_path=False).trace["look"].result
     backbone = _Counterfactual(pipeline.backbone, whole, answer if proxy == "answer" else None)
-    again = Pipeline(
-        backbone, pipeline.index, pipeline.config, pipeline.components, pipeline.stages
-    )
+    again = with_backbone(pipeline, backbone)
 
     saliencies: list[Tensor] = []  # of every run; the first has all tokens
 

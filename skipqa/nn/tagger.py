@@ -7,6 +7,7 @@ many things. It knows nothing of questions or places.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import torch
@@ -24,9 +25,17 @@ class TaggerConfig:
     dropout: float = 0.5
 
     def word(self, index: int) -> str:
-        """The name as one would say it of a picture."""
-        name = self.names[index]
-        return f"flag of {name}" if self.kinds[index] == "flag" else name
+        return said_of_a_picture(self.names[index], self.kinds[index])
+
+
+def said_of_a_picture(name: str, kind: str) -> str:
+    """The name as one would say it of a picture: of a country, that shows the flag."""
+    return f"flag of {name}" if kind == "flag" else name
+
+
+def bare_name(said: str) -> str:
+    """What `said_of_a_picture` was told, without an article."""
+    return re.sub(r"^flag of (the )?", "", said)
 
 
 class Tagger(nn.Module):

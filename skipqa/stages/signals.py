@@ -20,6 +20,7 @@ from torch import Tensor
 
 from skipqa.backbones.concepts import Concepts
 from skipqa.language import base_forms, content_words
+from skipqa.nn.tagger import bare_name
 from skipqa.stages.prune import concept_relevance
 from skipqa.stages.regions import posterior
 from skipqa.types import KeptTokens, Question, Region, RetrievedPassage
@@ -28,7 +29,6 @@ SIGNALS = 26
 ANYTHING = 0.05  # how much a question may be about what it does not seem to be about
 SMALLEST = 1e-6
 _NOT_WORDS = re.compile(r"[^a-z0-9]+")
-_OF_A_FLAG = re.compile(r"^flag of (the )?")
 
 
 def about_titles(question: Question, titles: Sequence[str]) -> list[str]:
@@ -144,7 +144,7 @@ def names_in(title: str) -> tuple[str, ...]:
 
 
 def _plain(text: str) -> str:
-    return _OF_A_FLAG.sub("", _NOT_WORDS.sub(" ", text.lower()).strip())
+    return bare_name(_NOT_WORDS.sub(" ", text.lower()).strip())
 
 
 @functools.lru_cache(maxsize=2)

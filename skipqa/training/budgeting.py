@@ -27,6 +27,7 @@ from torch import Tensor
 
 from skipqa.config import Between, Count, CountOrNone, Share
 from skipqa.evaluation.scoring.okvqa import normalise
+from skipqa.evaluation.systems.changes import with_backbone, with_components, with_config
 from skipqa.nn.budget import (
     BudgetController,
     DifficultyBudget,
@@ -173,10 +174,8 @@ def _seeing(pipeline: Pipeline) -> tuple[float, float]:
     for every picture, and next to the same for every question."""
     picture, giga = Image.new("RGB", (640, 480), (120, 130, 90)), []
     for passages in (0, 1):
-        budget = replace(pipeline.config.budget, passages=passages, nats=0.0)
-        config = replace(pipeline.config, budget=budget)
-        learned = replace(pipeline.components, budget=None)
-        fixed = Pipeline(pipeline.backbone, pipeline.index, config, learned, pipeline.stages)
+        fixed = with_config(pipeline, budget={"passages": passages, "nats": 0.0})
+        fixed = with_components(fixed, budget=None)
         trace = fixed.answer(picture, "What is this?", fast_path=False).trace
         giga.append(sum(trace[name].flops for name in ("encode", "draft", "look")) / GIGA)
     return giga[0], giga[1]
@@ -187,9 +186,7 @@ def answers(
     pipeline: Pipeline, records: Records, seeing: tuple[float, float]
 ) -> list[list[list[tuple[float, float]]]]:
     """For each question, V' and K': the score of the answer, and the FLOPs in units of 1e9."""
-    pipeline = Pipeline(
-        Remembering(pipeline.backbone), pipeline.index, pipeline.config, pipeline.components
-    )
+    pipeline = with_backbone(pipeline, Remembering(pipeline.backbone))
     drafter = pipeline.components.drafter
     vocabulary = drafter.config.answers if drafter else ()
     return [

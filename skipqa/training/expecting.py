@@ -23,8 +23,10 @@ from skipqa.backbones.bert import Bert
 from skipqa.config import Count, Weight
 from skipqa.data.files import check_rows, read_jsonl
 from skipqa.nn.expectation import Expectation, ExpectationConfig
+from skipqa.nn.tagger import said_of_a_picture
 from skipqa.training import paraphrases
 from skipqa.training.loop import Phase, batches, fit
+from skipqa.training.mixture import KINDS
 from skipqa.training.queries import is_held_out
 from skipqa.training.run import Run
 from skipqa.training.words import embed
@@ -111,8 +113,7 @@ def _said(row: dict[str, Any]) -> str:
     """As the tagger says it of a picture; nothing of a scene."""
     if row["category"] == SCENE:
         return ""
-    name: str = row["name"].lower()
-    return f"flag of {name}" if row["category"] == "country" else name
+    return said_of_a_picture(row["name"].lower(), KINDS.get(row["category"], ""))
 
 
 def train(

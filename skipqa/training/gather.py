@@ -32,17 +32,17 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from skipqa import pipeline as pipelines
-from skipqa.config import override
 from skipqa.costs.environment import available_cores
 from skipqa.data.files import check_rows, read_jsonl
 from skipqa.data.pocket_kb.text import accepted, says
 from skipqa.errors import UserError
+from skipqa.evaluation.systems.changes import up_to_retrieval, with_components, with_config
 from skipqa.nn.budget import BudgetController, DiscreteBudgetConfig
-from skipqa.pipeline import Pipeline, Stages
+from skipqa.pipeline import Pipeline
 from skipqa.stages.signals import about_titles
 from skipqa.training.mixture import HELD_OUT_OF, Split, is_held_out, pocket_kb_split
 from skipqa.training.run import Counted, Run
-from skipqa.types import Budget, Fused, KeptTokens, Question, Region, Retrieved, Verified
+from skipqa.types import Budget
 
 SPLITS: tuple[Split, ...] = ("train", "val")
 A_FILE = 32  # questions
@@ -282,30 +282,13 @@ def write(pipeline: Pipeline, rows: Sequence[Asked], path: Path) -> None:
 
 def observe(pipeline: Pipeline, row: Asked) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """One question through the pipeline up to retrieval: tensors, and what is said in words."""
-    seen: list[tuple[Retrieved, Question, KeptTokens, Sequence[Region]]] = []
-
-    def stop(
-        retrieved: Retrieved,
-        question: Question,
-        allowed: object,
-        kept: KeptTokens,
-        regions: Sequence[Region],
-        *_: object,
-    ) -> Verified:
-        seen.append((retrieved, question, kept, regions))
-        return Verified((), (), (), torch.zeros(0), ())
-
-    nothing = Fused(torch.zeros(0), torch.zeros(0, 0), ())
+    seen: list[tuple[Any, ...]] = []
     generous = _Generous(pipeline)
-    watched = Pipeline(
-        pipeline.backbone,
-        pipeline.index,
-        override(pipeline.config, {"budget": {"nats": 0.0}}),  # records have one V
-        dataclasses.replace(pipeline.components, budget=generous, saliency=None),
-        Stages(verify=stop, fuse=lambda *_: nothing, decode=lambda *_: ""),
-    )
+    watched = with_config(pipeline, budget={"nats": 0.0})  # records have one V
+    watched = with_components(watched, budget=generous, saliency=None)
+    watched = up_to_retrieval(watched, lambda *given: seen.append(given))
     trace = watched.answer(BytesIO(_read(row)), row.question, fast_path=False).trace
-    [(retrieved, question, kept, regions)] = seen
+    [(retrieved, question, _, kept, regions, *_)] = seen
     drafted, expected = trace["draft"].result, question.expected
     tokens = kept.tokens
     share, concept = tokens.evidence.topk(min(NAMES_A_TOKEN, tokens.evidence.shape[1]), dim=1)

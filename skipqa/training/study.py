@@ -23,6 +23,7 @@ from skipqa import components
 from skipqa.backbones.backbone import Backbone, EncodedTexts
 from skipqa.components import NAMES, SETTINGS, Components
 from skipqa.config import CountOrNone, merged
+from skipqa.evaluation.systems.changes import with_backbone
 from skipqa.nn import checkpoint
 from skipqa.pipeline import Pipeline
 from skipqa.training import gather
@@ -130,9 +131,7 @@ def begin(
     gathering = Run(folder, run.seed, run.progress, run.say)
     records = collect(rows, source, gathering, workers=wanted.workers or None)
     loaded = source.load()
-    pipeline = Pipeline(
-        Remembering(loaded.backbone), loaded.index, loaded.config, loaded.components
-    )
+    pipeline = with_backbone(loaded, Remembering(loaded.backbone))
     start = pipeline.components.folder
     if start is not None:
         take_over(start, run.folder)

@@ -15,12 +15,13 @@ Shapes: V visual tokens, T question tokens, K passages, S slots of all passages,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from skipqa.backbones.backbone import Backbone, EncodedTexts
+from skipqa.backbones.backbone import Backbone
 from skipqa.config import FuseConfig, VerifyConfig
 from skipqa.evaluation.systems.ablations import dense
 from skipqa.evaluation.systems.changes import with_budget, with_config, with_stages
@@ -70,7 +71,7 @@ def attentive_memory(base: Pipeline, seed: int) -> Pipeline:
     system = with_config(
         dense(base, seed), decode={"max_passages": base.config.decode.max_passages}
     )
-    return with_stages(system, verify=memorise, fuse=attend_to_memory)
+    return with_stages(system, verify=partial(accept, read=True), fuse=attend_to_memory)
 
 
 BASELINES = {
@@ -92,29 +93,12 @@ def accept(
     config: VerifyConfig,
     record: StageRecord,
     learned: Verifier | None = None,
+    *,
+    read: bool = False,
 ) -> Verified:
-    """verify: everything stays as it was found, unseen by the text encoder."""
-    return _unjudged(retrieved, backbone.encode_texts([]), record)
-
-
-def memorise(
-    retrieved: Retrieved,
-    question: Question,
-    allowed: Budget,
-    kept_tokens: KeptTokens,
-    regions: Sequence[Region],
-    backbone: Backbone,
-    config: VerifyConfig,
-    record: StageRecord,
-    learned: Verifier | None = None,
-) -> Verified:
-    """verify: everything stays as it was found, read by the text encoder."""
-    texts = [candidate.passage.text for candidate in retrieved.passages]
-    return _unjudged(retrieved, backbone.encode_texts(texts), record)
-
-
-def _unjudged(retrieved: Retrieved, encoded: EncodedTexts, record: StageRecord) -> Verified:
-    count = len(retrieved.passages)
+    """verify: everything stays as it was found, seen by the text encoder where it is `read`."""
+    texts = [candidate.passage.text for candidate in retrieved.passages] if read else []
+    encoded, count = backbone.encode_texts(texts), len(retrieved.passages)
     record.flops, record.kept, record.dropped = encoded.flops, count, 0
     record.why = "all accepted"
     record.result = Verified(

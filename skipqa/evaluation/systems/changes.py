@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from skipqa.backbones.backbone import Backbone
 from skipqa.components import Components
 from skipqa.config import override
 from skipqa.nn.budget import BudgetController
 from skipqa.pipeline import Pipeline
-from skipqa.types import Budget
+from skipqa.types import Budget, Fused, Verified
 
 
 class FixedShare(BudgetController):
@@ -41,6 +42,10 @@ class FixedShare(BudgetController):
         return dataclasses.replace(decided, tokens=tokens, passages=self.passages, rho_r=1.0)
 
 
+def with_backbone(base: Pipeline, backbone: Backbone) -> Pipeline:
+    return Pipeline(backbone, base.index, base.config, base.components, base.stages)
+
+
 def with_config(base: Pipeline, **changes: dict[str, Any]) -> Pipeline:
     config = override(base.config, changes)
     return Pipeline(base.backbone, base.index, config, base.components, base.stages)
@@ -54,6 +59,17 @@ def with_components(base: Pipeline, **modules: torch.nn.Module | None) -> Pipeli
 def with_stages(base: Pipeline, **functions: Callable[..., Any]) -> Pipeline:
     stages = dataclasses.replace(base.stages, **functions)
     return Pipeline(base.backbone, base.index, base.config, base.components, stages)
+
+
+def up_to_retrieval(base: Pipeline, seen: Callable[..., object] = lambda *_: None) -> Pipeline:
+    """Nothing is verified, fused or decoded; `seen` gets what verification would."""
+
+    def stop(*given: object) -> Verified:
+        seen(*given)
+        return Verified((), (), (), torch.zeros(0), ())
+
+    nothing = Fused(torch.zeros(0), torch.zeros(0, 0), ())
+    return with_stages(base, verify=stop, fuse=lambda *_: nothing, decode=lambda *_: "")
 
 
 def with_budget(base: Pipeline, tokens: int | None = None, passages: int | None = None) -> Pipeline:

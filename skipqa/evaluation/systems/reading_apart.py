@@ -107,10 +107,7 @@ def complete_jointly(
         stretches.append(decoder.read(embed(ids), examples))
         spent += flops(decoder.config, len(ids), len(opening) + len(ids), logits=0)
     past = join(decoder.config, examples, stretches)
-    num_read = past.length + len(ending)
-    completion = backbone.continued(
-        embed(ending), num_read, max_new_tokens, quote_from, avoid, beside, past
-    )
+    completion = backbone.continued(embed(ending), max_new_tokens, quote_from, avoid, beside, past)
     return replace(completion, flops=completion.flops + spent)
 
 
