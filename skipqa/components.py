@@ -91,7 +91,7 @@ _FITS: dict[str, dict[str, str]] = {
     "expectation": {"width": "text"},
     "verifier": {"width": "text", "visual_width": "text"},
     "fusion": {"width": "text", "passage_width": "text"},
-    "keep_head": {"width": "vision"},
+    "keep_head": {"width": "text"},
     "projector": {"vision_width": "vision", "width": "decoder"},
     "tagger": {"width": "vision", "text_width": "text"},
 }

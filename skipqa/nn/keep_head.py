@@ -1,7 +1,10 @@
 """A question-blind rival of QVS: which tokens a picture could do without, by DynamicViT's head.
 
-Enters: visual features [..., V, D]. Leaves: one logit a token, from what the token is and what
-the whole picture is (Rao et al., 2021). It never sees the question.
+Enters: visual tokens [..., V, D], those that QVS reads. Leaves: one logit a token, from what the
+token is and what the whole picture is (Rao et al., 2021). It never sees the question.
+
+Left out of the paper's: pruning inside the tower layer by layer, Gumbel gates trained through it
+with distillation. `training/pruning.py` trains this head alone, as it trains QVS.
 """
 
 from __future__ import annotations

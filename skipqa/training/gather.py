@@ -48,7 +48,7 @@ SPLITS: tuple[Split, ...] = ("train", "val")
 A_FILE = 32  # questions
 NAMES_A_TOKEN = 32  # the rest of a token's evidence is too thin to name a region
 MOST_REGIONS = 8
-LEARNED_FROM_RECORDS = ("saliency", "region_query", "fusion", "verifier", "budget")
+LEARNED_FROM_RECORDS = ("saliency", "keep_head", "region_query", "fusion", "verifier", "budget")
 MOST_PASSAGES = 16
 
 

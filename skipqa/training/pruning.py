@@ -2,6 +2,7 @@
 
 Enters: gathered records. Leaves: a saliency, and how it compares with the training-free one on
 held-out questions at the same V': gold passages found, and how much of the thing's box is kept.
+Beside it a rival's keep head, taught and compared in the same way but blind to the question.
 
 The task that stands in for the answer's cross-entropy, since a pocket decoder reads words and
 passes no gradient to tokens: which of the candidate passages, the gold one among them, does a
@@ -22,12 +23,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from skipqa.config import Between, Count, CountOrNone
+from skipqa.nn.keep_head import KeepHead, KeepHeadConfig
 from skipqa.nn.region_query import DenseRegionQuery, SparseRegionQuery
 from skipqa.nn.relaxation import gumbel_sigmoid, logistic_noise
 from skipqa.nn.saliency import (
@@ -45,9 +47,11 @@ from skipqa.training.sampling import inverse_frequency
 from skipqa.training.study import Study
 from skipqa.types import Budget
 
+S = TypeVar("S", bound=Saliency)
 SCALE, BETA = 20.0, 10.0
 PAPER_SHARE = 0.11  # of the tokens
 AT = 4  # recall is counted among so many passages
+SPLITS = ("held-out", "val")  # the first decides, the other is reported
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +136,30 @@ def budget_loss(settings: SaliencyTraining, logits: Tensor, rho: float) -> Tenso
     return kind(logits, rho)
 
 
+class Blind(Saliency):
+    """The keep head in QVS's place: it is handed the question and does not look."""
+
+    def __init__(self, head: KeepHead) -> None:
+        super().__init__(SaliencyConfig(head.config.width, hidden=head.config.hidden))
+        self.head = head
+
+    def forward(self, visual: Tensor, question: Tensor) -> Tensor:
+        return self.head(visual)
+
+
 def run(study: Study, settings: SaliencyTraining) -> dict[str, Any]:
-    """The stage: train, compare, leave."""
+    """The stage: train, compare, leave; then the same for the rival."""
     if "saliency" not in study.run.metrics():
         saliency = train(study, settings)
-        compared = compare(study, saliency)
-        ships = is_as_good(compared, kept_tokens(study))
+        compared = {split: compare(study, saliency, split) for split in SPLITS}
+        ships = is_as_good(compared["held-out"], kept_tokens(study))
         study.leave(saliency, "saliency", ships=ships)
-        study.run.finish("saliency", {"ships": ships, "held-out": compared})
+        study.run.finish("saliency", {"ships": ships, **compared})
+    if "keep_head" not in study.run.metrics():
+        blind = train_blind(study, settings)
+        compared = {split: compare(study, blind, split) for split in SPLITS}
+        study.leave(blind.head, "keep_head", ships=True)  # answers nothing: it need not win
+        study.run.finish("keep_head", compared)
     return study.run.metrics()
 
 
@@ -177,10 +197,20 @@ def kept_tokens(study: Study) -> int:
 
 
 def train(study: Study, settings: SaliencyTraining) -> Saliency:
-    saliency = build(study, settings)
+    return _fit("saliency", build(study, settings), study, settings)
+
+
+def train_blind(study: Study, settings: SaliencyTraining) -> Blind:
+    """As wide as QVS, so that to score a token costs about as much."""
+    torch.manual_seed(study.run.seed)
+    head = KeepHead(KeepHeadConfig(study.records["meaning"].shape[2], settings.hidden))
+    return _fit("keep_head", Blind(head), study, settings)
+
+
+def _fit(name: str, saliency: S, study: Study, settings: SaliencyTraining) -> S:
     loss = loss_of(study, saliency, settings, candidates(study.records))
     phase = Phase(settings.steps, settings.rate, settings.warmup)
-    return fit("saliency", saliency, loss, phase, study.run, weight_decay=settings.weight_decay)
+    return fit(name, saliency, loss, phase, study.run, weight_decay=settings.weight_decay)
 
 
 @torch.inference_mode()
@@ -229,7 +259,7 @@ class Trial:
 
 def quality(study: Study, rows: Sequence[int], trials: Sequence[Trial]) -> list[dict[str, float]]:
     """Of each trial, on the same questions."""
-    found = study.spread(_try, rows, "pruning held-out questions", trials)
+    found = study.spread(_try, rows, "pruning questions", trials)
     return [
         {
             f"recall@{AT}": _mean([one[n][0] for one in found]),

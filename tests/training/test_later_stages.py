@@ -16,8 +16,13 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 
 from skipqa import components
+from skipqa.config import PruneConfig
 from skipqa.errors import UserError
+from skipqa.evaluation import systems
+from skipqa.evaluation.systems import Variant
+from skipqa.evaluation.systems.changes import with_components
 from skipqa.pipeline import Pipeline
+from skipqa.trace import StageRecord
 from skipqa.training import budgeting, gather, pathways, pruning, together, verifying
 from skipqa.training.collapse import openness
 from skipqa.training.gather import Asked
@@ -34,7 +39,7 @@ STAGES: dict[str, tuple[Callable[..., dict[str, Any]], Any, tuple[str, ...]]] = 
     "saliency": (
         pruning.run,
         pruning.SaliencyTraining(steps=6, batch=4, hidden=8),
-        ("saliency",),
+        ("saliency", "keep_head"),
     ),
     "pathways": (pathways.run, PATHS, ("saliency", "region_query", "fusion")),
     "verifier": (
@@ -166,6 +171,7 @@ def test_a_stage_leaves_its_parts_and_says_which_won(finished: dict[str, Path], 
     metrics = json.loads((folder / "metrics.json").read_text())[name]
     ships = metrics["ships"]
     ships = ships if isinstance(ships, dict) else {files[0]: ships}
+    ships = ships | {"keep_head": True}  # a rival's, it has nothing to win
     for part in files:
         assert (folder / "trained" / f"{part}.safetensors").is_file()
         assert (folder / f"{part}.safetensors").is_file() == ships.get(part, False)
@@ -173,10 +179,19 @@ def test_a_stage_leaves_its_parts_and_says_which_won(finished: dict[str, Path], 
     assert all(getattr(learned, part) is not None for part in files)
 
 
+def test_what_a_stage_leaves_needs_no_other_records(finished: dict[str, Path]) -> None:
+    """None of it sees, so the next stage may begin with it."""
+    seeing = {
+        gather.Source(components=folder).fingerprint()["seeing"] for folder in finished.values()
+    }
+    assert len(seeing) == 1
+
+
 @pytest.mark.parametrize(
     ("name", "stop_at"),
     [
-        ("saliency", "pruning held-out questions"),
+        ("saliency", "pruning questions"),
+        ("saliency", "keep_head"),
         ("verifier", "reading records"),
         ("together", "together"),
     ],
@@ -204,6 +219,34 @@ def test_a_finished_stage_does_nothing(study: Study, finished: dict[str, Path]) 
     for name, (run, settings, _) in STAGES.items():
         metrics = run(small_world.again(study, finished[name], progress=progress), settings)
         assert metrics == json.loads((finished[name] / "metrics.json").read_text())
+
+
+def test_the_keep_head_is_measured_as_the_saliency_is_and_prunes(
+    study: Study, finished: dict[str, Path]
+) -> None:
+    """Its folder has it beside what answers: all that `--components` needs."""
+    metrics = json.loads((finished["saliency"] / "metrics.json").read_text())
+    for split in ("held-out", "val"):
+        saliency, blind = (metrics[name][split] for name in ("saliency", "keep_head"))
+        assert saliency["questions"] == blind["questions"] > 0
+        for count, here in saliency["by_tokens"].items():
+            assert here["training_free"] == blind["by_tokens"][count]["training_free"]
+    learned = components.load(finished["saliency"], preset="pocket")
+    components.check_widths(learned, study.pipeline.backbone.widths, preset="pocket")
+    assert learned.keep_head is not None
+    tokens = study.records.tokens(0, len(study.pipeline.backbone.concepts))
+    pruner = systems.build(
+        Variant("skip", "dynamicvit"), with_components(study.pipeline, keep_head=learned.keep_head)
+    ).stages.prune
+    concepts, record = study.pipeline.backbone.concepts, StageRecord("prune")
+    one, other = (
+        pruner(tokens, study.records.question(i), Budget(29, 1), concepts, PruneConfig(), record)
+        for i in (0, 1)
+    )
+    wanted = learned.keep_head(study.records["meaning"][0].float()).topk(29).indices
+    assert set(one.positions.tolist()) == set(wanted.tolist())
+    assert torch.equal(one.positions, other.positions)  # whatever is asked
+    assert record.why == "by the keep head"
 
 
 def test_collapse_is_seen() -> None:

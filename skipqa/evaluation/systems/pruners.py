@@ -54,9 +54,10 @@ def similarity(base: Pipeline, seed: int) -> Pipeline:
 
 
 def dynamicvit(base: Pipeline, seed: int) -> Pipeline:
-    """The tokens that a predictor on their features wants to keep (cf. DynamicViT).
+    """The tokens that a predictor blind to the question wants to keep (cf. DynamicViT).
 
-    The predictor is the component `keep_head`. Untrained, the vision tower's own classifier
+    The predictor is the component `keep_head`: no preset ships one, stage II leaves one that was
+    taught as QVS is (`--components RUN/stage2`). Untrained, the vision tower's own classifier
     stands in for it: a token is kept for how sure the classifier is of what it shows.
     """
     head = base.components.keep_head
@@ -127,7 +128,7 @@ def certainty_scores(tokens: VisualTokens, question: Question) -> tuple[Tensor, 
 def keep_head_scores(head: KeepHead) -> Scorer:
     @torch.inference_mode()
     def score(tokens: VisualTokens, question: Question) -> tuple[Tensor, int]:
-        return head(tokens.features).sigmoid(), keep_head.flops(head.config, len(tokens))
+        return head(tokens.meaning).sigmoid(), keep_head.flops(head.config, len(tokens))
 
     return score
 

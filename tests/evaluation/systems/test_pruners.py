@@ -100,11 +100,11 @@ def test_a_trained_predictor_decides_where_there_is_one(
     pipeline: Pipeline, tokens: VisualTokens, questions: Two
 ) -> None:
     torch.manual_seed(3)
-    head = KeepHead(KeepHeadConfig(width=10, hidden=16)).requires_grad_(False)
+    head = KeepHead(KeepHeadConfig(width=12, hidden=16)).requires_grad_(False)
     trained = with_components(pipeline, keep_head=head)
     kept, record = prune(trained, "dynamicvit", tokens, questions[0], 9)
-    assert set(kept.positions.tolist()) == set(head(tokens.features).topk(9).indices.tolist())
-    assert record.flops == count_flops(lambda: head(tokens.features)) > 0
+    assert set(kept.positions.tolist()) == set(head(tokens.meaning).topk(9).indices.tolist())
+    assert record.flops == count_flops(lambda: head(tokens.meaning)) > 0
     plain, _ = prune(pipeline, "dynamicvit", tokens, questions[0], 9)
     assert not torch.equal(kept.positions, plain.positions)
 
