@@ -87,8 +87,8 @@ def decode(
         known = words_of(" ".join([question.text, *shown]))
         reply = backbone.complete(prompt, config.max_new_tokens, texts, known)
         answer = reply.text
-        if config.prompt == "short":  # it was trained to stop early
-            answer = to_the_end_of_the_clause(answer, texts)
+        if config.prompt == "short":  # it was trained to say little
+            answer = whole_clause(answer, texts, question)
     else:
         visual, how, record.flops = _visual_tokens(kept_tokens, fused, backbone.projector)
         if _reads_fused(backbone.projector) and not config.passages_beside_fused:
@@ -147,11 +147,17 @@ def as_written(answer: str, texts: Sequence[str]) -> str:
     return next(spellings, answer) if answer else answer
 
 
-def to_the_end_of_the_clause(quoted: str, texts: Sequence[str]) -> str:
-    """What was quoted, and what its passage goes on with until a mark of punctuation."""
-    rest = re.compile(re.escape(quoted) + r"[^.;:,()\"]*")
-    found = (match[0].strip() for text in reversed(texts) if (match := rest.search(text)))
-    return next(found, quoted) if quoted else quoted
+def whole_clause(quoted: str, texts: Sequence[str], question: Question) -> str:
+    """What was quoted, with what its passage says between the word that is asked about and it, and
+    goes on with until a mark of punctuation."""
+    asked = {form for word in question.words for form in base_forms(word)}
+    clause = re.compile(rf"([^.;:,()\"]*?)({re.escape(quoted)}[^.;:,()\"]*)")
+    found = next((match for text in reversed(texts) if (match := clause.search(text))), None)
+    if not quoted or found is None:
+        return quoted
+    before, rest = found.groups()
+    ends = [m.end() for m in _TERM.finditer(before) if asked & base_forms(m[0].lower())]
+    return (before[ends[-1] :] + rest if ends else rest).strip()
 
 
 def explained(question: Question, texts: Sequence[str]) -> bool:

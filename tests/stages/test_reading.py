@@ -22,7 +22,7 @@ from skipqa.stages.decode import (
     decode,
     explained,
     stated,
-    to_the_end_of_the_clause,
+    whole_clause,
     words_shown,
 )
 from skipqa.trace import StageRecord
@@ -170,15 +170,16 @@ def reply(text: str, *weights: float) -> Completion:
     ("quoted", "whole"),
     [
         ("by forcing hot water", "by forcing hot water under pressure"),
-        ("hot water under pressure", "hot water under pressure"),
+        ("under pressure", "by forcing hot water under pressure"),
         ("at a cafe", "at a cafe"),
         ("said nowhere", "said nowhere"),
         ("", ""),
     ],
 )
-def test_a_quotation_goes_on_to_the_end_of_its_clause(quoted: str, whole: str) -> None:
+def test_a_quotation_is_of_a_whole_clause(quoted: str, whole: str) -> None:
+    """From what is asked about to its end."""
     texts = ["coffee brewed by forcing hot water under pressure; drunk at a cafe."]
-    assert to_the_end_of_the_clause(quoted, texts) == whole
+    assert whole_clause(quoted, texts, question("How is it brewed?", "brewed")) == whole
 
 
 class TestAgreement:
