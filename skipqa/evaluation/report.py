@@ -410,6 +410,59 @@ def _stage1(results: Results) -> str:
     )
 
 
+def _verifier(results: Results) -> str:
+    found = results["results"]
+    rows = [
+        [f"{split}, {how.replace('_', '-')}", f"{found[split]['passages']:,}"]
+        + [f"{found[split][how][name]:.3f}" for name in ("f1", "precision", "recall")]
+        for split in ("held-out", "val")
+        for how in ("trained", "training_free")
+    ]
+    return table(["Pocket-KB", "passages", "F1", "precision", "recall"], rows) + source(results)
+
+
+def _small_things(results: Results) -> str:
+    found = results["results"]
+    small, others = found["small"], found["others"]
+
+    def less(way: str) -> str:
+        if way not in small["skip_less"]:
+            return "–"
+        gain = small["skip_less"][way]
+        return f"{100 * gain['difference']:+.1f} ({span(gain, 100, '+.1f')})"
+
+    rows = [
+        [way, percent(recall), less(way), percent(others["recall"][way])]
+        for way, recall in small["recall"].items()
+    ]
+    header = [
+        f"Recall@{found['recall_at']} of a query of, %",
+        f"small things ({small['questions']:,})",
+        "SKIP gains, points",
+        f"others ({others['questions']:,})",
+    ]
+    return table(header, rows) + source(results)
+
+
+def _fast_path(results: Results) -> str:
+    found = results["results"]
+    rows = [
+        [
+            f"{row['threshold']:.2f}",
+            f"{100 * row['rate']:.1f}",
+            f"{100 * row['full']:.1f}",
+            f"{100 * row['accuracy']:.1f}",
+            f"{100 * row['gain']['difference']:+.1f} ({span(row['gain'], 100, '+.1f')})",
+        ]
+        for row in found["by_threshold"]
+    ]
+    header = ["drafts above", "drafted, %", "accuracy without, %", "with, %", "points"]
+    counts = ", ".join(
+        f"{row['questions']:,} of {name}" for name, row in found["shipped"].items() if name != "all"
+    )
+    return table(header, rows) + f"\nQuestions: {counts}.\n" + source(results)
+
+
 # What is asked with the name given, by its place in the results and its group there
 NAMED = {
     "Pocket-KB val": ("named", "all"),
@@ -458,6 +511,9 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "index-kill": _index_kill,
     "pocket-kb": _pocket_kb,
     "stage1": _stage1,
+    "verifier": _verifier,
+    "small-things": _small_things,
+    "fast-path-val": _fast_path,
     "okvqa": _okvqa,
     "sparse-encoder": _sparse_encoder,
 }
