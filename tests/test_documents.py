@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from skipqa.cli.main import app
 from skipqa.errors import UserError
-from skipqa.evaluation.report import BLOCK, newest
+from skipqa.evaluation.report import BLOCK
+from skipqa.evaluation.results import newest
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

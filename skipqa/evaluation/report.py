@@ -7,24 +7,17 @@ that was measured is typed by hand.
 
 from __future__ import annotations
 
-import functools
 import re
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from skipqa.data.files import read_json
 from skipqa.errors import UserError
+from skipqa.evaluation import trained_blocks
+from skipqa.evaluation.results import ABSENT, Results, newest, percent, source, span, table
 
-Results = Mapping[str, Any]
-ABSENT = "–"
 INTERVAL = "95 % bootstrap intervals over photos"
 BLOCK = re.compile(r"(<!-- results: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-
-
-class NoResults(UserError):
-    """A benchmark that has not been run."""
 
 
 def fill(text: str, folder: Path) -> str:
@@ -38,41 +31,6 @@ def fill(text: str, folder: Path) -> str:
         return f"{match[1]}{body}\n{match[3]}"
 
     return BLOCK.sub(render, text)
-
-
-def newest(folder: Path, subject: str) -> Results:
-    """The last of `<subject>_<machine>_<yyyymm>.json`."""
-    found = sorted(folder.glob(f"{subject}_*_*.json"), key=lambda path: path.stem[-6:])
-    found = [path for path in found if re.fullmatch(rf"{subject}_[^_]+_\d{{6}}", path.stem)]
-    if not found:
-        raise NoResults(f"no results of {subject} in {folder}: run its script in benchmarks/ first")
-    loaded: Results = read_json(found[-1])
-    return loaded
-
-
-def table(header: list[str], rows: list[list[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def source(results: Results) -> str:
-    """Where the numbers above it come from."""
-    machine = results["machine"]
-    where = machine.get("gpu") or f"{machine['cpu']}, {machine['cores']} cores"
-    torch = results["versions"].get("torch", "none")
-    return (
-        f"\n`{results['command']}` on {where}; Python {results['python']}, torch {torch}, "
-        f"commit {results['commit']}, {results['date']}."
-    )
-
-
-def span(interval: Mapping[str, float], factor: float, form: str) -> str:
-    """An interval of `skipqa.evaluation.statistics`, without its mean."""
-    return f"{factor * interval['low']:{form}} to {factor * interval['high']:{form}}"
-
-
-def percent(interval: Mapping[str, float]) -> str:
-    return f"{100 * interval['mean']:.1f} ({span(interval, 100, '.0f')})"
 
 
 def _ask(results: Results) -> str:
@@ -367,134 +325,6 @@ def _okvqa(results: Results) -> str:
     return table(header, rows) + note + "\n" + source(results)
 
 
-STAGE1_SETS = {
-    "okvqa/val": "OK-VQA val",
-    "vqav2/val": "VQAv2 val, 578 questions",
-    "pocket-kb/val": "Pocket-KB val, the gold passage shown for four in five",
-}
-
-
-def _stage1(results: Results) -> str:
-    found = results["results"]
-    seeds = found["seeds"].values()
-
-    def over_seeds(*path: str) -> str:
-        values = [100 * functools.reduce(lambda at, key: at[key], path, one) for one in seeds]
-        return f"{statistics.mean(values):.1f} ({min(values):.1f} to {max(values):.1f})"
-
-    rows = [
-        [
-            title,
-            over_seeds("reader", "shipped", "blind", name),
-            over_seeds("drafter", "shipped", name),
-            over_seeds("reader", "shipped", "few", name),
-            over_seeds("reader", "joint", name, "accuracy"),
-        ]
-        for name, title in STAGE1_SETS.items()
-    ]
-    header = ["soft accuracy, %", "question alone", "drafter", "reader", "both together"]
-    shipped = next(iter(seeds))["reader"]["fast_path"]
-    routed = "; ".join(
-        f"{title.partition(',')[0]} {100 * shipped[name]['rate']:.0f} % drafted, "
-        f"{100 * shipped[name]['full']:.1f} -> {100 * shipped[name]['accuracy']:.1f}"
-        for name, title in STAGE1_SETS.items()
-    )
-    note = (
-        f"\n{found['examples']:,} questions about {found['photos']:,} photos; the mean of "
-        f"{len(seeds)} seeds, in brackets the least and the most. Facts in the prompts are glosses "
-        f"of what is seen and passages of Pocket-KB, not what a search finds. With the drafter "
-        f"answering alone above {shipped['threshold']:.2f} (the first seed): {routed}.\n\n"
-    )
-    return (
-        table(header, rows) + note + " ".join(results.get("remarks", [])) + "\n" + source(results)
-    )
-
-
-def _verifier(results: Results) -> str:
-    found = results["results"]
-    rows = [
-        [f"{split}, {how.replace('_', '-')}", f"{found[split]['passages']:,}"]
-        + [f"{found[split][how][name]:.3f}" for name in ("f1", "precision", "recall")]
-        for split in ("held-out", "val")
-        for how in ("trained", "training_free")
-    ]
-    return table(["Pocket-KB", "passages", "F1", "precision", "recall"], rows) + source(results)
-
-
-def _small_things(results: Results) -> str:
-    found = results["results"]
-    small, others = found["small"], found["others"]
-
-    def less(way: str) -> str:
-        if way not in small["skip_less"]:
-            return "–"
-        gain = small["skip_less"][way]
-        return f"{100 * gain['difference']:+.1f} ({span(gain, 100, '+.1f')})"
-
-    rows = [
-        [way, percent(recall), less(way), percent(others["recall"][way])]
-        for way, recall in small["recall"].items()
-    ]
-    header = [
-        f"Recall@{found['recall_at']} of a query of, %",
-        f"small things ({small['questions']:,})",
-        "SKIP gains, points",
-        f"others ({others['questions']:,})",
-    ]
-    return table(header, rows) + source(results)
-
-
-def _fast_path(results: Results) -> str:
-    found = results["results"]
-    rows = [
-        [
-            f"{row['threshold']:.2f}",
-            f"{100 * row['rate']:.1f}",
-            f"{100 * row['full']:.1f}",
-            f"{100 * row['accuracy']:.1f}",
-            f"{100 * row['gain']['difference']:+.1f} ({span(row['gain'], 100, '+.1f')})",
-        ]
-        for row in found["by_threshold"]
-    ]
-    header = ["drafts above", "drafted, %", "accuracy without, %", "with, %", "points"]
-    counts = ", ".join(
-        f"{row['questions']:,} of {name}" for name, row in found["shipped"].items() if name != "all"
-    )
-    return table(header, rows) + f"\nQuestions: {counts}.\n" + source(results)
-
-
-# What is asked with the name given, by its place in the results and its group there
-NAMED = {
-    "Pocket-KB val": ("named", "all"),
-    "flags": ("named", "country"),
-    "entity and relation new": ("named", "new"),
-    "Pocket-KB val in unseen words": ("unseen_words", "all"),
-    "flags in unseen words": ("unseen_words", "country"),
-    "fields of the Factbook in unseen words": ("unseen_words_of_fields", "all"),
-}
-
-
-def _sparse_encoder(results: Results) -> str:
-    found = results["results"]
-    rows = [
-        [f"{title} ({ways['lexical']['beside'][group]['count']:,})"]
-        + [percent(way["beside"][group]) for way in ways.values()]
-        for title, (what, group) in NAMED.items()
-        for ways in [found[what]]
-    ]
-    blocks = [table(["Recall@4, name given, %", *found["named"]], rows)]
-    for what in ("pipeline", "pipeline_unseen_words"):
-        if what in found:
-            groups = next(iter(found[what].values()))["pipeline"]
-            lines = [
-                [name, *(percent(group) for group in way["pipeline"].values())]
-                for name, way in found[what].items()
-            ]
-            blocks.append(table([f"Recall@4, {what.replace('_', ' ')}, %", *groups], lines))
-    note = "\nIn brackets 95 % bootstrap intervals over questions."
-    return "\n\n".join(blocks) + "\n" + note + source(results)
-
-
 BLOCKS: dict[str, Callable[[Results], str]] = {
     "ask": _ask,
     "class-gloss": _class_gloss,
@@ -510,10 +340,10 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "index-growth": _index_growth,
     "index-kill": _index_kill,
     "pocket-kb": _pocket_kb,
-    "stage1": _stage1,
-    "verifier": _verifier,
-    "small-things": _small_things,
-    "fast-path-val": _fast_path,
+    "stage1": trained_blocks.stage1,
+    "verifier": trained_blocks.verifier,
+    "small-things": trained_blocks.small_things,
+    "fast-path-val": trained_blocks.fast_path,
     "okvqa": _okvqa,
-    "sparse-encoder": _sparse_encoder,
+    "sparse-encoder": trained_blocks.sparse_encoder,
 }

@@ -29,12 +29,12 @@ class TaggerConfig:
 
 
 def said_of_a_picture(name: str, kind: str) -> str:
-    """The name as one would say it of a picture: of a country, that shows the flag."""
+    """The name as one would say it of a picture: a country is shown by its flag."""
     return f"flag of {name}" if kind == "flag" else name
 
 
 def bare_name(said: str) -> str:
-    """What `said_of_a_picture` was told, without an article."""
+    """What `said_of_a_picture` was told; a flag's country without its article."""
     return re.sub(r"^flag of (the )?", "", said)
 
 

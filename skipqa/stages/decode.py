@@ -54,6 +54,7 @@ Answer: Finland
 
 """
 _TERM = re.compile(r"[^\W_]+")  # a word or a number
+_UNBROKEN = r"[^.;:,()\"]*"  # by punctuation
 _EXPLAIN = re.compile(r"(?:how (?:is|are|was|were|do|does|did|can|could)|why)\b")
 
 
@@ -148,10 +149,10 @@ def as_written(answer: str, texts: Sequence[str]) -> str:
 
 
 def whole_clause(quoted: str, texts: Sequence[str], question: Question) -> str:
-    """What was quoted, with what its passage says between the word that is asked about and it, and
-    goes on with until a mark of punctuation."""
+    """The quotation widened to its clause: from the word that is asked about, where the clause has
+    it before, to the next mark of punctuation."""
     asked = {form for word in question.words for form in base_forms(word)}
-    clause = re.compile(rf"([^.;:,()\"]*?)({re.escape(quoted)}[^.;:,()\"]*)")
+    clause = re.compile(rf"({_UNBROKEN}?)(?<!\w)({re.escape(quoted)}{_UNBROKEN})")
     found = next((match for text in reversed(texts) if (match := clause.search(text))), None)
     if not quoted or found is None:
         return quoted

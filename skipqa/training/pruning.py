@@ -151,13 +151,13 @@ def run(study: Study, settings: SaliencyTraining) -> dict[str, Any]:
     """The stage: train, compare, leave; then the same for the rival."""
     if "saliency" not in study.run.metrics():
         saliency = train(study, settings)
-        compared = {split: compare(study, saliency, split) for split in SPLITS}
+        compared = _compared(study, saliency)
         ships = is_as_good(compared["held-out"], kept_tokens(study))
         study.leave(saliency, "saliency", ships=ships)
         study.run.finish("saliency", {"ships": ships, **compared})
     if "keep_head" not in study.run.metrics():
         blind = train_blind(study, settings)
-        compared = {split: compare(study, blind, split) for split in SPLITS}
+        compared = _compared(study, blind)
         study.leave(blind.head, "keep_head", ships=True)  # answers nothing: it need not win
         study.run.finish("keep_head", compared)
     return study.run.metrics()
@@ -221,6 +221,12 @@ def gates_open(study: Study, saliency: Saliency, rows: Sequence[int]) -> Tensor:
     return torch.cat(
         [saliency(records["meaning"][p].float(), records["question"][p].float()) for p in parts]
     ).sigmoid()
+
+
+def _compared(study: Study, saliency: Saliency) -> dict[str, Any]:
+    return {
+        split: compare(study, saliency, split) for split in SPLITS if study.rows(split, gold=True)
+    }
 
 
 def compare(study: Study, saliency: Saliency, split: str = "held-out") -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 A run's folder is a folder of components that answers questions (`--components`): what the stage
 began with, and of what it trained each part that is at least as good as the training-free stage on
-held-out questions. All that was trained, better or not, is in `trained/`, where the next stage
-looks first. Nothing here trains.
+held-out questions; besides, a rival's keep head, which answers nothing. All that was trained,
+better or not, is in `trained/`, where the next stage looks first. Nothing here trains.
 """
 
 from __future__ import annotations

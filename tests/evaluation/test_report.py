@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skipqa.errors import UserError
-from skipqa.evaluation.report import BLOCKS, STAGE1_SETS, fill, newest
+from skipqa.evaluation.report import BLOCKS, fill
+from skipqa.evaluation.results import newest
+from skipqa.evaluation.trained_blocks import STAGE1_SETS
 
 HEADER = {
     "machine": {"cpu": "abacus", "cores": 2},

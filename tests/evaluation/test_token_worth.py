@@ -12,7 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 from skipqa.cli.theory import app
-from skipqa.evaluation.report import newest
+from skipqa.evaluation.results import newest
 from skipqa.evaluation.token_worth import Proxy, measure_question
 from skipqa.pipeline import Pipeline
 

@@ -172,13 +172,14 @@ def reply(text: str, *weights: float) -> Completion:
         ("by forcing hot water", "by forcing hot water under pressure"),
         ("under pressure", "by forcing hot water under pressure"),
         ("at a cafe", "at a cafe"),
+        ("ink", "ink"),
         ("said nowhere", "said nowhere"),
         ("", ""),
     ],
 )
 def test_a_quotation_is_of_a_whole_clause(quoted: str, whole: str) -> None:
     """From what is asked about to its end."""
-    texts = ["coffee brewed by forcing hot water under pressure; drunk at a cafe."]
+    texts = ["coffee brewed by forcing hot water under pressure; drunk at a cafe, no ink."]
     assert whole_clause(quoted, texts, question("How is it brewed?", "brewed")) == whole
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from skipqa.evaluation.harness import Record, names_in
-from skipqa.evaluation.report import table
 from skipqa.evaluation.reports.runs import (
     OWN_PRUNER,
     QuestionSet,
@@ -34,6 +33,7 @@ from skipqa.evaluation.reports.verdict import (
     missing,
     on_every_set,
 )
+from skipqa.evaluation.results import table
 from skipqa.evaluation.statistics import across_seeds
 from skipqa.evaluation.systems import SYSTEMS
 from skipqa.theory.bound import EXAMPLE_TOKENS, Sweep, constant, tokens_needed

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from skipqa.evaluation.harness import Record, interval_of, names_in
-from skipqa.evaluation.report import ABSENT, percent, table
 from skipqa.evaluation.reports.runs import (
     QuestionSet,
     Run,
@@ -22,6 +21,7 @@ from skipqa.evaluation.reports.runs import (
     swept,
     timed,
 )
+from skipqa.evaluation.results import ABSENT, percent, table
 from skipqa.evaluation.statistics import RESAMPLES, Comparison, across_seeds, bins
 
 SMALLEST_P = 2 / (RESAMPLES + 1)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
-from skipqa.evaluation.report import NoResults, Results, newest
 from skipqa.evaluation.reports.runs import QuestionSet
+from skipqa.evaluation.results import NoResults, Results, newest
 from skipqa.evaluation.statistics import Comparison
 
 

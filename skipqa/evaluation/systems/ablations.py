@@ -23,6 +23,7 @@ DENSE_PASSAGES = 16
 ONE_REGION = {"max_regions": 1, "proposals": "clusters"}  # nothing to segment
 NO_ZOOM = {"regions": 0}
 CLOSER = {"nats": 0.0}  # a closer look for every question
+NO_CLOSER = {"nats": 1_000.0}  # more than any question tells
 FIXED_SHARE, FIXED_PASSAGES = 64 / 576, 8  # of the paper's row without DBC
 
 

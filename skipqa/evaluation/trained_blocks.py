@@ -1,0 +1,138 @@
+"""Blocks of the documents about what was trained: stage I, verifier, fast path, retrieval."""
+
+from __future__ import annotations
+
+import functools
+import statistics
+
+from skipqa.evaluation.results import ABSENT, Results, percent, source, span, table
+
+STAGE1_SETS = {
+    "okvqa/val": "OK-VQA val",
+    "vqav2/val": "VQAv2 val, 578 questions",
+    "pocket-kb/val": "Pocket-KB val, the gold passage shown for four in five",
+}
+
+
+def stage1(results: Results) -> str:
+    found = results["results"]
+    seeds = found["seeds"].values()
+
+    def over_seeds(*path: str) -> str:
+        values = [100 * functools.reduce(lambda at, key: at[key], path, one) for one in seeds]
+        return f"{statistics.mean(values):.1f} ({min(values):.1f} to {max(values):.1f})"
+
+    rows = [
+        [
+            title,
+            over_seeds("reader", "shipped", "blind", name),
+            over_seeds("drafter", "shipped", name),
+            over_seeds("reader", "shipped", "few", name),
+            over_seeds("reader", "joint", name, "accuracy"),
+        ]
+        for name, title in STAGE1_SETS.items()
+    ]
+    header = ["soft accuracy, %", "question alone", "drafter", "reader", "both together"]
+    first = next(iter(seeds))["reader"]["fast_path"]
+    routed = "; ".join(
+        f"{title.partition(',')[0]} {100 * first[name]['rate']:.0f} % drafted, "
+        f"{100 * first[name]['full']:.1f} -> {100 * first[name]['accuracy']:.1f}"
+        for name, title in STAGE1_SETS.items()
+    )
+    note = (
+        f"\n\n{found['examples']:,} questions about {found['photos']:,} photos; the mean of "
+        f"{len(seeds)} seeds, in brackets the least and the most. Facts in the prompts are glosses "
+        f"of what is seen and passages of Pocket-KB, not what a search finds. At this stage's own "
+        f"threshold for the drafter, {first['threshold']:.2f} (the first seed): {routed}.\n\n"
+    )
+    return (
+        table(header, rows) + note + " ".join(results.get("remarks", [])) + "\n" + source(results)
+    )
+
+
+def verifier(results: Results) -> str:
+    found = results["results"]
+    rows = [
+        [f"{split}, {how.replace('_', '-')}", f"{found[split]['passages']:,}"]
+        + [f"{found[split][how][name]:.3f}" for name in ("f1", "precision", "recall")]
+        for split in ("held-out", "val")
+        for how in ("trained", "training_free")
+    ]
+    header = ["Pocket-KB", "passages", "F1", "precision", "recall"]
+    return table(header, rows) + "\n" + source(results)
+
+
+def small_things(results: Results) -> str:
+    found = results["results"]
+    small, others = found["small"], found["others"]
+
+    def less(way: str) -> str:
+        if way not in small["skip_less"]:
+            return ABSENT
+        gain = small["skip_less"][way]
+        return f"{100 * gain['difference']:+.1f} ({span(gain, 100, '+.1f')})"
+
+    rows = [
+        [way, percent(recall), less(way), percent(others["recall"][way])]
+        for way, recall in small["recall"].items()
+    ]
+    header = [
+        f"Recall@{found['recall_at']} of a query of, %",
+        f"small things ({small['questions']:,})",
+        "SKIP gains, points",
+        f"others ({others['questions']:,})",
+    ]
+    return table(header, rows) + "\n" + source(results)
+
+
+def fast_path(results: Results) -> str:
+    found = results["results"]
+    rows = [
+        [
+            f"{row['threshold']:.2f}",
+            f"{100 * row['rate']:.1f}",
+            f"{100 * row['full']:.1f}",
+            f"{100 * row['accuracy']:.1f}",
+            f"{100 * row['gain']['difference']:+.1f} ({span(row['gain'], 100, '+.1f')})",
+        ]
+        for row in found["by_threshold"]
+    ]
+    header = ["drafts above", "drafted, %", "accuracy without, %", "with, %", "points"]
+    counts = ", ".join(
+        f"{row['questions']:,} questions of {name}"
+        for name, row in found["shipped"].items()
+        if name != "all"
+    )
+    return table(header, rows) + f"\n\n{counts}.\n" + source(results)
+
+
+# What is asked with the name given, by its place in the results and its group there
+NAMED = {
+    "Pocket-KB val": ("named", "all"),
+    "flags": ("named", "country"),
+    "entity and relation new": ("named", "new"),
+    "Pocket-KB val in unseen words": ("unseen_words", "all"),
+    "flags in unseen words": ("unseen_words", "country"),
+    "fields of the Factbook in unseen words": ("unseen_words_of_fields", "all"),
+}
+
+
+def sparse_encoder(results: Results) -> str:
+    found = results["results"]
+    rows = [
+        [f"{title} ({ways['lexical']['beside'][group]['count']:,})"]
+        + [percent(way["beside"][group]) for way in ways.values()]
+        for title, (what, group) in NAMED.items()
+        for ways in [found[what]]
+    ]
+    blocks = [table(["Recall@4, name given, %", *found["named"]], rows)]
+    for what in ("pipeline", "pipeline_unseen_words"):
+        if what in found:
+            groups = next(iter(found[what].values()))["pipeline"]
+            lines = [
+                [name, *(percent(group) for group in way["pipeline"].values())]
+                for name, way in found[what].items()
+            ]
+            blocks.append(table([f"Recall@4, {what.replace('_', ' ')}, %", *groups], lines))
+    note = "\nIn brackets 95 % bootstrap intervals over questions."
+    return "\n\n".join(blocks) + "\n" + note + source(results)
