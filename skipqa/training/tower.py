@@ -42,6 +42,7 @@ class TowerTraining:
     mixed: Share = 0.5  # the most of another view that a step mixes into each; mostly it is little
     apart: Weight = 1.0  # how much it counts to have the right name before all others
     memory: Weight = 2.0  # how much it counts to say what the published tower says
+    kept: Share = 0.9  # of the way from the published tower; the rest is given back at the end
 
 
 class Namer(nn.Module):
@@ -120,6 +121,10 @@ def teach(
     slower = [(namer.tower, training.tower_factor)]
     phase = Phase(steps, training.rate)
     taught = fit("tower", namer, loss, phase, run, slower=slower, average=0.99).tower
+    # Between both towers little of what was learned is lost, and some of what was forgotten is back
+    # (Wortsman et al., 2022)
+    before, after = published.state_dict(), taught.state_dict()
+    taught.load_state_dict({n: before[n].lerp(after[n], training.kept) for n in after})
     return taught.requires_grad_(False)
 
 

@@ -23,9 +23,10 @@ from skipqa.errors import UserError
 from skipqa.nn import checkpoint
 from skipqa.nn.drafter import Drafter, DrafterConfig
 from skipqa.nn.tagger import Tagger, TaggerConfig
-from skipqa.training import mixture, photos, stage1
+from skipqa.training import mixture, photos, stage1, tags, tower
 from skipqa.training.drafts import LOOK_IT_UP, TAUGHT
 from skipqa.training.mixture import Example, Mixture
+from skipqa.training.photos import Things
 from skipqa.training.run import Run
 from skipqa.training.shipping import read_back
 
@@ -101,16 +102,35 @@ def test_it_leaves_five_components(trained: Path) -> None:
     assert first == LOOK_IT_UP
     assert {*answers} >= {"red", "green", "blue", "orange", "hungary"}
     assert float(drafter.temperature) != 1
-    tower = tiny_training.networks().vision
-    seeing = EfficientNetLite(tower.config)
-    read_back(seeing, tower.state_dict(), trained / "vision.safetensors")
-    assert not torch.equal(seeing.stem.weight, tower.stem.weight)
+    untaught = tiny_training.networks().vision
+    seeing = EfficientNetLite(untaught.config)
+    read_back(seeing, untaught.state_dict(), trained / "vision.safetensors")
+    assert not torch.equal(seeing.stem.weight, untaught.stem.weight)
     published = tiny_training.decoder()
     reader = Llama(published.config)
     read_back(reader, published.state_dict(), trained / "reader.safetensors")
     assert torch.equal(reader.embedding.weight, published.embedding.weight)
     assert not torch.equal(reader.layers[0].qkv.weight, published.layers[0].qkv.weight)  # type: ignore[union-attr,arg-type]
     assert reader.config.vocabulary == VOCABULARY
+
+
+def test_the_tower_keeps_so_much_of_its_way(mixed: mixture.Mixture, tmp_path: Path) -> None:
+    published, targets = tiny_training.networks().vision, tags.targets(mixed)
+    pixels, things = photos.decode(mixed.photos), Things.of(mixed)
+
+    def taught(kept: float) -> dict[str, torch.Tensor]:
+        run = Run(tmp_path / str(kept), seed=5)
+        training = dataclasses.replace(SETTINGS.tower, kept=kept)
+        rows = mixed.to_learn_from()
+        return tower.teach(
+            published, pixels, things, targets, rows, run, training, CPU
+        ).state_dict()
+
+    nothing, half, all_of_it = taught(0.0), taught(0.5), taught(1.0)
+    for name, value in published.state_dict().items():
+        assert torch.equal(nothing[name], value)
+        torch.testing.assert_close(half[name], (value + all_of_it[name]) / 2)
+    assert not torch.equal(half["stem.weight"], all_of_it["stem.weight"])
 
 
 def test_metrics_are_of_all_parts_and_sets(trained: Path) -> None:
@@ -208,9 +228,9 @@ def test_photos_are_seen_with_the_tower_that_is_shipped(
     published = tiny_training.networks().vision
     shipped = EfficientNetLite(published.config)
     read_back(shipped, published.state_dict(), trained / "vision.safetensors")
-    for tower in seen_with:
+    for seen_by in seen_with:
         for name, value in shipped.state_dict().items():
-            assert torch.equal(tower.state_dict()[name], value)
+            assert torch.equal(seen_by.state_dict()[name], value)
 
 
 def test_a_seed_decides(train: Train, trained: Path, tmp_path: Path) -> None:
