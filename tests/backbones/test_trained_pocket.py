@@ -217,7 +217,7 @@ class TestSeeing:
         assert len(seen.words.names) == len(seen.words.shares) == NUM_WORDS == 12
         shares = seen.words.shares.tolist()
         assert shares == sorted(shares, reverse=True)
-        assert seen.words.names[0] == "espresso"
+        assert "espresso" in seen.words.names[:2]  # a class, among the best tags
         assert "cup" in seen.words.names
         tags = tagger(seen.glance[None])[0].sigmoid()
         windows = [
