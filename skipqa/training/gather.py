@@ -49,6 +49,7 @@ A_FILE = 32  # questions
 NAMES_A_TOKEN = 32  # the rest of a token's evidence is too thin to name a region
 MOST_REGIONS = 8
 LEARNED_FROM_RECORDS = ("saliency", "keep_head", "region_query", "fusion", "verifier", "budget")
+AFTER_RETRIEVAL = ("reader",)  # where a record ends
 MOST_PASSAGES = 16
 
 
@@ -175,7 +176,7 @@ class Source:
         folder = self.components or pipelines.shipped_components(self.preset)
         digest = hashlib.sha256()
         for path in sorted(folder.glob("*.safetensors")) if folder else ():
-            if path.stem not in LEARNED_FROM_RECORDS:
+            if path.stem not in LEARNED_FROM_RECORDS + AFTER_RETRIEVAL:
                 digest.update(path.name.encode() + path.read_bytes())
         index = "default" if self.index is None else (self.index / "manifest.json").read_text()
         return {

@@ -17,7 +17,7 @@ from skipqa.evaluation.workers import spread
 
 # Says who works, for ever
 ENDLESS = """
-import itertools, os, time
+import itertools, os, signal, time
 from functools import partial
 from skipqa.evaluation.workers import spread
 
@@ -26,6 +26,7 @@ def work(piece):
     return os.getpid()
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     for _, worker in spread(partial(partial, work), itertools.count(), 2):
         print(worker, flush=True)
 """
