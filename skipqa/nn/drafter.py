@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 LOOK_IT_UP = ""  # an answer of the vocabulary that is none: what to leave to others
+POLAR = ("yes", "no")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,12 @@ class Drafter(nn.Module):
 
 
 @torch.no_grad()
+def above_chance(answer: str, share: float) -> float:
+    """The confidence in an answer of so calibrated a share. One of yes and no is right half the
+    time whatever the picture shows: what counts is how far above that it is."""
+    return max(0.0, 2 * share - 1) if answer in POLAR else share
+
+
 def fit_temperature(logits: Tensor, answers: Tensor, *, span: float = 50.0) -> float:
     """The temperature in [1/span, span] of least cross-entropy (Guo et al., 2017).
 

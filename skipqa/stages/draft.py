@@ -1,9 +1,9 @@
 """draft: answer at once what needs no knowledge (SKV's fast path).
 
-A trained drafter answers from its vocabulary with its calibrated confidence. Without one the
-only questions whose answer is certain to lie in the image are those that ask what a thing is.
-They are answered by the concept that the whole image shows, with its evidence as the
-confidence; every other question gets confidence 0 and goes on.
+A trained drafter answers from its vocabulary with its calibrated confidence, of a yes or a no what
+is above chance. Without one the only questions whose answer is certain to lie in the image are
+those that ask what a thing is. They are answered by the concept that the whole image shows, with
+its evidence as the confidence; every other question gets confidence 0 and goes on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from skipqa.backbones.concepts import Concept, Concepts
 from skipqa.config import DraftConfig
 from skipqa.language import base_forms
 from skipqa.nn import drafter
-from skipqa.nn.drafter import LOOK_IT_UP, Drafter
+from skipqa.nn.drafter import LOOK_IT_UP, Drafter, above_chance
 from skipqa.trace import StageRecord
 from skipqa.types import Draft, Question, VisualTokens
 
@@ -72,8 +72,9 @@ def _drafted(
     ranked = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     candidates = tuple((answers[i], value) for i, value in ranked if answers[i])[:count]
     answer, value = candidates[0]
+    sure = above_chance(answer, math.exp(value))
     reason = f"the drafter says {answer}"
-    drafted = Draft(answer, math.exp(value), reason, candidates, answers, passed_on=passed_on)
+    drafted = Draft(answer, sure, reason, candidates, answers, passed_on=passed_on)
     return drafted, drafter.flops(learned.config, len(asked), num_words)
 
 

@@ -171,12 +171,12 @@ class Source:
         encoder.encode_query = lru_cache(1_024)(encoder.encode_query)  # type: ignore[method-assign]
         return pipeline
 
-    def fingerprint(self) -> dict[str, Any]:
-        """What the records depend on: what sees and searches, not what is trained from them."""
+    def fingerprint(self, without: Sequence[str] = LEARNED_FROM_RECORDS) -> dict[str, Any]:
+        """What a stage depends on, its components but those, which stages train."""
         folder = self.components or pipelines.shipped_components(self.preset)
         digest = hashlib.sha256()
         for path in sorted(folder.glob("*.safetensors")) if folder else ():
-            if path.stem not in LEARNED_FROM_RECORDS + AFTER_RETRIEVAL:
+            if path.stem not in without:
                 digest.update(path.name.encode() + path.read_bytes())
         index = "default" if self.index is None else (self.index / "manifest.json").read_text()
         return {
@@ -196,7 +196,7 @@ def gather(
         {
             "questions": hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16],
             "number": len(rows),
-            **source.fingerprint(),
+            **source.fingerprint(LEARNED_FROM_RECORDS + AFTER_RETRIEVAL),
         }
     )
     batches = [rows[first : first + A_FILE] for first in range(0, len(rows), A_FILE)]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from skipqa.backbones.llama import Llama
 from skipqa.config import DraftConfig
-from skipqa.nn.drafter import calibrate_threshold
+from skipqa.nn.drafter import above_chance, calibrate_threshold
 from skipqa.training import reader
 from skipqa.training.mixture import Example
 from skipqa.training.reader import Prompts
@@ -37,6 +37,7 @@ class Candidates:
     read_QC: Tensor  # the reader's
     score_QC: Tensor  # how right it is
     passed_on_Q: Tensor  # how sure the drafter is that the answer has to be looked up
+    confidence_Q: Tensor  # of the drafter in its best answer
 
     def chosen(self, weight: float) -> Tensor:
         """The scores [Q] of the answers that both together prefer."""
@@ -46,7 +47,7 @@ class Candidates:
 
     def alone(self) -> tuple[Tensor, Tensor]:
         """The drafter's confidence in its best answer, and that answer's score, [Q]."""
-        return self.drafted_QC[:, 0].exp(), self.score_QC[:, 0]
+        return self.confidence_Q, self.score_QC[:, 0]
 
 
 def gather(
@@ -82,7 +83,10 @@ def gather(
     read = read.masked_fill(silent, float("-inf"))  # no reply is no answer
     scores = [examples[row].answers.get(text, 0.0) for row, text in pairs]
     score = torch.tensor(scores).view(len(rows), -1)
-    return Candidates(drafted, read, score, log_probabilities[:, 0].exp().cpu())
+    shares = best.values[:, 0].exp().tolist()
+    sure = [above_chance(texts[0], share) for texts, share in zip(given, shares, strict=True)]
+    passed_on = log_probabilities[:, 0].exp().cpu()
+    return Candidates(drafted, read, score, passed_on, torch.tensor(sure))
 
 
 def weigh(sets: Mapping[str, Candidates], held_out: str) -> tuple[float, dict[str, Any]]:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from skipqa.nn.drafter import (
     Drafter,
     DrafterConfig,
+    above_chance,
     calibrate_threshold,
     fit_temperature,
 )
@@ -123,3 +124,10 @@ def test_threshold_loses_no_more_than_allowed_and_drafts_the_most(
         other_accuracy, other_rate = routed(other)
         if other_accuracy >= found.full_accuracy - max_loss:
             assert other_rate <= found.draft_rate + 1e-9
+
+
+@given(st.floats(0, 1))
+def test_of_yes_and_no_only_what_is_above_chance_counts(share: float) -> None:
+    assert above_chance("tennis", share) == share
+    for answer in ("yes", "no"):
+        assert above_chance(answer, share) == pytest.approx(max(0, (share - 0.5) / 0.5))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from collections.abc import Sequence
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -87,7 +88,7 @@ class Shared(Source):
     def load(self) -> Pipeline:
         return type(self).pipeline
 
-    def fingerprint(self) -> dict[str, Any]:
+    def fingerprint(self, without: Sequence[str] = ()) -> dict[str, Any]:
         return {"of": "tests"}
 
 

@@ -24,7 +24,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         found.append({"components": source.components, "wanted": wanted, "records": folders[0]})
 
     monkeypatch.setattr(stages.study, "begin", begin)
-    monkeypatch.setattr(Source, "fingerprint", lambda self: {"preset": self.preset})
+    monkeypatch.setattr(Source, "fingerprint", lambda self, *_: {"preset": self.preset})
     for name, later in stages.LATER.items():
         monkeypatch.setitem(stages.LATER, name, Later(later.settings, lambda *_: {"done": True}))
     return found

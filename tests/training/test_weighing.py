@@ -22,14 +22,17 @@ from skipqa.training.weighing import MOST_DRAFTED, WEIGHTS, Candidates, open_fas
 from skipqa.types import Draft
 
 
+def of(drafted: Tensor, read: Tensor, score: Tensor) -> Candidates:
+    """Nothing is passed on, and a share is as sure as it is."""
+    return Candidates(drafted, read, score, torch.zeros(len(score)), drafted[:, 0].exp())
+
+
 def test_weights() -> None:
     """Two candidates: the drafter likes the first, the reader the second."""
     opinion = torch.tensor([[-0.1, -2.0]]).expand(4, 2)
     read = torch.tensor([[-1.0, -0.5]]).expand(4, 2)
-    first_right = Candidates(opinion, read, torch.tensor([[1.0, 0.0]]).expand(4, 2), torch.zeros(4))
-    second_right = Candidates(
-        opinion, read, torch.tensor([[0.0, 1.0]]).expand(4, 2), torch.zeros(4)
-    )
+    first_right = of(opinion, read, torch.tensor([[1.0, 0.0]]).expand(4, 2))
+    second_right = of(opinion, read, torch.tensor([[0.0, 1.0]]).expand(4, 2))
     assert first_right.chosen(0.0).tolist() == [0.0] * 4
     assert first_right.chosen(1.0).tolist() == [1.0] * 4
     weight, found = weigh({"x/val": second_right, "held-out": first_right}, "held-out")
@@ -66,6 +69,10 @@ def test_candidates_are_the_drafters_best_and_the_readers_own() -> None:
     confidence, score = found.alone()
     assert confidence.tolist() == pytest.approx([0.35, 0.5])  # its share, looking it up counted
     assert score.tolist() == pytest.approx([1.0, 0.3])
+    found = weighing.gather(
+        network, prompts, examples, [1, 0], opinion, (LOOK_IT_UP, "yes", "no", "c")
+    )
+    assert found.alone()[0].tolist() == pytest.approx([0.0, 0.0])  # no better than chance
 
 
 @pytest.mark.parametrize("own", ["a", "c", "unknown", ""])  # drafted, known, neither, no reply
@@ -112,7 +119,7 @@ def random_set(seed: int, count: int) -> Candidates:
     )
     drafted = torch.stack((confidence, confidence / 2, confidence), dim=1).log()
     noise = torch.randn(count, 3, generator=generator)
-    return Candidates(drafted, noise, right.float(), torch.zeros(count))
+    return of(drafted, noise, right.float())
 
 
 @given(
@@ -155,9 +162,7 @@ def beside(confidence: Tensor, right: Tensor) -> Candidates:
     """The drafter's answer, right or not, beside the reader's, which the full way takes."""
     drafted = torch.stack((confidence, confidence / 100), dim=1).log()
     read = torch.tensor([[-100.0, 0.0]]).expand(len(right), 2)
-    return Candidates(
-        drafted, read, torch.stack((right, 1 - right), dim=1), torch.zeros(len(right))
-    )
+    return of(drafted, read, torch.stack((right, 1 - right), dim=1))
 
 
 def test_a_drafter_that_is_always_right_answers_as_many_as_it_may() -> None:
@@ -179,7 +184,7 @@ def test_one_that_is_right_only_where_it_is_not_sure_answers_next_to_nothing() -
 
 def test_one_that_is_always_wrong_answers_nothing() -> None:
     drafted, read = torch.tensor([[-0.1, -3.0]] * 3), torch.tensor([[-1.0, 0.0]] * 3)
-    wrong = Candidates(drafted, read, torch.tensor([[0.0, 1.0]] * 3), torch.zeros(3))
+    wrong = of(drafted, read, torch.tensor([[0.0, 1.0]] * 3))
     threshold, found = open_fast_path({"held-out": wrong}, ["held-out"], 0.0)
     assert threshold == 1
     assert found["held-out"] == {"rate": 0.0, "accuracy": 1.0, "full": 1.0, "drafter": 0.0}

@@ -10,14 +10,22 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+from collections.abc import Sequence
+from functools import partial
 
+from skipqa.backbones.backbone import Backbone
+from skipqa.config import VerifyConfig
 from skipqa.evaluation.systems.changes import (
     with_budget,
     with_components,
     with_config,
+    with_stages,
 )
 from skipqa.evaluation.systems.pruners import random_pruning
+from skipqa.nn.verifier import Verifier
 from skipqa.pipeline import Pipeline
+from skipqa.trace import StageRecord
+from skipqa.types import Budget, KeptTokens, Question, Region, Retrieved, Verified
 
 DENSE_PASSAGES = 16
 ONE_REGION = {"max_regions": 1, "proposals": "clusters"}  # nothing to segment
@@ -67,8 +75,8 @@ def without_draft(base: Pipeline, seed: int) -> Pipeline:
 
 
 def without_verification(base: Pipeline, seed: int) -> Pipeline:
-    """Without SKV's verdict: every passage found is accepted; its score still orders it."""
-    return with_config(base, budget={"rho_r": 1.0}, verify={"threshold": 0.0})
+    """Without SKV's verdict: the first K' that retrieval found, in its order."""
+    return with_stages(base, verify=partial(accept, read=True))
 
 
 def qvs_only(base: Pipeline, seed: int) -> Pipeline:
@@ -106,6 +114,36 @@ def bsca_only(base: Pipeline, seed: int) -> Pipeline:
     fuse = base.config.fuse
     system = with_config(dense(base, seed), fuse={"edges": fuse.edges, "beta": fuse.beta})
     return with_components(system, fusion=base.components.fusion)
+
+
+def accept(
+    retrieved: Retrieved,
+    question: Question,
+    allowed: Budget,
+    kept_tokens: KeptTokens,
+    regions: Sequence[Region],
+    backbone: Backbone,
+    config: VerifyConfig,
+    record: StageRecord,
+    learned: Verifier | None = None,
+    *,
+    read: bool = False,
+) -> Verified:
+    """verify: as many as the budget allows stay as they were found, seen by the text encoder where
+    they are `read`."""
+    most = allowed.most_passages(len(retrieved.passages))
+    kept, left = retrieved.passages[:most], retrieved.passages[most:]
+    encoded = backbone.encode_texts([found.passage.text for found in kept] if read else [])
+    record.flops, record.kept, record.dropped = encoded.flops, len(kept), len(left)
+    record.why = "accepted as they were found"
+    record.result = Verified(
+        kept,
+        (1.0,) * len(kept),
+        encoded.states,
+        encoded.embeddings,
+        tuple((found, 0.0) for found in left),
+    )
+    return record.result
 
 
 ABLATIONS = {

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from skipqa.backbones.backbone import Backbone
 from skipqa.config import FuseConfig, VerifyConfig
-from skipqa.evaluation.systems.ablations import dense
+from skipqa.evaluation.systems.ablations import accept, dense
 from skipqa.evaluation.systems.changes import with_budget, with_config, with_stages
 from skipqa.evaluation.systems.reading_apart import read_apart
 from skipqa.nn.fusion import BipartiteFusion
@@ -81,30 +81,6 @@ BASELINES = {
     "late": late_interaction,
     "memory": attentive_memory,
 }
-
-
-def accept(
-    retrieved: Retrieved,
-    question: Question,
-    allowed: Budget,
-    kept_tokens: KeptTokens,
-    regions: Sequence[Region],
-    backbone: Backbone,
-    config: VerifyConfig,
-    record: StageRecord,
-    learned: Verifier | None = None,
-    *,
-    read: bool = False,
-) -> Verified:
-    """verify: everything stays as it was found, seen by the text encoder where it is `read`."""
-    texts = [candidate.passage.text for candidate in retrieved.passages] if read else []
-    encoded, count = backbone.encode_texts(texts), len(retrieved.passages)
-    record.flops, record.kept, record.dropped = encoded.flops, count, 0
-    record.why = "all accepted"
-    record.result = Verified(
-        retrieved.passages, (1.0,) * count, encoded.states, encoded.embeddings, ()
-    )
-    return record.result
 
 
 @torch.inference_mode()

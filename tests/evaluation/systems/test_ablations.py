@@ -43,7 +43,7 @@ CHANGES: dict[str, set[str]] = {
     "skip-dense-fusion": {"fuse.beta"},
     "skip-fixed-budget": {"budget.tokens", "budget.passages", "budget.nats"},
     "skip-no-draft": {"draft.threshold", "draft.counting_threshold"},
-    "skip-no-verify": {"verify.threshold"},
+    "skip-no-verify": set(),  # likewise
     "qvs-only": DENSE - {"budget.tokens"},
     "rcsr-only": DENSE - {"regions.max_regions", "zoom.regions", "retrieve.per_region"},
     "bsca-only": DENSE - {"fuse.beta"},
@@ -55,6 +55,7 @@ CHANGES: dict[str, set[str]] = {
 }
 OTHER_STAGES = {
     "skip-random-pruning": {"prune"},
+    "skip-no-verify": {"verify"},
     "fid": {"verify", "fuse", "decode"},
     "late": {"verify", "fuse"},
     "memory": {"verify", "fuse"},
@@ -130,6 +131,10 @@ def test_ablations_differ_from_skip_where_they_should(ask: Callable[[str], Answe
     assert torch.equal(whole.trace["prune"].result.positions, chosen)
     assert len(whole.trace["regions"].result) == 1 < len(skip.trace["regions"].result)
     assert kept(whole, "retrieve")[0] == whole.trace["budget"].result.passages == 6
+
+    unverified = ask("skip-no-verify").trace
+    found, allowed = unverified["retrieve"].result.passages, unverified["budget"].result.passages
+    assert unverified["verify"].result.passages == found[:allowed]
 
     closed = ask("no-retrieval")
     assert closed.trace["budget"].result.passages == 0
