@@ -1,10 +1,10 @@
 """Questions of several data sets as one list, with the photos that they are about.
 
-Enters: a folder laid out as `okvqa/`, `coco/`, `vqav2/`, `entities/` (JSON Lines beside zips of
-photos) and, where it was built, Pocket-KB. Leaves: examples with answers scored in [0, 1], labels,
-and one table of photos. A tenth of OK-VQA's training photos is held out by name, so that choices
-need not look at the validation questions, and a tenth of the things that Pocket-KB's `train` is
-made of, so that later stages meet mistakes. A photo that its `val` is made of is not trained on,
+Enters: a folder laid out as `okvqa/`, `coco/`, `vqav2/` (JSON Lines beside zips of photos) and,
+where it was built, Pocket-KB. Leaves: examples with answers scored in [0, 1], labels, and one
+table of photos. A tenth of OK-VQA's training photos is held out by name, so that choices need not
+look at the validation questions, and a tenth of the things that Pocket-KB's `train` is made of, so
+that later stages meet mistakes. A photo that its `val` is made of is not trained on,
 whatever else asks about it or labels it. COCO questions about held-out photos are kept: they need
 no knowledge, and who may answer alone is chosen on both kinds.
 """
@@ -29,7 +29,6 @@ Box = tuple[float, float, float, float]  # its middle, across and down, its widt
 HELD_OUT_OF = 10  # one photo in so many
 AGREEING = 3  # people who make an answer fully right
 # What Pocket-KB calls a kind, and what people do; the tower knows its own classes already
-FAMILIAR = "imagenet"  # the domain of photos of those
 KINDS = {"dog": "dog", "cat": "cat", "flower": "flower", "grocery": "food", "country": "flag"}
 
 
@@ -56,7 +55,6 @@ class Mixture:
     entities: dict[int, tuple[str, str]] = field(default_factory=dict)  # (kind, name) of one thing
     boxes: dict[int, Box] = field(default_factory=dict)  # where that is, in a composed picture
     checks: dict[Split, dict[int, tuple[str, str]]] = field(default_factory=dict)  # to score by
-    familiar: set[int] = field(default_factory=set)  # photos of classes that the tower came with
     facts: dict[str, str] = field(default_factory=dict)  # passages that state answers, by id
 
     def photo(self, archive: Path, name: str) -> int:
@@ -73,13 +71,12 @@ class Mixture:
     def to_learn_from(self) -> list[int]:
         """The photos that training may look at."""
         asked = {example.photo for example in self.examples if example.split == "train"}
-        return sorted(asked.union(self.labels, self.entities, self.familiar))
+        return sorted(asked.union(self.labels, self.entities))
 
     def fingerprint(self) -> str:
         """The same for the same questions, labels and names of photos, wherever they lie."""
         names = [(archive.name, name) for archive, name in self.photos]
-        shown = self.labels, self.entities, self.boxes, sorted(self.familiar)
-        whole = repr((self.examples, names, shown, self.facts))
+        whole = repr((self.examples, names, self.labels, self.entities, self.boxes, self.facts))
         return hashlib.sha256(whole.encode()).hexdigest()[:16]
 
 
@@ -92,7 +89,6 @@ def read(data: Path, pocket_kb: Path | None = None, limit: int | None = None) ->
     _read_vqav2(mixture, data, limit)
     if pocket_kb is not None:
         _read_pocket_kb(mixture, pocket_kb, held_out, limit)
-    _read_familiar(mixture, data, held_out["entities"], limit)
     _check_photos(mixture)
     return mixture
 
@@ -216,20 +212,6 @@ def _read_pocket_kb(
                 named[photo] = KINDS[kind], row["name"].lower()
                 if box := row.get("box"):
                     mixture.boxes[photo] = tuple(box)
-
-
-def _read_familiar(
-    mixture: Mixture, data: Path, held_out: frozenset[str], limit: int | None
-) -> None:
-    """Nothing is asked about these and no label is read: they are there to be remembered."""
-    path = data / "entities" / "photos.jsonl"
-    if not path.exists():
-        return
-    rows = _rows(path, {"image": str, "domain": str}, None)
-    names = [row["image"] for row in rows if row["domain"] == FAMILIAR]
-    for name in names[:limit]:
-        if name not in held_out:
-            mixture.familiar.add(mixture.photo(path.with_suffix(".zip"), name))
 
 
 def _check_apart(

@@ -178,10 +178,8 @@ def _see(lesson: Lesson, targets: Targets) -> Seen:
     things, published = Things.of(lesson.mixed), lesson.networks.vision.float().to(device)
     path = run.folder / VISION
     if "tower" not in run.metrics():
-        rows, familiar = lesson.mixed.to_learn_from(), lesson.mixed.familiar
-        taught = tower.teach(
-            published, pixels, things, targets, rows, familiar, run, settings.tower, device
-        )
+        rows = lesson.mixed.to_learn_from()
+        taught = tower.teach(published, pixels, things, targets, rows, run, settings.tower, device)
         write_difference(taught, published.state_dict(), path, preset=PRESET)
         run.finish("tower", {"photos": len(rows), "of_things": len(lesson.mixed.entities)})
     shipped = copy.deepcopy(published).eval()

@@ -2,16 +2,15 @@
 
 Enters: photos as bytes, where things are in them, what they are called, and the published tower.
 Leaves: the tower fine-tuned at its native size, so that what it sees of a view names the thing in
-it. What it knew it keeps: on every crop it also has to say what the published tower says, and
-photos of its own classes come more often than others. Labels of COCO photos are left to the tagger,
-which is cross-fitted; a tower would know its own photos by heart, and the readers would learn to
-trust words that are never so right again.
+it. What it knew it keeps: on every crop it also has to say what the published tower says. Labels of
+COCO photos are left to the tagger, which is cross-fitted; a tower would know its own photos by
+heart, and the readers would learn to trust words that are never so right again.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -42,8 +41,7 @@ class TowerTraining:
     enlarged: Share = 0.3  # of the views come from few pixels, as what is small and cut out does
     mixed: Share = 0.5  # the most of another view that a step mixes into each; mostly it is little
     apart: Weight = 1.0  # how much it counts to have the right name before all others
-    memory: Weight = 4.0  # how much it counts to say what the published tower says
-    familiar_times: Count = 6  # how often a photo of its own classes comes for each other one
+    memory: Weight = 2.0  # how much it counts to say what the published tower says
     kept: Share = 0.9  # of the way from the published tower; the rest is given back at the end
 
 
@@ -67,13 +65,11 @@ def teach(
     things: Things,
     targets: Targets,
     rows: Sequence[int],
-    familiar: Collection[int],
     run: Run,
     training: TowerTraining,
     device: torch.device,
 ) -> EfficientNetLite:
-    """`pixels` are bytes [P, 3, S, S], `rows` the photos to learn from, and `familiar` those of
-    them that show one of the tower's own classes."""
+    """`pixels` are bytes [P, 3, S, S], `rows` the photos to learn from."""
     wanted, named = _of_things(targets)
     shows_one = (wanted == 1).any(1)
     if not shows_one.any():  # no such photos: nothing to learn
@@ -88,9 +84,7 @@ def teach(
     with_things, others = allowed[shows_one[allowed]], allowed[~shows_one[allowed]]
     half = max(2, training.batch // 2)
     things_at = batches([with_things], half, run.seed)
-    known = torch.tensor(sorted(familiar), dtype=torch.long)
-    remembered = [others] + [known] * (training.familiar_times - 1)
-    others_at = batches(remembered, half, run.seed) if len(others) else things_at
+    others_at = batches([others], half, run.seed) if len(others) else things_at
     pixels, wanted = pixels.to(device), wanted.to(device)
 
     def named_wrongly(logits: Tensor, right: Tensor) -> Tensor:
@@ -111,7 +105,7 @@ def teach(
             logits, classes = namer(shown)
             with torch.no_grad():
                 before = published.classifier(published(shown).mean((2, 3)))
-        forgotten = F.kl_div(
+        remembered = F.kl_div(
             classes.float().log_softmax(-1),
             before.float().log_softmax(-1),
             reduction="batchmean",
@@ -121,7 +115,7 @@ def teach(
         learned = (1 - little) * named_wrongly(logits, right) + little * named_wrongly(
             logits, right[other]
         )
-        return learned + training.memory * forgotten
+        return learned + training.memory * remembered
 
     steps = steps_for(training.rounds, [with_things], half)
     slower = [(namer.tower, training.tower_factor)]

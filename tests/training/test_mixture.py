@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tiny_training import COLOURS, write_data, write_lines, write_zip
+from tiny_training import COLOURS, write_data, write_lines
 
 from skipqa.errors import UserError
 from skipqa.training.mixture import (
@@ -235,21 +235,3 @@ def test_pocket_kb_without_gold_is_one_line(data: Path, pocket_kb: Path) -> None
     (pocket_kb / "held_out.json").unlink()
     with pytest.raises(UserError, match=r"held_out.json does not exist"):
         read(data, pocket_kb)
-
-
-def test_photos_of_the_towers_own_classes_are_there_to_be_remembered(
-    data: Path, pocket_kb: Path
-) -> None:
-    photos = {f"imagenet/{number}.webp": number for number in range(4)} | {"dogs/0.webp": 4}
-    held_out = json.loads((pocket_kb / "held_out.json").read_text())
-    held_out["entities"] = [*held_out["entities"], "imagenet/2.webp"]
-    (pocket_kb / "held_out.json").write_text(json.dumps(held_out))
-    write_zip(data / "entities" / "photos.zip", photos)
-    rows = [{"image": name, "domain": name.partition("/")[0]} for name in photos]
-    write_lines(data / "entities" / "photos.jsonl", rows)
-    without, mixture = read(data), read(data, pocket_kb)
-    assert names_of(mixture, mixture.familiar) == {f"photos/imagenet/{n}.webp" for n in (0, 1, 3)}
-    assert mixture.familiar <= set(mixture.to_learn_from())
-    assert not mixture.familiar & {example.photo for example in mixture.examples}
-    assert len(without.familiar) == 4
-    assert len(read(data, limit=1).familiar) == 1

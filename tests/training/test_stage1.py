@@ -123,7 +123,7 @@ def test_the_tower_keeps_so_much_of_its_way(mixed: mixture.Mixture, tmp_path: Pa
         training = dataclasses.replace(SETTINGS.tower, kept=kept)
         rows = mixed.to_learn_from()
         return tower.teach(
-            published, pixels, things, targets, rows, mixed.familiar, run, training, CPU
+            published, pixels, things, targets, rows, run, training, CPU
         ).state_dict()
 
     nothing, half, all_of_it = taught(0.0), taught(0.5), taught(1.0)

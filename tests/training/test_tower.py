@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -70,11 +70,9 @@ def teach(
     training: TowerTraining = TRAINING,
     rows: Sequence[int] = ROWS,
     published: EfficientNetLite | None = None,
-    familiar: Collection[int] = (),
 ) -> EfficientNetLite:
     start = published or networks().vision
-    pixels, things, targets = world.pixels, world.things, world.targets
-    return tower.teach(start, pixels, things, targets, rows, familiar, run, training, CPU)
+    return tower.teach(start, world.pixels, world.things, world.targets, rows, run, training, CPU)
 
 
 def weights(network: EfficientNetLite) -> dict[str, Tensor]:
@@ -131,23 +129,6 @@ def test_memory_keeps_what_the_published_tower_says(world: World, tmp_path: Path
         return float((before.exp() * (before - says(taught))).sum(1).mean())
 
     assert forgot(50.0) < 0.5 * forgot(0.0)
-
-
-def test_photos_of_its_own_classes_come_more_often(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn: list[Tensor] = []
-    batches = tower.batches
-
-    def watched(groups: Sequence[Tensor], size: int, seed: int) -> Callable[[int], Tensor]:
-        drawn.append(torch.cat(list(groups)))
-        return batches(groups, size, seed)
-
-    monkeypatch.setattr(tower, "batches", watched)
-    teach(world, Run(tmp_path), familiar={0, 6})
-    _, others = drawn
-    times = {photo: int((others == photo).sum()) for photo in others.tolist()}
-    assert times == {0: 6, 3: 1, 6: 6, 9: 1, 12: 1, 15: 1}
 
 
 def test_other_photos_are_never_looked_at(world: World, tmp_path: Path) -> None:
