@@ -17,6 +17,7 @@ from typing import Any
 
 from torch import nn
 
+from skipqa.config import merged
 from skipqa.errors import UserError
 from skipqa.nn import checkpoint
 from skipqa.nn.budget import (
@@ -149,6 +150,11 @@ def write_settings(path: Path, settings: Mapping[str, Mapping[str, Any]]) -> Non
     partial = path.with_suffix(".partial")
     partial.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
     partial.replace(path)
+
+
+def change_settings(path: Path, **settings: Mapping[str, Any]) -> None:
+    """Those given, beside what the file says of others."""
+    write_settings(path, merged(read_settings(path), settings))
 
 
 def _toml(value: Any) -> str:

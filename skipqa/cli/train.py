@@ -29,8 +29,8 @@ def train(
         typer.Argument(
             metavar="STAGE",
             help="stage1: learn to see and to read; stage2: to prune; stage3: to ask and to fuse; "
-            "stage4: to verify; stage5: to budget; stage6: all together; all: one after the other; "
-            "splade: what to ask an index.",
+            "stage4: to verify; stage5: to budget; stage6: all together; splade: what to ask an "
+            "index; all: one after the other.",
         ),
     ],
     out_folder: Annotated[
@@ -141,9 +141,12 @@ def show(metrics: dict[str, Any]) -> None:
     """Accuracies in per cent, one row a set of questions."""
     from rich.table import Table
 
+    read = metrics["reader"]["shipped"]
     columns = {
+        "question alone": read["blind"],
+        "and picture": read["unread"],
         "drafter": metrics["drafter"]["shipped"],
-        "reader": metrics["reader"]["shipped"]["few"],
+        "reader": read["few"],
         "both": {name: row["accuracy"] for name, row in metrics["reader"]["joint"].items()},
     }
     table = Table("accuracy, %", *columns)

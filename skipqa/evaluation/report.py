@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from skipqa.errors import UserError
 from skipqa.evaluation import trained_blocks
@@ -49,13 +50,19 @@ def _ask(results: Results) -> str:
 
 
 def _class_gloss(results: Results) -> str:
-    found = results["results"]
-    rows = [
-        [kind, str(asked), f"{100 * hits / asked:.1f} %"]
-        for kind, (hits, asked) in found["by_kind"].items()
-    ]
-    rows.append(["all", str(found["photos"]), f"**{100 * found['gloss_in_first_4']:.1f} %**"])
-    return table(["photos of", "", "own gloss in the first 4"], rows) + "\n" + source(results)
+    drawn, never_shown = (results["results"][name] for name in ("all", "held-out"))
+
+    def cells(found: Mapping[str, Any], kind: str) -> list[str]:
+        hits, asked = found["by_kind"][kind]
+        return [str(asked), f"{100 * hits / max(1, asked):.1f} %"]
+
+    def whole(found: Mapping[str, Any]) -> list[str]:
+        return [str(found["photos"]), f"**{100 * found['gloss_in_first_4']:.1f} %**"]
+
+    rows = [[kind, *cells(drawn, kind), *cells(never_shown, kind)] for kind in drawn["by_kind"]]
+    rows.append(["all", *whole(drawn), *whole(never_shown)])
+    header = ["photos of", "drawn", "own gloss in the first 4", "never shown", "the same"]
+    return table(header, rows) + "\n" + source(results)
 
 
 def _seeing(results: Results) -> str:

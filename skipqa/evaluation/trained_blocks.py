@@ -9,7 +9,7 @@ from skipqa.evaluation.results import ABSENT, Results, percent, source, span, ta
 
 STAGE1_SETS = {
     "okvqa/val": "OK-VQA val",
-    "vqav2/val": "VQAv2 val, 578 questions",
+    "vqav2/val": "VQAv2 val",
     "pocket-kb/val": "Pocket-KB val, the gold passage shown for four in five",
 }
 
@@ -26,13 +26,14 @@ def stage1(results: Results) -> str:
         [
             title,
             over_seeds("reader", "shipped", "blind", name),
+            over_seeds("reader", "shipped", "unread", name),
             over_seeds("drafter", "shipped", name),
             over_seeds("reader", "shipped", "few", name),
             over_seeds("reader", "joint", name, "accuracy"),
         ]
         for name, title in STAGE1_SETS.items()
     ]
-    header = ["soft accuracy, %", "question alone", "drafter", "reader", "both together"]
+    header = ["soft accuracy, %", "question", "and picture", "drafter", "reader", "both together"]
     first = next(iter(seeds))["reader"]["fast_path"]
     routed = "; ".join(
         f"{title.partition(',')[0]} {100 * first[name]['rate']:.0f} % drafted, "
@@ -41,9 +42,9 @@ def stage1(results: Results) -> str:
     )
     note = (
         f"\n\n{found['examples']:,} questions about {found['photos']:,} photos; the mean of "
-        f"{len(seeds)} seeds, in brackets the least and the most. Facts in the prompts are glosses "
-        f"of what is seen and passages of Pocket-KB, not what a search finds. At this stage's own "
-        f"threshold for the drafter, {first['threshold']:.2f} (the first seed): {routed}.\n\n"
+        f"{len(seeds)} seeds, in brackets the least and the most. The first two columns are the "
+        f"reader's without facts; elsewhere it has glosses of what is seen and passages of "
+        f"Pocket-KB, not what a search finds. At this stage's own threshold for the drafter, {first['threshold']:.2f} (the first seed): {routed}.\n\n"
     )
     return (
         table(header, rows) + note + " ".join(results.get("remarks", [])) + "\n" + source(results)

@@ -1,8 +1,8 @@
 """Retrieval, learned: a question's terms and their weights, trained against the passages.
 
-Enters: an index and the published text encoder. Leaves in the run's folder: `pairs.safetensors`,
-made once, `sparse_query.safetensors`, a difference from the published weights,
-`expectation.safetensors` (`expecting.py`) and `metrics.json`. InfoNCE over the passages of the
+Enters: an index and the published text encoder. Leaves in the run's folder:
+`sparse_query.safetensors`, a difference from the published weights, `expectation.safetensors`
+(`expecting.py`) and `metrics.json`. InfoNCE over the passages of the
 batch and those that a lexical search confuses with the right one, with SPLADE's price on every
 term that joins in. Half of the questions come with the name of their thing as a lexical part beside
 them, as the pipeline adds it for what it sees in a region; half have it before their text.
@@ -41,6 +41,8 @@ PAIRS, DIFFERENCE, EXPECTATION = (
     f"{name}.safetensors" for name in ("pairs", "sparse_query", "expectation")
 )
 PART = "sparse_query"
+# Learned terms count as much as what is seen; definitions then only tell senses apart (LOG.md)
+RETRIEVE = {"definition_weight": 0.1, "question_weight": 1.0}
 MEASURED = 128  # held-out queries of each source
 QUIETENED = 2_000  # training queries that are looked at for terms of no use
 
@@ -75,12 +77,13 @@ def run(
 ) -> dict[str, Any]:
     """`index` has Pocket-KB's passages in it where that is given; else the default one."""
     if PART not in run.metrics():
-        known = run.folder / PAIRS
+        known = run.folder / "state" / PAIRS
         if not known.exists():
             opened = Index.open(index or default_index_path())
             made = generate(opened, pocket_kb, run.seed, settings.share, settings.reworded)
             queries = made[:: _every(limit)]
             counted = run.counted("looking for confusion")
+            known.parent.mkdir(parents=True, exist_ok=True)
             tensors.save(tensors.prepare(opened, queries, settings.hard, counted), known)
         network = sparse_query.published().to(device)
         run.finish(PART, train(network, tensors.load(known).to(device), settings, run))

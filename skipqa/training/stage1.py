@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -55,6 +55,8 @@ HELD_OUT = "okvqa/held-out"  # what everything is chosen on
 PERCEPTUAL = "coco/held-out"  # and beside it, who may answer alone
 SMALL = 0.1  # of a picture
 PERCEPTUAL_SHARE = 4  # a question of these for so many of the others
+# What the picture has to add to the question, facts beside neither, before later stages build on it
+GATE = {"okvqa/val": 0.05, "pocket-kb/val": 0.15}
 PARTS = ("tower", "tagger", "drafter", "reader")
 VISION, TAGGER, DRAFTER, QUESTION, READER = (
     f"{name}.safetensors" for name in ("vision", "tagger", "drafter", "question", "reader")
@@ -144,6 +146,19 @@ def run(
         run.finish("reader", _learn_to_read(lesson, seeing, asker, drafted))
     run.forget_states()
     return run.metrics()
+
+
+def check_gate(metrics: Mapping[str, Any]) -> None:
+    """Of a whole run, with Pocket-KB."""
+    read = metrics["reader"]["shipped"]
+    for name, least in GATE.items():
+        added = read["unread"][name] - read["blind"][name]
+        if added < least:
+            raise UserError(
+                f"the picture adds {100 * added:.1f} points to the question alone on {name}, and "
+                f"{100 * least:.0f} are wanted before later stages build on it; --components takes "
+                f"stage1's folder all the same"
+            )
 
 
 def group_rows(mixed: Mixture) -> dict[str, Tensor]:

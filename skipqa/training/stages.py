@@ -5,8 +5,8 @@ of its parts. What calls this draws the progress; it runs where only torch, nump
 tokenizers and safetensors are installed.
 
 Stage I learns from photos; II to VI from records of the pipeline that I gave (`gather.py`), which
-they share. "all" is one folder a stage, each beginning with what the one before left. "splade"
-learns what to ask an index from passages alone.
+they share. "splade" learns what to ask an index from passages alone. "all" is one folder for each
+of them, each beginning with what the one before left; the last one's holds a whole checkpoint.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from skipqa.components import SETTINGS, change_settings
 from skipqa.config import override, read_settings
 from skipqa.errors import UserError
 from skipqa.training import (
@@ -131,11 +132,14 @@ def train(
 
 
 def _train_all(one: Callable[..., Any], inputs: Inputs, out: Path) -> dict[str, Any]:
-    """Stage I is left out where its components are given."""
+    """Where components are given, these stand for what comes before the later stages. A trial need
+    not pass the gate."""
     metrics: dict[str, Any] = {}
     inputs = dataclasses.replace(inputs, records=inputs.records or out / "records")
-    for name in (*(() if inputs.components else STAGES), *LATER):
+    for name in (*(() if inputs.components else (*STAGES, RETRIEVAL)), *LATER):
         metrics[name] = one(name, inputs, out / name)
+        if name in STAGES and inputs.limit is None:
+            stage1.check_gate(metrics[name])
         inputs = dataclasses.replace(inputs, components=out / name)
     return metrics
 
@@ -152,7 +156,11 @@ def _train_retrieval(inputs: Inputs, run: Run, changes: Sequence[str]) -> dict[s
         }
     )
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return sparse.run(inputs.pocket_kb, inputs.index, settings, run, device, inputs.limit)
+    metrics = sparse.run(inputs.pocket_kb, inputs.index, settings, run, device, inputs.limit)
+    if inputs.components is not None:
+        study.take_over(inputs.components, run.folder)
+    change_settings(run.folder / SETTINGS, retrieve=sparse.RETRIEVE)
+    return metrics
 
 
 def _train_later(name: str, inputs: Inputs, run: Run, changes: Sequence[str]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from skipqa import components
 from skipqa.backbones.backbone import Backbone, EncodedTexts
 from skipqa.components import NAMES, SETTINGS, Components
-from skipqa.config import CountOrNone, merged
+from skipqa.config import CountOrNone
 from skipqa.evaluation.systems.changes import with_backbone
 from skipqa.nn import checkpoint
 from skipqa.pipeline import Pipeline
@@ -114,8 +114,7 @@ class Study:
 
     def set(self, **settings: Mapping[str, Any]) -> None:
         """Write settings into those that answering reads."""
-        path = self.run.folder / SETTINGS
-        components.write_settings(path, merged(components.read_settings(path), settings))
+        components.change_settings(self.run.folder / SETTINGS, **settings)
 
 
 def begin(

@@ -72,7 +72,8 @@ def run(study: Study, settings: VerifierTraining) -> dict[str, Any]:
     )
     study.leave(verifier, "verifier", ships=ships)
     if ships:
-        study.set(verify={"threshold": threshold})
+        least = pipeline.config.decode.max_passages  # as many as may be read
+        study.set(verify={"threshold": threshold, "min_passages": least})
     study.run.finish(
         "verifier",
         {

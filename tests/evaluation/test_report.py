@@ -31,7 +31,8 @@ def interval(mean: float) -> dict[str, float]:
 
 def stage1_metrics(joint: float) -> dict[str, Any]:
     routed = {"rate": 0.4, "full": joint, "accuracy": joint - 0.01}
-    forms = {"few": dict.fromkeys(STAGE1_SETS, 0.325), "blind": dict.fromkeys(STAGE1_SETS, 0.2)}
+    accuracies = {"few": 0.325, "unread": 0.31, "blind": 0.2}
+    forms = {form: dict.fromkeys(STAGE1_SETS, mean) for form, mean in accuracies.items()}
     return {
         "drafter": {"shipped": dict.fromkeys(STAGE1_SETS, 0.3)},
         "reader": {
@@ -64,8 +65,11 @@ MADE: dict[str, tuple[dict[str, Any], str]] = {
         "| `skipqa ask`, from start to exit | 3.00 s | 9.00 s |",
     ),
     "class-gloss": (
-        {"photos": 4, "gloss_in_first_4": 0.75, "by_kind": {"food": [3, 4]}},
-        "| all | 4 | **75.0 %** |",
+        {
+            name: {"photos": 4, "gloss_in_first_4": 0.75, "by_kind": {"food": [3, 4]}}
+            for name in ("all", "held-out")
+        },
+        "| all | 4 | **75.0 %** | 4 | **75.0 %** |",
     ),
     "seeing": (
         {
@@ -214,8 +218,8 @@ MADE: dict[str, tuple[dict[str, Any], str]] = {
             "photos": 28_000,
             "seeds": {"2026": stage1_metrics(0.36), "42": stage1_metrics(0.38)},
         },
-        "| OK-VQA val | 20.0 (20.0 to 20.0) | 30.0 (30.0 to 30.0) | 32.5 (32.5 to 32.5) "
-        "| 37.0 (36.0 to 38.0) |",
+        "| OK-VQA val | 20.0 (20.0 to 20.0) | 31.0 (31.0 to 31.0) | 30.0 (30.0 to 30.0) "
+        "| 32.5 (32.5 to 32.5) | 37.0 (36.0 to 38.0) |",
     ),
     "verifier": (
         dict.fromkeys(
