@@ -44,7 +44,8 @@ def stage1(results: Results) -> str:
         f"\n\n{found['examples']:,} questions about {found['photos']:,} photos; the mean of "
         f"{len(seeds)} seeds, in brackets the least and the most. The first two columns are the "
         f"reader's without facts; elsewhere it has glosses of what is seen and passages of "
-        f"Pocket-KB, not what a search finds. At this stage's own threshold for the drafter, {first['threshold']:.2f} (the first seed): {routed}.\n\n"
+        f"Pocket-KB, not what a search finds. At this stage's own threshold for the drafter, "
+        f"{first['threshold']:.2f} (the first seed): {routed}.\n\n"
     )
     return (
         table(header, rows) + note + " ".join(results.get("remarks", [])) + "\n" + source(results)
