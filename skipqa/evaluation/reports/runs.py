@@ -37,6 +37,14 @@ REFERENCE = "dense"  # what the paper holds its system against
 OWN_PRUNER = "QVS"  # SKIP's, in sweeps
 # What else may tell two runs of one system apart, in the order in which a name says it
 TRAITS = ("index", "components", "preset", "seed")
+# Training fits these to the weights it has just trained (`settings.toml`), so that under another
+# seed they are others though nobody asked for another system
+BY_TRAINING = (
+    "draft.threshold",
+    "draft.counting_threshold",
+    "decode.drafter_weight",
+    "verify.threshold",
+)
 
 
 @dataclass(frozen=True)
@@ -210,10 +218,9 @@ class Paired:
     def __len__(self) -> int:
         return len(self.first)
 
-    def compare(self, handicap: float = 0.0, share: float = 1.0) -> Comparison:
-        """How far the first mean lies above `share` of the second plus `handicap`; of shares."""
-        bounds = (-share - handicap, 1 - handicap)
-        return paired_bootstrap(self.first, share * self.second + handicap, bounds=bounds)
+    def compare(self, share: float = 1.0) -> Comparison:
+        """How far the first mean lies above `share` of the second; of shares."""
+        return paired_bootstrap(self.first, share * self.second, bounds=(-share, 1))
 
     @property
     def ratio(self) -> float:
@@ -276,16 +283,29 @@ def _on(run: Run, questions: set[int | str]) -> Run:
 
 
 def seed_groups(runs: Sequence[Run]) -> list[list[Run]]:
-    """Runs that differ in the seed alone, or in components that were trained under another."""
+    """Runs that differ in the seed alone, or in what was trained under another."""
 
     def kind(run: Run) -> str:
-        alike = {key: v for key, v in run.about.items() if key not in ("seed", "components")}
-        return repr((alike, sorted(run.about.get("components") or {})))
+        trained = ("seed", "components", "config")
+        alike = {key: value for key, value in run.about.items() if key not in trained}
+        asked = _as_asked(run.about.get("config", {}))
+        return repr((alike, asked, sorted(run.about.get("components") or {})))
 
     groups: dict[str, dict[int, Run]] = {}
     for run in runs:
         groups.setdefault(kind(run), {}).setdefault(run.seed, run)
     return [list(group.values()) for group in groups.values() if len(group) > 1]
+
+
+def _as_asked(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config's settings by their dotted names, without those that training chose."""
+    settings: dict[str, Any] = {}
+    for stage, values in config.items():
+        if isinstance(values, dict):
+            settings |= {f"{stage}.{name}": value for name, value in values.items()}
+        else:
+            settings[stage] = values
+    return {name: value for name, value in settings.items() if name not in BY_TRAINING}
 
 
 def seed_accuracies(group: Sequence[Run]) -> tuple[list[float], int]:

@@ -58,11 +58,11 @@ def holds_if(condition: bool) -> Verdict:
     return Verdict.HOLDS if condition else Verdict.FAILS
 
 
-def by_interval(comparison: Comparison) -> Verdict:
-    """Of "the first is at least as good as the second"."""
-    if comparison.low >= 0:
+def by_interval(comparison: Comparison, least: float = 0.0) -> Verdict:
+    """Of "the first is better by `least` or more", at 0 "at least as good"."""
+    if comparison.low >= least:
         return Verdict.HOLDS
-    return Verdict.FAILS if comparison.high < 0 else Verdict.UNDECIDED
+    return Verdict.FAILS if comparison.high < least else Verdict.UNDECIDED
 
 
 def on_every_set(

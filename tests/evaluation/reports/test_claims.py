@@ -133,6 +133,39 @@ def test_4_small_entities(made: MakeRun, verdict: Judge, lift: float, expected: 
     assert said.startswith(f"30.0 → {30 + 100 * lift:.1f} on 2,000 questions")
 
 
+def small_things(gain: float) -> dict[str, Any]:
+    recall = {"glance": 0.25, "kept tokens": 0.3, "skip": 0.3 + gain}
+    return {
+        "small": {
+            "recall": {way: {"mean": mean} for way, mean in recall.items()},
+            "skip_less": {"kept tokens": gained(gain)},
+        }
+    }
+
+
+def gained(difference: float) -> dict[str, float]:
+    """As a results file keeps it, within a point either way."""
+    low, high = difference - 0.01, difference + 0.01
+    return {"difference": difference, "low": low, "high": high, "p_value": 0.5, "count": 1_250}
+
+
+@pytest.mark.parametrize(
+    ("gain", "expected"), [(0.3, "holds"), (0.1, "does not hold"), (0.275, "undecided")]
+)
+def test_4_by_the_benchmark_rather_than_by_runs(
+    made: MakeRun, verdict: Judge, gain: float, expected: str
+) -> None:
+    def fields(question: int) -> dict[str, Any]:
+        return {"subset": "small", "recall@4": 1.0}
+
+    systems = ("skip", "skip-global-retrieval")
+    folders = [made(system, system, fields=fields) for system in systems]
+    found, said = verdict(4, folders, small_things=small_things(gain))
+    assert found == expected
+    assert said.startswith(f"30.0 → {30 + 100 * gain:.1f} on 1,250 questions of Pocket-KB, +")
+    assert said.endswith("points; one query of the picture at a glance has 25.0")
+
+
 @pytest.mark.parametrize(
     ("drafted", "accuracy", "expected"),
     [
@@ -153,6 +186,26 @@ def test_6_fast_path(
 
 
 @pytest.mark.parametrize(
+    ("rate", "gain", "expected"),
+    [
+        (0.36, 0.001, "holds"),
+        (0.20, 0.001, "does not hold"),
+        (0.36, -0.03, "does not hold"),
+        (0.36, -0.01, "undecided"),
+    ],
+)
+def test_6_by_the_benchmark_rather_than_by_runs(
+    made: MakeRun, verdict: Judge, rate: float, gain: float, expected: str
+) -> None:
+    folders = [made("a", "skip", 1.0), made("b", "skip-no-draft", 0.0)]
+    shipped = {"all": {"rate": rate, "gain": gained(gain)}}
+    found, said = verdict(6, folders, fast_path_val={"shipped": shipped})
+    assert found == expected
+    assert said.startswith(f"{100 * rate:.1f} % at {100 * gain:+.1f} (")
+    assert said.endswith("points on 1,250 questions of OK-VQA and VQAv2")
+
+
+@pytest.mark.parametrize(
     ("accuracy", "flops", "expected"),
     [
         (0.6, 50e9, "holds"),
@@ -164,11 +217,46 @@ def test_6_fast_path(
 def test_8_budget(
     made: MakeRun, verdict: Judge, accuracy: float, flops: float, expected: str
 ) -> None:
+    trained = {"components": {"budget": "a"}}
     folders = [
-        made("a", "skip", accuracy, questions=MANY, flops=flops),
-        made("b", "skip-fixed-budget", 0.5, questions=MANY, flops=50e9),
+        made("a", "skip", accuracy, questions=MANY, flops=flops, **trained),
+        made("b", "skip-fixed-budget", 0.5, questions=MANY, flops=50e9, **trained),
     ]
-    assert verdict(8, folders)[0] == expected
+    found, said = verdict(8, folders, later_stages=later_stages(0.0, 0.0))
+    assert found == expected
+    assert "on 2,000 questions with" in said, "runs before the stage's own measure"
+
+
+def later_stages(low: float, high: float, ships: bool = True) -> dict[str, Any]:
+    val = {
+        "questions": 350,
+        "adaptive": {"score": 0.51, "giga_flops": 26.0},
+        "fixed_at_equal_flops": 0.48,
+        "gain": {"mean": 0.03, "low": low, "high": high},
+    }
+    return {"stage5": {"budget": {"ships": ships, "val": val}}}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ships", "expected"),
+    [
+        (0.01, 0.05, True, "holds"),
+        (0.01, 0.05, False, "holds"),
+        (-0.01, 0.05, True, "undecided"),
+        (-0.05, -0.01, True, "does not hold"),
+    ],
+)
+def test_8_untrained_budgets_are_not_adaptive(
+    made: MakeRun, verdict: Judge, low: float, high: float, ships: bool, expected: str
+) -> None:
+    folders = [made("a", "skip", 1.0), made("b", "skip-fixed-budget", 0.0)]
+    found, said = verdict(8, folders)
+    assert found == "not measured"
+    assert said.endswith("with a trained `budget`")
+    found, said = verdict(8, folders, later_stages=later_stages(low, high, ships))
+    assert found == expected
+    assert said.startswith("51.0 against 48.0 for the best fixed one at 26.0 GFLOPs, +3.0 (")
+    assert said.endswith("this budget does not ship") is not ships
 
 
 @pytest.mark.parametrize(("at_64", "expected"), [(0.5, "holds"), (0.3, "does not hold")])
@@ -195,10 +283,38 @@ def test_12_seeds(made: MakeRun, verdict: Judge, step: int, same: bool, expected
             questions=range(1_000),
             seed=seed,
             components={"drafter": "same" if same else str(seed)},
+            config={"preset": "pocket", "draft": {"threshold": 0.3 if same else seed / 10}},
         )
         for seed in range(3)
     ]
     assert verdict(12, folders)[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "expected"),
+    [
+        ((0.350, 0.352, 0.354), "holds"),
+        ((0.350, 0.352, 0.364), "does not hold"),
+        ((0.350, 0.352), "not measured"),
+    ],
+)
+def test_12_stage_1_where_no_runs_tell(
+    made: MakeRun, verdict: Judge, accuracies: tuple[float, ...], expected: str
+) -> None:
+    seeds = {
+        str(seed): {"reader": {"joint": {"okvqa/val": {"accuracy": accuracy}}}}
+        for seed, accuracy in enumerate(accuracies)
+    }
+    found, said = verdict(12, [made("a", "skip")], stage1={"seeds": seeds})
+    assert found == expected
+    assert said.endswith("stage I's own measure") is (expected != "not measured")
+
+
+def test_12_runs_count_before_stage_1(made: MakeRun, verdict: Judge) -> None:
+    folders = [made(str(s), "skip", seed=s, components={"drafter": str(s)}) for s in range(3)]
+    found, said = verdict(12, folders, stage1={})
+    assert found == "holds"
+    assert said.endswith("40 questions")
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skipqa.config import Config
 from skipqa.errors import UserError
 from skipqa.evaluation.reports.runs import (
+    BY_TRAINING,
     OWN_PRUNER,
     Paired,
     pair,
@@ -102,12 +104,10 @@ def test_nothing_in_common_is_refused(made: MakeRun) -> None:
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=5, max_size=40))
-def test_a_handicap_shifts_the_comparison(scores: list[tuple[bool, bool]]) -> None:
+def test_a_share_of_the_second_is_compared(scores: list[tuple[bool, bool]]) -> None:
     first, second = np.array(scores, dtype=float).T
     paired = Paired(first, second)
-    plain, shifted = paired.compare(), paired.compare(handicap=0.05)
-    assert shifted.difference == pytest.approx(plain.difference - 0.05)
-    assert shifted.low == pytest.approx(plain.low - 0.05, abs=0.02)
+    assert paired.compare().difference == pytest.approx(first.mean() - second.mean())
     assert paired.compare(share=0).difference == pytest.approx(first.mean())
 
 
@@ -155,6 +155,31 @@ def test_seeds_are_compared_on_what_all_answered(made: MakeRun) -> None:
     accuracies, shared = seed_accuracies(group)
     assert [run.seed for run in group] == [0, 5, 9]
     assert (len(accuracies), shared) == (3, 11)
+
+
+@pytest.mark.parametrize(
+    ("name", "groups"),
+    [
+        *((name, 1) for name in BY_TRAINING),
+        ("decode.words", 0),
+        ("verify.slope", 0),
+        ("variant", 0),
+    ],
+)
+def test_seeds_may_have_settings_that_training_chose(made: MakeRun, name: str, groups: int) -> None:
+    def config(value: int) -> dict[str, Any]:
+        stage, _, setting = name.partition(".")
+        return {"preset": "pocket", stage: {setting: value} if setting else value}
+
+    folders = [made(str(seed), seed=seed, config=config(seed)) for seed in range(3)]
+    (found,) = read_runs(folders)
+    assert [len(group) for group in seed_groups(found.runs)] == [3] * groups
+
+
+def test_what_training_chooses_are_settings() -> None:
+    for name in BY_TRAINING:
+        stage, setting = name.split(".")
+        assert hasattr(getattr(Config(), stage), setting)
 
 
 class TestBadFolders:
