@@ -6,7 +6,7 @@ questions in the same order. Every result depends on its seed alone.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -118,42 +118,6 @@ def paired_bootstrap(
     return Comparison(float(differences.mean()), float(low), float(high), p_value, len(one))
 
 
-def by_group(
-    scores: ArrayLike,
-    groups: Sequence[Hashable],
-    *,
-    level: float = LEVEL,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-    bounds: tuple[float, float] | None = None,
-) -> dict[Hashable, Interval]:
-    """An interval for each group, in order of first appearance."""
-    values = _as_scores(scores)
-    return {
-        group: mean_interval(
-            values[rows], level=level, resamples=resamples, seed=seed, bounds=bounds
-        )
-        for group, rows in _rows_of(groups, len(values)).items()
-    }
-
-
-def compare_by_group(
-    first: ArrayLike,
-    second: ArrayLike,
-    groups: Sequence[Hashable],
-    *,
-    level: float = LEVEL,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> dict[Hashable, Comparison]:
-    """A paired comparison within each group, in order of first appearance."""
-    one, two = _as_scores(first), _as_scores(second)
-    return {
-        group: paired_bootstrap(one[rows], two[rows], level=level, resamples=resamples, seed=seed)
-        for group, rows in _rows_of(groups, len(one)).items()
-    }
-
-
 def across_seeds(scores: ArrayLike) -> SeedSpread:
     """How much a system's score depends on the seed that trained or ran it."""
     values = _as_scores(scores)
@@ -202,12 +166,3 @@ def _as_scores(scores: ArrayLike) -> NDArray[np.float64]:
     if not np.isfinite(values).all():
         raise UserError("statistics need finite scores; some are NaN or infinite")
     return values
-
-
-def _rows_of(groups: Sequence[Hashable], length: int) -> dict[Hashable, NDArray[np.int64]]:
-    if len(groups) != length:
-        raise UserError(f"{len(groups)} groups for {length} scores")
-    rows: dict[Hashable, list[int]] = {}
-    for row, group in enumerate(groups):
-        rows.setdefault(group, []).append(row)
-    return {group: np.array(found) for group, found in rows.items()}

@@ -7,7 +7,8 @@ Each question goes through all stages from prune to decode at every point of a g
 it is worth there is the score of the answer, what it costs are the FLOPs that the stages count. The
 controller's real-valued (V', K') looks both up among the points around it, far ones at first, so
 that a budget learns from others than its neighbours (the answer is right or wrong, so most points
-are as good as the next); the loss is eq. 9. Half of the questions are OK-VQA's, where what is
+are as good as the next); the loss is eq. 9, and variant B learns which questions want passages at
+all. Half of the questions are OK-VQA's, where what is
 asked is seldom in a passage.
 
 Shape letters: n questions, G points of V', H points of K', S samples.

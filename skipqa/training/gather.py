@@ -4,7 +4,7 @@ Enters: Pocket-KB's and OK-VQA's questions, a pipeline. Leaves a folder of recor
 for every few questions, so that a killed gathering goes on with the next file: what the picture
 shows token by token, the question, the regions, and the passages that they found with the flags
 of those that hold the answer. A record holds enough to send its question through the later stages
-again without the photo (`replay.py`). It trains nothing.
+again without the photo (`records.py`). It trains nothing.
 
 Shape letters: N questions of a file, V visual tokens, E names kept a token, C concepts, R regions,
 K passages, d text width.

@@ -53,6 +53,7 @@ from skipqa.types import KeptTokens, Verified
 Loss = Callable[[int], Tensor]
 ANSWER_SCALE = 20.0
 TAU_G, TAU_E = (1.0, 0.1), (0.3, 0.6)
+MOST_EDGES = 0.5  # that a fusion layer may keep open and still be called sparse
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +99,11 @@ def _at_least(compared: Mapping[str, Any], name: str) -> bool:
 
 
 def fusion_ships(compared: Mapping[str, Any]) -> bool:
-    """Better than the stage without it, with the stage's own number of edges and with its own."""
+    """Better than the stage without it, with the stage's own number of edges and with its own; and
+    not by keeping most of them, which fusion is there to save."""
     others = (compared[name]["read"] for name in ("training_free", "training_free_alike"))
-    return bool(compared["trained"]["read"] > max(others))
+    trained = compared["trained"]
+    return bool(trained["read"] > max(others) and trained["edges"]["open"] <= MOST_EDGES)
 
 
 def edges_help(compared: Mapping[str, Any]) -> bool:

@@ -10,7 +10,6 @@ every question.
 from __future__ import annotations
 
 import io
-import os
 import zipfile
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -26,6 +25,7 @@ from torch import Tensor
 
 from skipqa.backbones.efficientnet_lite import EfficientNetLite
 from skipqa.backbones.pocket import NATIVE_CELLS
+from skipqa.costs.environment import available_cores
 from skipqa.errors import UserError
 from skipqa.nn.tagger import pool_views, pooled
 from skipqa.training.mixture import Mixture
@@ -113,7 +113,7 @@ def _decode_all(jobs: list[Job], photos: int) -> Iterable[NDArray[np.uint8]]:
     if photos < CHUNK:  # not worth starting processes for
         yield from map(_decode_some, jobs)
     else:
-        with ProcessPoolExecutor(os.cpu_count()) as pool:
+        with ProcessPoolExecutor(available_cores()) as pool:
             yield from pool.map(_decode_some, jobs)
 
 

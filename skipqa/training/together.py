@@ -54,7 +54,8 @@ def run(study: Study, settings: JointTraining) -> dict[str, Any]:
     }
     before = _before(study, found, threshold)
     ships = {
-        "saliency": _finds(compared["saliency"], study) >= before["saliency"],
+        "saliency": pruning.is_as_good(compared["saliency"], pruning.kept_tokens(study))
+        and _finds(compared["saliency"], study) >= before["saliency"],
         "verifier": compared["verifier"]["trained"]["f1"] >= before["verifier"],
         "fusion": pathways.fusion_ships(compared["fusion"])
         and compared["fusion"]["trained"]["read"] >= before["fusion"],

@@ -124,16 +124,6 @@ def test_pairing_beats_comparing_means_apart() -> None:
     assert statistics.paired_bootstrap(better, base).low == pytest.approx(0.01)
 
 
-def test_groups_keep_order_and_split_scores() -> None:
-    table = statistics.by_group([1, 0, 1, 1], ["b", "a", "b", "a"])
-    assert list(table) == ["b", "a"]
-    assert (table["b"].mean, table["b"].count) == (1.0, 2)
-    assert table["a"].mean == 0.5
-    compared = statistics.compare_by_group([1, 1, 1], [0, 1, 0], ["x", "y", "x"])
-    assert compared["x"].difference == 1.0
-    assert compared["y"].difference == 0.0
-
-
 def test_seeds() -> None:
     found = statistics.across_seeds([57.0, 58.0, 59.0])
     assert (found.mean, found.deviation, found.spread, found.count) == (58.0, 1.0, 2.0, 3)
@@ -162,8 +152,6 @@ def test_bad_scores(bad: object) -> None:
 def test_lengths_must_fit() -> None:
     with pytest.raises(UserError, match="2 and 1"):
         statistics.paired_bootstrap([1, 2], [1])
-    with pytest.raises(UserError, match="1 groups for 2"):
-        statistics.by_group([1, 2], ["a"])
 
 
 def test_a_large_benchmark_is_no_burden() -> None:
