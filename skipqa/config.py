@@ -22,7 +22,7 @@ from typing import (
     get_type_hints,
 )
 
-from skipqa.errors import UserError
+from skipqa.errors import UserError, choices
 
 
 class Between(NamedTuple):
@@ -195,7 +195,7 @@ PRESETS = {
 
 def preset(name: str, overrides: Mapping[str, Any] | None = None) -> Config:
     if name not in PRESETS:
-        raise UserError(f"no preset {name!r}; there is {', '.join(PRESETS)}")
+        raise UserError(f"no preset {name!r}; there is {choices(name, PRESETS)}")
     config = override(PRESETS[name], overrides or {})
     if config.preset != name:
         raise UserError(f"a preset is chosen by its name: {name} cannot be set to be another")
@@ -242,7 +242,8 @@ def override(config: T, changes: Mapping[str, Any], where: str = "") -> T:
     replaced = {}
     for key, value in changes.items():
         if key not in known:
-            raise UserError(f"unknown setting {where}{key}; known are {', '.join(sorted(known))}")
+            names = choices(key, sorted(known))
+            raise UserError(f"unknown setting {where}{key}; known are {names}")
         old = getattr(config, key)
         if dataclasses.is_dataclass(old):
             if not isinstance(value, Mapping):

@@ -35,9 +35,9 @@ def ask(
     weights: WeightsFolder = None,
     untrained: Untrained = False,
     settings: Settings = None,
-    draft: Annotated[bool, typer.Option(help="Let the drafter answer easy questions.")] = True,
+    draft: Annotated[bool, typer.Option(help="Answer easy questions without searching.")] = True,
     explain: Annotated[
-        Path | None, typer.Option(help="Draw the trace into FILE.png or FILE.html.")
+        Path | None, typer.Option(help="Draw how the answer was found into FILE.png or FILE.html.")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -50,6 +50,8 @@ def ask(
       skipqa ask dog.jpg "Which country is this dog from?" --explain trace.html
 
       skipqa ask cup.jpg "What is this?" --json
+
+      skipqa ask tree.jpg "Who planted this tree?" --index my-index
 
       skipqa ask cup.jpg "How is this drink brewed?" --set regions.proposals=boxes
     """

@@ -37,7 +37,7 @@ def kernels(out_folder: Out = None, json: Json = False) -> None:
 @bench.command("pathway")
 def pathway(
     out_folder: Out = None,
-    tiny: Annotated[bool, typer.Option(help="Toy shapes: checks the script anywhere.")] = False,
+    tiny: Annotated[bool, typer.Option(help="Tiny shapes, to try it without a GPU.")] = False,
     json: Json = False,
 ) -> None:
     """From pixels to the answer at 7B shapes with random weights, dense against SKIP.

@@ -25,35 +25,51 @@ from skipqa.assets import Report
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 # Options of every command that reads a pipeline
 Index = Annotated[
     str | None,
-    typer.Option(help="An index: a folder or ENGINE:folder; the default corpus otherwise."),
+    typer.Option(
+        metavar="DIR",
+        help="Index to search: a folder, or ENGINE:folder. It replaces the default corpus "
+        "(WordNet and Factbook).",
+    ),
 ]
 ComponentsFolder = Annotated[
     Path | None,
-    typer.Option(help="A folder of trained components, else the preset's own."),
+    typer.Option(help="Folder of trained components; default: those shipped with the preset."),
 ]
 Preset = Annotated[
-    str, typer.Option(help="pocket, submission-7b or ablation-13b: which models and budgets.")
+    str, typer.Option(help="Which models and budgets: pocket, submission-7b or ablation-13b.")
 ]
 WeightsFolder = Annotated[
     Path | None,
-    typer.Option(help="Published models of a larger preset; else the Hugging Face cache."),
+    typer.Option(
+        help="Folder of a larger preset's published models; default: the Hugging Face cache."
+    ),
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="STAGE.NAME=VALUE", help="Change a setting; repeatable."),
+    typer.Option("--set", metavar="STAGE.NAME=VALUE", help="Change a setting; may be repeated."),
 ]
 Untrained = Annotated[
     bool,
-    typer.Option("--untrained", help="Leave out all that was trained; every stage does without."),
+    typer.Option("--untrained", help="Answer without the trained components."),
 ]
 
 out = Console()
 err = Console(stderr=True)
+
+
+def plural(number: int, noun: str) -> str:
+    """`1 passage`, `2,000 passages`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def megabytes(size: int) -> str:
+    return "less than 1 MB" if size < 1e6 else f"{size / 1e6:,.0f} MB"
 
 
 def print_json(value: Any) -> None:

@@ -6,28 +6,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skipqa.cli.console import Json, out, print_json, working
+from skipqa.cli.console import Json, Preset, out, print_json, working
 
 if TYPE_CHECKING:
     from skipqa.costs.systems import Load
 
 
 def costs(
-    preset: Annotated[str, typer.Option(help="Which networks and defaults.")] = "submission-7b",
+    preset: Preset = "submission-7b",
     system: Annotated[str, typer.Option(help="dense, skip or both.")] = "both",
     V: Annotated[int | None, typer.Option("--V", help="Visual tokens.")] = None,
-    V_kept: Annotated[int | None, typer.Option("--V-kept", help="V', kept by QVS.")] = None,
+    V_kept: Annotated[int | None, typer.Option("--V-kept", help="Visual tokens kept (V').")] = None,
     T: Annotated[int | None, typer.Option("--T", help="Question tokens.")] = None,
-    K: Annotated[int | None, typer.Option("--K", help="Passages.")] = None,
-    K_kept: Annotated[int | None, typer.Option("--K-kept", help="K', kept by SKV.")] = None,
+    K: Annotated[int | None, typer.Option("--K", help="Passages found.")] = None,
+    K_kept: Annotated[int | None, typer.Option("--K-kept", help="Passages kept (K').")] = None,
     K_read: Annotated[
-        int | None, typer.Option("--K-read", help="Passages in the prompt; 0: fused tokens only.")
+        int | None,
+        typer.Option("--K-read", help="Passages in the prompt; 0 for fused tokens only."),
     ] = None,
-    L_c: Annotated[int | None, typer.Option("--L_c", help="Tokens a passage.")] = None,
+    L_c: Annotated[int | None, typer.Option("--L_c", help="Tokens per passage.")] = None,
     R: Annotated[int | None, typer.Option("--R", help="Regions.")] = None,
-    L_a: Annotated[int | None, typer.Option("--L_a", help="Tokens of the answer.")] = None,
+    L_a: Annotated[int | None, typer.Option("--L_a", help="Tokens in the answer.")] = None,
     draft_rate: Annotated[
-        float | None, typer.Option(help="Share of questions that the drafter answers.")
+        float | None, typer.Option(help="Share of questions answered by the drafter, 0 to 1.")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -43,10 +44,11 @@ def costs(
     """
     from skipqa.costs.presets import architecture
     from skipqa.costs.systems import changed
-    from skipqa.errors import UserError
+    from skipqa.errors import UserError, choices
 
-    if system not in ("both", "dense", "skip"):
-        raise UserError(f"--system takes dense, skip or both, not {system!r}")
+    systems = ("dense", "skip", "both")
+    if system not in systems:
+        raise UserError(f"no system {system!r}; there is {choices(system, systems)}")
     shapes = architecture(preset)
     asked = {
         "V": V,

@@ -13,7 +13,7 @@ QUESTION = "How is this drink brewed?"
 
 
 def demo(
-    folder: Annotated[Path, typer.Option(help="Where the photo and the trace go.")] = Path("demo"),
+    folder: Annotated[Path, typer.Option(help="Folder for photo and trace.")] = Path("demo"),
     json: Json = False,
 ) -> None:
     """Set up, then ask how the drink in a photo of a cup is brewed.

@@ -51,21 +51,30 @@ def vqa(
         Path, typer.Option("--out", help="Folder for the results; a stopped run goes on there.")
     ],
     system: Annotated[
-        list[str], typer.Option(help="Which system; repeat for several, a wrong name lists all.")
+        list[str],
+        typer.Option(help="System to measure; may be repeated. `skipqa eval systems` lists them."),
     ] = ["skip"],  # noqa: B006
     pruner: Annotated[
-        list[str] | None, typer.Option(help="What chooses the tokens instead; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            help="Method that chooses the visual tokens, in place of the system's own; may be "
+            "repeated. `skipqa eval systems` lists them."
+        ),
     ] = None,
     retention: Annotated[
         list[float] | None,
-        typer.Option(help="The share of tokens that stay, the preset's by default; repeatable."),
+        typer.Option(
+            help="Share of visual tokens to keep, such as 0.25; default: the preset's; may be "
+            "repeated."
+        ),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Ask only so many, drawn by the seed.")
+        int | None, typer.Option(min=1, help="Ask only this many questions, drawn at random.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of every draw.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
     jobs: Annotated[
-        int, typer.Option(min=1, help="Processes that answer; of several, no times are told.")
+        int,
+        typer.Option(min=1, help="Number of processes; with several, latency is not measured."),
     ] = 1,
     index: Index = None,
     components: ComponentsFolder = None,

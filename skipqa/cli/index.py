@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from skipqa.cli.console import Json, counting, err, out, print_json
+from skipqa.cli.console import Json, counting, err, megabytes, out, plural, print_json
 from skipqa.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ app = typer.Typer(
 
 Folder = Annotated[Path, typer.Argument(help="The index's folder.", show_default=False)]
 Uri = Annotated[
-    str, typer.Argument(help="The index's folder, or engine:folder.", show_default=False)
+    str, typer.Argument(help="The index's folder, or ENGINE:folder.", show_default=False)
 ]
 Corpus = Annotated[
     list[str],
@@ -44,31 +44,36 @@ def build(
     corpus: Corpus,
     splade: Annotated[
         str | None,
-        typer.Option(help="A BERT masked-language-model folder or Hub id; else lexical impacts."),
+        typer.Option(
+            help="SPLADE model: a folder or Hugging Face id; without one, plain words are matched."
+        ),
     ] = None,
     learned: Annotated[
         Path | None,
         typer.Option(
-            help="What `skipqa train splade` left (sparse_query.safetensors): questions are "
-            "weighed by it, passages stay lexical and take no longer."
+            help="Trained question encoder (sparse_query.safetensors of `skipqa train splade`); "
+            "the build takes no longer with it."
         ),
     ] = None,
     embeddings: Annotated[
         bool, typer.Option(help="Store a text embedding of each passage (slow, +768 bytes each).")
     ] = False,
-    shards: Annotated[int, typer.Option(min=1, help="Segments that a cluster can share out.")] = 1,
+    shards: Annotated[int, typer.Option(min=1, help="Split the index for this many machines.")] = 1,
     ray: Annotated[int, typer.Option(min=0, help="Encode with this many Ray workers.")] = 0,
     json: Json = False,
 ) -> None:
-    """Build an index; one that is there answers until the new one is complete.
+    """Build an index; an old one in the folder stays in use until the new one is complete.
 
-    Stopped or killed, the same command goes on where it was.
+    If the build is stopped, the same command goes on where it was. Given to `skipqa ask`, the
+    index replaces the default corpus: add `wordnet factbook` to keep that as well.
 
     Examples:
 
       skipqa index build my-index wordnet factbook
 
       skipqa index build my-index articles.jsonl notes/
+
+      skipqa index build my-index notes/ wordnet factbook
 
       skipqa index build my-index wordnet factbook --learned runs/splade/sparse_query.safetensors
 
@@ -154,7 +159,7 @@ def delete(
     if json:
         print_json({"asked": len(ids), "deleted": deleted})
     else:
-        out.print(f"{deleted} of {len(ids)} deleted")
+        out.print(f"{deleted:,} of {plural(len(ids), 'passage')} deleted")
 
 
 @app.command()
@@ -175,13 +180,11 @@ def compact(folder: Folder, json: Json = False) -> None:
 @app.command()
 def search(
     uri: Uri,
-    questions: Annotated[
-        list[str], typer.Argument(help="Each is one query; all are answered in one pass.")
-    ],
-    k: Annotated[int, typer.Option("-k", min=1, help="Passages a query.")] = 4,
+    questions: Annotated[list[str], typer.Argument(help="One or more questions or keywords.")],
+    k: Annotated[int, typer.Option("-k", min=1, help="Passages to find for each query.")] = 4,
     json: Json = False,
 ) -> None:
-    """Ask an index; several questions are answered as region queries are, in one pass.
+    """Find passages in an index; several questions are answered in one pass.
 
     Examples:
 
@@ -215,7 +218,7 @@ def search(
             passage = index.passage(hit.row)
             table.add_row(f"{hit.score:.2f}", passage.id, passage.text)
         out.print(table if found else f"{question}\n  nothing found")
-    err.print(f"{milliseconds:.1f} ms over {len(index):,} passages")
+    err.print(f"{milliseconds:.1f} ms over {plural(len(index), 'passage')}")
 
 
 @app.command()
@@ -279,11 +282,13 @@ def verify(folder: Folder, json: Json = False) -> None:
 @app.command()
 def bench(
     uri: Uri,
-    queries: Annotated[int, typer.Option(min=8, help="How many to ask.")] = 200,
-    k: Annotated[int, typer.Option("-k", min=1, help="Passages a query.")] = 4,
+    queries: Annotated[int, typer.Option(min=8, help="How many queries to time.")] = 200,
+    k: Annotated[int, typer.Option("-k", min=1, help="Passages to find for each query.")] = 4,
     json: Json = False,
 ) -> None:
-    """Latency and recall against the exact oracle, with passages of the index as queries.
+    """Time searches and compare what they find with an exact search.
+
+    The queries are passages of the index.
 
     Examples:
 
@@ -322,8 +327,9 @@ def _announce(folder: Path, corpus: list[str], timed: bool) -> int:
     needed = 2 * expected.index_bytes  # parts, then the index made of them
     duration = f", about {max(1, round(expected.seconds))} s" if timed else ""
     err.print(
-        f"about {expected.passages:,} passages: {expected.index_bytes / 1e6:,.0f} MB of index, "
-        f"{needed / 1e6:,.0f} MB while building{duration}"
+        f"about {plural(expected.passages, 'passage')}: {megabytes(expected.index_bytes)} of "
+        f"index, {megabytes(needed)} while building{duration}",
+        soft_wrap=True,
     )
     if needed > free:
         raise UserError(
@@ -335,6 +341,14 @@ def _announce(folder: Path, corpus: list[str], timed: bool) -> int:
 
 def _conclude(folder: Path, outcome: Outcome, seconds: float, json: bool) -> None:
     progress = outcome.progress
+    if not json:
+        for place, reason in progress.bad_rows_named:
+            err.print(f"skipped {place}: {reason}", highlight=False, markup=False, soft_wrap=True)
+    if progress.bad_rows:
+        named = len(progress.bad_rows_named)
+        first = f"; the first {named} are named" if named < progress.bad_rows else ""
+        read = plural(progress.rows_read, "document")
+        err.print(f"{progress.bad_rows:,} of {read} left out{first}", soft_wrap=True)
     if json:
         summary: dict[str, Any] = {
             "folder": str(folder),
@@ -347,8 +361,6 @@ def _conclude(folder: Path, outcome: Outcome, seconds: float, json: bool) -> Non
         }
         print_json(summary)
         return
-    for place, reason in progress.bad_rows_named:
-        err.print(f"skipped {place}: {reason}", highlight=False, markup=False)
-    if progress.bad_rows:
-        err.print(f"{progress.bad_rows:,} bad rows skipped")
-    out.print(f"{outcome.passages:,} passages in {folder} ({seconds:.1f} s)")
+    out.print(
+        f"{plural(outcome.passages, 'passage')} in {folder} ({seconds:.1f} s)", soft_wrap=True
+    )

@@ -14,6 +14,7 @@ from skipqa.cli.console import (
     counting,
     err,
     out,
+    plural,
     prepare_process,
     print_json,
     working,
@@ -23,7 +24,7 @@ from skipqa.errors import UserError
 app = typer.Typer(no_args_is_help=True, help="Turn measurements into documents.")
 
 RESULTS = Path("benchmarks/results")
-Results = Annotated[Path, typer.Option(help="Folder of results files of the benchmarks.")]
+Results = Annotated[Path, typer.Option(help="Folder with the benchmarks' results files.")]
 
 
 @app.command("documents")
@@ -32,7 +33,7 @@ def documents(
         list[Path], typer.Argument(help="Markdown files with result blocks.", show_default=False)
     ],
     results: Results = RESULTS,
-    check: Annotated[bool, typer.Option(help="Write nothing; fail if anything is stale.")] = False,
+    check: Annotated[bool, typer.Option(help="Write nothing; fail if any is out of date.")] = False,
     json: Json = False,
 ) -> None:
     """Fill the blocks `<!-- results: NAME -->` … `<!-- end -->` of documents.
@@ -73,7 +74,7 @@ def runs(
     out_folder: Annotated[Path, typer.Option("--out", help="Folder for report.md and figures.")],
     reference: Annotated[
         str | None,
-        typer.Option(help="The system that others are held against: dense, or the first run."),
+        typer.Option(help="System to compare with; default: dense, else that of the first run."),
     ] = None,
     results: Results = RESULTS,
     json: Json = False,
@@ -102,7 +103,7 @@ def runs(
     for claim in written["claims"]:
         table.add_row(str(claim["number"]), claim["measured"], claim["verdict"])
     out.print(table)
-    err.print(f"written: {written['report']} and {len(written['figures']) // 2} figures")
+    err.print(f"written: {written['report']} and {plural(len(written['figures']) // 2, 'figure')}")
 
 
 @app.command("failures")
@@ -112,15 +113,16 @@ def failures(
     images: Annotated[Path, typer.Option(help="Their photos: a zip or a folder.")],
     out_file: Annotated[Path, typer.Option("--out", help="The page to write, an .html file.")],
     count: Annotated[int, typer.Option(min=1, help="How many failures to show at most.")] = 50,
-    seed: Annotated[int, typer.Option(min=0, help="Of the draw.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
     index: Annotated[
-        str | None, typer.Option(help="The run's index, where it was not the default.")
+        str | None, typer.Option(help="The index that the run used; default: the default index.")
     ] = None,
     components: Annotated[
-        Path | None, typer.Option(help="The run's trained components, where not the preset's own.")
+        Path | None,
+        typer.Option(help="Trained components that the run used; default: the preset's own."),
     ] = None,
     weights: Annotated[
-        Path | None, typer.Option(help="The run's published models, where it had any.")
+        Path | None, typer.Option(help="Published models that the run used, if any.")
     ] = None,
     untrained: Untrained = False,
     settings: Settings = None,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skipqa.cli.console import Json, err, out, print_json, working
-from skipqa.errors import UserError
+from skipqa.cli.console import Json, err, out, plural, print_json, working
+from skipqa.errors import UserError, choices
 
 if TYPE_CHECKING:
     from skipqa.evaluation.scoring.report import Report
@@ -42,7 +42,7 @@ def score(
     ] = None,
     qtypes: Annotated[Path | None, typer.Option(help="Question types (infoseek).")] = None,
     bem: Annotated[
-        Path | None, typer.Option(help="Folder of the BEM model (evqa); else exact match alone.")
+        Path | None, typer.Option(help="Folder of the BEM model (evqa); without it: exact match.")
     ] = None,
     qrels: Annotated[
         Path | None, typer.Option(help="Relevant passages, JSON or TREC (viquae-retrieval).")
@@ -97,7 +97,8 @@ def show(report: Report) -> None:
     from rich.text import Text
 
     pairing = report.pairing
-    out.print(f"{pairing.num_questions} questions, {pairing.num_predictions} predictions")
+    asked, answered = pairing.num_questions, pairing.num_predictions
+    out.print(f"{plural(asked, 'question')}, {plural(answered, 'prediction')}")
     table = Table(report.benchmark)
     table.add_column("percent", justify="right")
     for name, value in report.scores.items():
@@ -112,7 +113,9 @@ def show(report: Report) -> None:
 
 def _check_options(benchmark: str, files: Mapping[str, Path]) -> None:
     if benchmark not in OPTIONS:
-        raise UserError(f"unknown benchmark {benchmark!r}: use one of {', '.join(OPTIONS)}")
+        raise UserError(
+            f"unknown benchmark {benchmark!r}: use one of {choices(benchmark, OPTIONS)}"
+        )
     needed, possible = OPTIONS[benchmark]
     for name in needed:
         if name not in files:

@@ -17,6 +17,7 @@ from skipqa.cli.console import (
     counting,
     err,
     out,
+    plural,
     prepare_process,
     print_json,
     working,
@@ -33,9 +34,9 @@ def theory(
     K: Annotated[int, typer.Option("--K", help="Passages.")] = 16,
     epsilon: Annotated[float, typer.Option("--eps", help="Information that may be lost.")] = 0.05,
     lipschitz: Annotated[float, typer.Option("--L", help="Lipschitz constant.")] = 1.0,
-    eta: Annotated[float, typer.Option("--eta", help="Largest saliency error.")] = 0.01,
+    eta: Annotated[float, typer.Option("--eta", help="Largest error of the saliency.")] = 0.01,
     C: Annotated[
-        float | None, typer.Option("--C", help="The bound's constant, instead of L and eta.")
+        float | None, typer.Option("--C", help="Constant of the bound, in place of --L and --eta.")
     ] = None,
     measured: Annotated[
         list[Path] | None,
@@ -124,22 +125,25 @@ def fidelity(
     images: Annotated[Path, typer.Option(help="The photos: a zip or a folder.")],
     proxy: Annotated[
         Literal["answer", "evidence"],
-        typer.Option(help="A token's worth: to the right answer, or to the best evidence."),
+        typer.Option(
+            help="What a token's worth is measured by: how probable the right answer is, or how "
+            "well the best passage is verified (faster)."
+        ),
     ] = "answer",
     tokens: Annotated[
-        int | None, typer.Option(min=2, help="Tokens a question, drawn by the seed; all if unset.")
+        int | None, typer.Option(min=2, help="Visual tokens per question, drawn at random.")
     ] = 64,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Ask only so many, drawn by the seed.")
+        int | None, typer.Option(min=1, help="Ask only this many questions, drawn at random.")
     ] = 20,
-    seed: Annotated[int, typer.Option(min=0, help="Of every draw.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
     index: Index = None,
     components: ComponentsFolder = None,
     preset: Preset = "pocket",
     weights: WeightsFolder = None,
     untrained: Untrained = False,
     results: Annotated[
-        Path | None, typer.Option(help="A folder to keep it in as well, for `skipqa report runs`.")
+        Path | None, typer.Option(help="Folder to save the result in, for `skipqa report runs`.")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -208,7 +212,9 @@ def fidelity(
         return
     from rich.table import Table
 
-    table = Table("", "here", "the paper", title=f"{found.num_questions} questions, {proxy}")
+    table = Table(
+        "", "here", "the paper", title=f"{plural(found.num_questions, 'question')}, {proxy}"
+    )
     table.add_row("eta, as scored", f"{found.eta:.3f}", "at most 0.018")
     table.add_row("eta, calibrated", f"{found.eta_calibrated:.3f}", "")
     table.add_row("Spearman", f"{found.spearman:.3f}", "at least 0.76")

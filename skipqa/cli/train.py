@@ -64,7 +64,7 @@ def train(
         Path | None,
         typer.Option(help="What stages 2 to 6 gather and share; else beside the results."),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of every draw.")] = 2026,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 2026,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Only so many rows of each file, for a trial.")
     ] = None,

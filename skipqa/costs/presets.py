@@ -19,7 +19,7 @@ from skipqa.backbones.vit import CLIP_L_224, EVA_CLIP_G_336
 from skipqa.config import PRESETS, Config
 from skipqa.costs.systems import Architecture, Load
 from skipqa.costs.vision import efficientnet, transformer
-from skipqa.errors import UserError
+from skipqa.errors import UserError, choices
 from skipqa.nn.budget import DifficultyBudgetConfig, DiscreteBudgetConfig
 from skipqa.nn.drafter import DrafterConfig
 from skipqa.nn.fusion import FusionConfig
@@ -41,7 +41,7 @@ TAGS, CONCEPTS = tuple(map(str, range(589))), 1_509  # names to tag; things to l
 
 def architecture(name: str) -> Architecture:
     if name not in _ARCHITECTURES:
-        raise UserError(f"no preset {name!r}; there is {', '.join(_ARCHITECTURES)}")
+        raise UserError(f"no preset {name!r}; there is {choices(name, _ARCHITECTURES)}")
     return _ARCHITECTURES[name]()
 
 

@@ -20,7 +20,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from skipqa.errors import UserError
+from skipqa.errors import UserError, choices
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -64,7 +64,7 @@ def fetch(
 
     known = download.manifest()
     if name not in known:
-        raise UserError(f"unknown collection {name!r}: use one of {', '.join(known)}")
+        raise UserError(f"unknown collection {name!r}: use one of {choices(name, known)}")
     collection = known[name]
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     with Progress(*columns, TransferSpeedColumn(), console=Console(stderr=True)) as bars:

@@ -142,7 +142,9 @@ def _parse(text: str, where: str, hook: Any = None) -> Any:
     except json.JSONDecodeError as error:
         if error.pos >= len(text.rstrip()) or "Unterminated" in error.msg:
             raise UserError(f"{where}: not JSON, cut off at character {len(text)}") from None
-        place = f"line {error.lineno} column {error.colno}"
-        raise UserError(f"{where}: not JSON, {error.msg} at {place}") from None
+        # Of JSON Lines `where` has the line already
+        line = f"line {error.lineno} " if "\n" in text.rstrip() else ""
+        what = error.msg.removesuffix(" at")
+        raise UserError(f"{where}: not JSON at {line}column {error.colno} ({what})") from None
     except (ValueError, RecursionError) as error:  # a number or a nesting beyond Python's limits
         raise UserError(f"{where}: not usable JSON, {error}") from None

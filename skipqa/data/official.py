@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from skipqa.errors import UserError
+from skipqa.errors import UserError, choices
 
 
 def official_file(data_set: str, folder: Path, name: str) -> Path:
@@ -20,4 +20,4 @@ def official_file(data_set: str, folder: Path, name: str) -> Path:
 
 def require_split(data_set: str, split: str, splits: Collection[str]) -> None:
     if split not in splits:
-        raise UserError(f"{data_set} has no split {split!r}: use {', '.join(splits)}")
+        raise UserError(f"{data_set} has no split {split!r}: use {choices(split, splits)}")

@@ -144,8 +144,11 @@ def _read_row(line: str, number: int) -> Row:
     where = f"line {number}"
     try:
         value = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{where}: not JSON, {error}") from None
+    except json.JSONDecodeError as error:
+        what = error.msg.removesuffix(" at")
+        raise UserError(f"{where}: not JSON at column {error.colno} ({what})") from None
+    except (ValueError, RecursionError) as error:  # a number or a nesting beyond Python's limits
+        raise UserError(f"{where}: not usable JSON ({error})") from None
     check_object(where, value, FIELDS)
     if "answers" in value:
         answers = check_object(where, value, {"answers": dict})["answers"]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from skipqa.errors import UserError
+from skipqa.errors import UserError, choices
 from skipqa.evaluation import trained_blocks
 from skipqa.evaluation.results import ABSENT, Results, newest, percent, source, span, table
 
@@ -27,7 +27,7 @@ def fill(text: str, folder: Path) -> str:
     def render(match: re.Match[str]) -> str:
         name = match["name"]
         if name not in BLOCKS:
-            raise UserError(f"no block {name!r}; there is {', '.join(BLOCKS)}")
+            raise UserError(f"no block {name!r}; there is {choices(name, BLOCKS)}")
         body = BLOCKS[name](newest(folder, name.replace("-", "_")))
         return f"{match[1]}{body}\n{match[3]}"
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from skipqa.errors import UserError
+from skipqa.errors import UserError, choices
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +51,14 @@ def open_source(spec: str) -> Source:
     """The reader for `wordnet`, `factbook`, or a path, chosen by the path's ending."""
     from skipqa.knowledge.sources import factbook, tables, texts, wikidata, wikipedia, wordnet
 
-    if spec == "wordnet":
-        return wordnet.WordNet()
-    if spec == "factbook":
-        return factbook.Factbook()
+    built_in: dict[str, type[Source]] = {"wordnet": wordnet.WordNet, "factbook": factbook.Factbook}
+    if spec in built_in:
+        return built_in[spec]()
     path = Path(spec).expanduser()
     if not path.exists():
         raise UserError(
-            f"no corpus at {spec}: give a file, a folder, or one of the built-in `wordnet`, "
-            "`factbook`"
+            f"no corpus at {spec}: give a file, a folder, or one of the built-in "
+            f"{choices(spec, built_in)}"
         )
     if path.is_dir():
         return texts.Texts(path)
@@ -74,7 +73,12 @@ def open_source(spec: str) -> Source:
     for reader, endings in readers:
         if name.endswith(endings):
             return reader(path)
+    if name.endswith(texts.PDF):
+        raise UserError(
+            f"{path.name} is a PDF: convert it to text first (for example `pdftotext {path.name}`) "
+            "and give the .txt file"
+        )
     raise UserError(
         f"{path.name}: unknown kind of corpus; known are .jsonl, .csv, .tsv, .txt, .md, .html, "
-        "a folder of texts, a Wikipedia .xml.bz2 and a Wikidata .json.bz2"
+        "a folder of texts, a Wikipedia .xml.bz2 and a Wikidata .json.bz2: convert it first"
     )

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from skipqa.knowledge.sources.texts import ENDINGS
+
 BUILT_IN_PASSAGES = {"wordnet": 117_816, "factbook": 38_788}
 BYTES_PER_PASSAGE_READ = 300
 COMPRESSION = {".bz2": 5.0, ".gz": 4.0}
@@ -31,13 +33,14 @@ def estimate(specs: Sequence[str]) -> Estimate:
         if spec in BUILT_IN_PASSAGES:
             passages += BUILT_IN_PASSAGES[spec]
         elif path.is_dir():
-            size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+            files = (file for file in path.rglob("*") if file.suffix.lower() in ENDINGS)
+            size = sum(file.stat().st_size for file in files if file.is_file())
             passages += size / BYTES_PER_PASSAGE_READ
         elif path.is_file():
             size = path.stat().st_size
             passages += size * COMPRESSION.get(path.suffix, 1.0) / BYTES_PER_PASSAGE_READ
     return Estimate(
-        passages=round(passages),
+        passages=max(1, round(passages)),
         index_bytes=round(passages * INDEX_BYTES_PER_PASSAGE),
         seconds=passages / PASSAGES_PER_SECOND,
     )

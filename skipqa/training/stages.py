@@ -22,7 +22,7 @@ import torch
 
 from skipqa.components import SETTINGS, change_settings
 from skipqa.config import override, read_settings
-from skipqa.errors import UserError
+from skipqa.errors import UserError, choices
 from skipqa.training import (
     budgeting,
     mixture,
@@ -101,7 +101,7 @@ def train(
 ) -> dict[str, Any]:
     """Train one stage, or all, or go on where a kill stopped it."""
     if name not in NAMES:
-        raise UserError(f"no stage {name!r}; there is {', '.join(NAMES)}")
+        raise UserError(f"no stage {name!r}; there is {choices(name, NAMES)}")
     if name == ALL:
         if changes:
             raise UserError("settings are of one stage: train it alone to change them")

@@ -227,6 +227,30 @@ class TestOptions:
         assert "giant" in line
         assert "pocket" in line
 
+    @pytest.mark.parametrize(
+        ("arguments", "what", "nearest"),
+        [
+            ("eval vqa --questions q --images i --out o --system skipp", "system 'skipp'", "skip"),
+            ("eval vqa --questions q --images i --out o --pruner tomb", "pruner 'tomb'", "tome"),
+            ("ask p.jpg What? --preset pockt", "preset 'pockt'", "pocket"),
+            ("costs --preset submision-7b", "preset 'submision-7b'", "submission-7b"),
+            ("costs --system Dense", "system 'Dense'", "dense"),
+            ("train stge1 --out o", "stage 'stge1'", "stage1"),
+            ("data fetch okvq --to d", "collection 'okvq'", "okvqa"),
+            ("score okvq", "benchmark 'okvq'", "okvqa"),
+        ],
+    )
+    def test_a_misspelt_name_is_told_the_nearest(
+        self, refuses: Command, arguments: str, what: str, nearest: str
+    ) -> None:
+        line = refuses(*arguments.split())
+        assert what in line
+        assert line.endswith(f"; did you mean {nearest}?\n")
+
+    def test_a_name_far_from_all_is_told_the_known_ones(self, refuses: Command) -> None:
+        line = refuses("costs", "--preset", "giant")
+        assert line == "error: no preset 'giant'; there is pocket, submission-7b, ablation-13b\n"
+
     def test_trained_and_untrained_at_once(
         self, refuses: Command, photo: Path, tmp_path: Path
     ) -> None:
@@ -246,6 +270,23 @@ class TestOptions:
         for out in (taken, taken / "inside"):
             line = refuses("eval", "vqa", *options, "--out", out)
             assert f"cannot use {out}: " in line
+
+
+def test_a_pdf_is_told_to_be_converted(refuses: Command, tmp_path: Path) -> None:
+    (tmp_path / "paper.pdf").write_bytes(b"%PDF-1.7")
+    line = refuses("index", "build", tmp_path / "i", tmp_path / "paper.pdf")
+    assert "paper.pdf is a PDF: convert it to text first" in line
+
+
+def test_an_unreadable_corpus_ends_with_one_error(skipqa: Command, tmp_path: Path) -> None:
+    (tmp_path / "bad.jsonl").write_text("x\ny\n")
+    outcome = skipqa("index", "build", tmp_path / "i", tmp_path / "bad.jsonl")
+    assert (outcome.code, outcome.out) == (2, "")
+    *_, last = outcome.err.splitlines()
+    assert last == (
+        "error: no document could be read, nothing was indexed: bad.jsonl:1: not JSON at column 1 "
+        "(Expecting value), and 1 more"
+    )
 
 
 def test_the_installed_command_does_the_same(tmp_path: Path) -> None:

@@ -56,6 +56,21 @@ class TestEveryCommand:
         assert "--json" in options
 
 
+def test_help_says_how_to_keep_the_default_corpus(skipqa: Command) -> None:
+    asking = " ".join(skipqa("ask", "--help").out.replace("│", " ").split())
+    assert "replaces the default corpus (WordNet and Factbook)" in asking
+    assert (
+        "skipqa index build my-index notes/ wordnet factbook"
+        in skipqa("index", "build", "--help").out
+    )
+
+
+def test_help_is_in_plain_words(skipqa: Command) -> None:
+    told = " ".join(skipqa("eval", "vqa", "--help").out.replace("│", " ").split())
+    assert "Random seed." in told
+    assert "with several, latency is not measured" in told
+
+
 def test_help_names_every_command(skipqa: Command) -> None:
     out = skipqa("--help").out
     assert all(words[0] in out for words in COMMANDS)

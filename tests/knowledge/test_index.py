@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -255,12 +256,29 @@ def test_embeddings_travel_with_their_rows(tmp_path: Path, encoder: LexicalEncod
     assert index.search_dense(np.array([[0.0, 1.0, 0.0]]), 1)[0][0].row == row
 
 
-def test_an_empty_corpus_is_an_empty_index(tmp_path: Path, encoder: LexicalEncoder) -> None:
-    build(tmp_path / "i", [Documents()], encoder)
+def test_an_index_may_be_emptied(tmp_path: Path, encoder: LexicalEncoder) -> None:
+    build(tmp_path / "i", [Documents(document(1))], encoder)
+    assert delete(tmp_path / "i", ["d:1"]) == 1
     index = Index.open(tmp_path / "i")
     assert len(index) == 0
     assert index.search([encoder.encode_query("dog")], 4) == [[]]
     assert index.row_of("x") is None
+
+
+def test_a_corpus_of_nothing_is_refused_and_the_old_index_stays(
+    tmp_path: Path, encoder: LexicalEncoder
+) -> None:
+    folder, bad = tmp_path / "i", tmp_path / "bad.jsonl"
+    build(folder, [Documents(document(1))], encoder)
+    bad.write_text("x\n{}\n")
+    for change in (partial(build, encoder=encoder), add):
+        with pytest.raises(UserError, match="no document found in documents"):
+            change(folder, [Documents()])
+        with pytest.raises(UserError, match=r"could be read.*: bad\.jsonl:1: .*, and 1 more$"):
+            change(folder, [JsonLines(bad)])
+        assert sorted(texts(Index.open(folder))) == ["d:1"]
+        assert verify(folder) == []
+    assert not (folder / "building").exists()
 
 
 def test_bad_rows_are_counted_and_named(tmp_path: Path, encoder: LexicalEncoder) -> None:
@@ -282,9 +300,10 @@ def test_no_index_is_one_clear_line(uri: str) -> None:
 @pytest.mark.parametrize(
     ("uri", "words"),
     [
-        ("locale:x", "unknown engine"),
+        ("locale:x", r"unknown engine .*did you mean local\?"),
         ("local:{}?postings=0", "whole number"),
         ("local:{}?speed=9", "unknown option"),
+        ("local:{}?posting=9", r"unknown option .*did you mean postings\?"),
         ("exact:{}?k=1", "no options"),
     ],
 )

@@ -10,14 +10,20 @@ from typer.testing import CliRunner
 
 from skipqa.cli.index import app
 from skipqa.errors import UserError
+from skipqa.knowledge.estimate import estimate
 
 
 def run(*arguments: object, stdin: str | None = None, code: int = 0) -> str:
+    return run_both(*arguments, stdin=stdin, code=code)[0]
+
+
+def run_both(*arguments: object, stdin: str | None = None, code: int = 0) -> tuple[str, str]:
+    """What went to standard output, and what to standard error."""
     outcome = CliRunner().invoke(app, [str(a) for a in arguments], input=stdin)
     if isinstance(outcome.exception, UserError):
         raise outcome.exception
     assert outcome.exit_code == code, outcome.output
-    return outcome.stdout
+    return outcome.stdout, outcome.stderr
 
 
 @pytest.fixture
@@ -57,6 +63,52 @@ def test_a_whole_life(corpus: Path, tmp_path: Path) -> None:
     text = next(folder.glob("segments/*/texts.json"))
     text.write_bytes(text.read_bytes().replace(b"zebras", b"zebraz"))
     assert "fails its sha256" in run("verify", folder, code=1)
+
+
+def test_rows_left_out_are_named_and_counted_on_stderr(corpus: Path, tmp_path: Path) -> None:
+    out, err = run_both("build", tmp_path / "i", corpus)
+    assert out.startswith("4 passages in ")
+    assert "skipped facts.jsonl:3: not JSON at column 2 (Expecting property name" in err
+    assert err.endswith("\n1 of 5 documents left out\n")
+
+    out, err = run_both("build", tmp_path / "i", corpus, "--json")
+    assert json.loads(out)["bad_rows"] == 1
+    assert err.endswith("\n1 of 5 documents left out\n")
+
+    corpus.write_text("{}\n" * 60 + '{"text": "good"}\n')
+    out, err = run_both("build", tmp_path / "i", corpus)
+    assert out.startswith("1 passage in ")
+    assert err.count("skipped ") == 50
+    assert err.endswith("\n60 of 61 documents left out; the first 50 are named\n")
+
+
+def test_where_no_row_can_be_read_nothing_is_built(tmp_path: Path) -> None:
+    folder, corpus = tmp_path / "i", tmp_path / "bad.jsonl"
+    corpus.write_text("{broken\n")
+    with pytest.raises(UserError) as refused:
+        run("build", folder, corpus)
+    assert str(refused.value).startswith(
+        "no document could be read, nothing was indexed: bad.jsonl:1: not JSON at column 2 ("
+    )
+    with pytest.raises(UserError, match="no index at"):
+        run("info", folder)
+
+
+def test_small_numbers_read_well(tmp_path: Path) -> None:
+    corpus = tmp_path / "one.jsonl"
+    corpus.write_text('{"text": "dogs bark"}\n')
+    _, err = run_both("build", tmp_path / "i", corpus)
+    assert err.startswith(
+        "about 1 passage: less than 1 MB of index, less than 1 MB while building, about 1 s\n"
+    )
+    _, err = run_both("search", tmp_path / "i", "dogs")
+    assert err.endswith(" ms over 1 passage\n")
+
+
+def test_an_estimate_counts_only_what_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("x" * 3_000)
+    (tmp_path / "b.pdf").write_bytes(bytes(3_000_000))
+    assert estimate([str(tmp_path)]).passages == 10
 
 
 def test_estimates_come_first_and_too_little_space_stops(

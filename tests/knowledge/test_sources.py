@@ -70,8 +70,33 @@ def test_bad_json_rows_are_named_and_the_rest_is_read(tmp_path: Path) -> None:
     assert [(d.id, d.text) for d in documents] == [("mine:a", "good"), ("mine:z", "last")]
     assert [b.place for b in bad] == [f"mine.jsonl:{n}" for n in (2, 3, 4, 5, 6, 7, 8, 9, 11)]
     reasons = " | ".join(b.reason for b in bad)
-    for words in ("invalid JSON", "no `text`", "10,485", "not UTF-8", "list", "strings", "empty"):
+    for words in (
+        "not JSON at column",
+        "no `text`",
+        "10,485",
+        "not UTF-8",
+        "list",
+        "strings",
+        "empty",
+    ):
         assert words in reasons
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ('{"id": 1, "text": "a" "b"}', "not JSON at column 23 (Expecting ',' delimiter)"),
+        ('{"text": "cut o', "not JSON at column 10 (Unterminated string starting)"),
+        ("9" * 5_000, "not usable JSON (Exceeds the limit"),
+    ],
+)
+def test_a_bad_json_row_names_one_line_only(tmp_path: Path, row: str, reason: str) -> None:
+    path = tmp_path / "docs.jsonl"
+    path.write_text(f'{{"text": "good"}}\n{row}\n')
+    _, [bad] = read(path)
+    assert bad.place == "docs.jsonl:2"
+    assert bad.reason.startswith(reason)
+    assert "line" not in bad.reason
 
 
 @pytest.mark.parametrize("opener", [gzip.open, bz2.open])
@@ -110,14 +135,17 @@ def test_a_folder_is_read_in_order_with_titles(tmp_path: Path) -> None:
     )
     (folder / "bad.txt").write_bytes(b"ok\n\xff")
     (folder / "empty.txt").write_text(" \n")
-    (folder / "ignored.pdf").write_bytes(b"%PDF")
+    (folder / "photo.jpg").write_bytes(b"not a text, and nobody expects it to be one")
+    (folder / "paper.pdf").write_bytes(b"%PDF")
     documents, bad = read(folder)
     assert [(d.id, d.title, d.text) for d in documents] == [
         ("notes:a.md", "Heading", "Body *text*."),
         ("notes:b_note.txt", "b note", "plain"),
         ("notes:sub/c.html", "Page & co", "One\ntwo"),
     ]
-    assert {b.place for b in bad} == {"bad.txt:2", "empty.txt"}
+    reasons = {b.place: b.reason for b in bad}
+    assert reasons.keys() == {"bad.txt:2", "empty.txt", "paper.pdf"}
+    assert "convert it to text first" in reasons["paper.pdf"]
 
 
 def test_wikipedia_pages_become_plain_text(tmp_path: Path) -> None:
@@ -205,6 +233,21 @@ def test_an_unknown_kind_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_bytes(b"")
     with pytest.raises(UserError, match="unknown kind of corpus"):
         open_source(str(tmp_path / "x.parquet"))
+
+
+@pytest.mark.parametrize("spec", ["wordnett", "Factbok"])
+def test_a_misspelt_corpus_is_told_the_nearest(spec: str) -> None:
+    nearest = {"w": "wordnet", "F": "factbook"}[spec[0]]
+    with pytest.raises(UserError, match=rf"wordnet, factbook; did you mean {nearest}\?$"):
+        open_source(spec)
+
+
+def test_a_pdf_is_told_to_be_converted(tmp_path: Path) -> None:
+    (tmp_path / "Paper.PDF").write_bytes(b"%PDF-1.7")
+    with pytest.raises(UserError, match=r"Paper\.PDF is a PDF: convert it to text first"):
+        open_source(str(tmp_path / "Paper.PDF"))
+    with pytest.raises(UserError, match=r"holds no .* file: convert its PDFs to text first"):
+        open_source(str(tmp_path))
 
 
 def test_one_text_is_a_corpus_too(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from PIL import Image
 
 from skipqa.config import Config
-from skipqa.errors import UserError
+from skipqa.errors import UserError, choices
 from skipqa.evaluation.systems.ablations import ABLATIONS, CLOSER
 from skipqa.evaluation.systems.baselines import BASELINES
 from skipqa.evaluation.systems.changes import with_budget, with_config
@@ -37,7 +37,7 @@ class Variant:
     def __post_init__(self) -> None:
         check_name(self.system)
         if self.pruner is not None and self.pruner not in PRUNERS:
-            raise UserError(f"no pruner {self.pruner!r}; there is {', '.join(PRUNERS)}")
+            raise UserError(f"no pruner {self.pruner!r}; there is {choices(self.pruner, PRUNERS)}")
         if self.retention is not None and not 0 < self.retention <= 1:
             raise UserError(f"a retention lies above 0 and up to 1, not at {self.retention}")
 
@@ -65,7 +65,7 @@ def variants(
 
 def check_name(name: str) -> None:
     if name not in SYSTEMS:
-        raise UserError(f"no system {name!r}; there is {', '.join(SYSTEMS)}")
+        raise UserError(f"no system {name!r}; there is {choices(name, SYSTEMS)}")
 
 
 def build(variant: Variant | str, base: Pipeline, seed: int = 0) -> Pipeline:

@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl
 import numpy as np
 from numpy.typing import NDArray
 
-from skipqa.errors import UserError
+from skipqa.errors import UserError, choices
 from skipqa.types import Hit, SparseVector
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def parse_uri(uri: str) -> tuple[str, Path, dict[str, str]]:
     if not colon or "/" in name or len(name) == 1:  # a plain path, or one on a lettered drive
         name, rest = "local", uri
     elif name not in ENGINES:
-        raise UserError(f"unknown engine {name!r} in {uri!r}; known are {', '.join(ENGINES)}")
+        raise UserError(f"unknown engine {name!r} in {uri!r}; known are {choices(name, ENGINES)}")
     path, _, options = rest.partition("?")
     return name, Path(path).expanduser(), dict(parse_qsl(options, keep_blank_values=True))
 

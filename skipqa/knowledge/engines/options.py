@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from skipqa.errors import UserError
+from skipqa.errors import UserError, choices
 
 T = TypeVar("T")
 
@@ -17,7 +17,7 @@ def read_options(kind: type[T], engine: str, given: Mapping[str, str], default: 
     known = {field.name: getattr(start, field.name) for field in fields(kind)}  # type: ignore[arg-type]
     for name, value in given.items():
         if name not in known:
-            raise UserError(f"{engine}: unknown option {name!r}; known are {', '.join(known)}")
+            raise UserError(f"{engine}: unknown option {name!r}; known are {choices(name, known)}")
         if isinstance(known[name], int):
             if not value.isdigit() or int(value) < 1:
                 raise UserError(f"{engine}: {name} must be a whole number from 1, got {value!r}")

@@ -203,7 +203,19 @@ def _encode_and_merge(
     ).hexdigest()
     journal = Journal(folder / BUILDING, fingerprint)
     _encode(journal, sources, encoder, settings, embed, batch, report)
+    if not any(journal.rows_of_parts):
+        journal.remove()
+        raise UserError(_why_nothing(sources, journal.progress))
     return _merge(folder, verb, journal.parts(), settings, report), journal.progress
+
+
+def _why_nothing(sources: Sequence[Source], progress: Progress) -> str:
+    if not progress.bad_rows:
+        names = ", ".join(source.name for source in sources)
+        return f"no document found in {names}: nothing was indexed"
+    place, reason = progress.bad_rows_named[0]
+    more = f", and {progress.bad_rows - 1:,} more" if progress.bad_rows > 1 else ""
+    return f"no document could be read, nothing was indexed: {place}: {reason}{more}"
 
 
 def _merge(

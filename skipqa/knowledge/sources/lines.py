@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from skipqa.errors import UserError
 from skipqa.knowledge.corpus import BadRow
@@ -44,6 +45,17 @@ def read_lines(path: Path, max_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[in
                 yield BadRow(place, f"not UTF-8 (byte {error.start})")
                 continue
             yield number, text.rstrip("\r\n")
+
+
+def parse_json(text: str, place: str) -> Any | BadRow:
+    """The value of one line; the place names the line, so what is wrong names the column only."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        what = error.msg.removesuffix(" at")
+        return BadRow(place, f"not JSON at column {error.colno} ({what})")
+    except (ValueError, RecursionError) as error:  # a number or a nesting beyond Python's limits
+        return BadRow(place, f"not usable JSON ({error})")
 
 
 def file_fingerprint(path: Path) -> str:

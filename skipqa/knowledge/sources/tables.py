@@ -7,14 +7,13 @@ A row has `text`; `id` and `title` where it has them (an id is otherwise the lin
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from skipqa.errors import UserError
 from skipqa.knowledge.corpus import BadRow, Document
-from skipqa.knowledge.sources.lines import file_fingerprint, read_lines
+from skipqa.knowledge.sources.lines import file_fingerprint, parse_json, read_lines
 
 TEXT_FIELDS = ("text", "contents", "passage")
 ID_FIELDS = ("id", "_id", "docid")
@@ -37,15 +36,13 @@ class JsonLines:
             if not text.strip():
                 continue
             place = f"{self.path.name}:{number}"
-            try:
-                row = json.loads(text)
-            except (ValueError, RecursionError) as error:
-                yield BadRow(place, f"invalid JSON: {error}")
-                continue
-            if not isinstance(row, dict):
+            row = parse_json(text, place)
+            if isinstance(row, BadRow):
+                yield row
+            elif isinstance(row, dict):
+                yield _document(row, self.name, number, place)
+            else:
                 yield BadRow(place, f"a JSON object was expected, found {type(row).__name__}")
-                continue
-            yield _document(row, self.name, number, place)
 
 
 class Table:

@@ -12,6 +12,7 @@ from skipqa.knowledge.sources.lines import file_fingerprint
 from skipqa.knowledge.sources.markup import html_page, tidy
 
 ENDINGS = (".txt", ".md", ".markdown", ".html", ".htm")
+PDF = ".pdf"  # not read, but not passed over in silence either
 MAX_BYTES = 64 << 20
 
 
@@ -20,8 +21,10 @@ class Texts:
         self.path = path
         self.name = path.resolve().name
         self.folder = path if path.is_dir() else path.parent
-        if not any(True for _ in self._files()):
-            raise UserError(f"{path} holds no .txt, .md or .html file")
+        endings = {file.suffix.lower() for file in self._files()}
+        if not endings - {PDF}:
+            advice = ": convert its PDFs to text first" if endings else ""
+            raise UserError(f"{path} holds no .txt, .md or .html file{advice}")
 
     def fingerprint(self) -> str:
         everything = "\n".join(map(file_fingerprint, self._files()))
@@ -30,6 +33,9 @@ class Texts:
     def read(self) -> Iterator[Document | BadRow]:
         for path in self._files():
             place = path.relative_to(self.folder).as_posix()
+            if path.suffix.lower() == PDF:
+                yield BadRow(place, "a PDF, convert it to text first")
+                continue
             try:
                 if path.stat().st_size > MAX_BYTES:
                     yield BadRow(place, f"larger than {MAX_BYTES >> 20} MB")
@@ -50,7 +56,7 @@ class Texts:
 
     def _files(self) -> Iterator[Path]:
         for path in sorted(self.path.rglob("*")) if self.path.is_dir() else [self.path]:
-            if path.suffix.lower() in ENDINGS and path.is_file():
+            if path.suffix.lower() in (*ENDINGS, PDF) and path.is_file():
                 yield path
 
 

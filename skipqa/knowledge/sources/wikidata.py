@@ -8,7 +8,6 @@ into a database on disk, the second makes the sentences. Memory stays at one ent
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from skipqa.knowledge.corpus import BadRow, Document
-from skipqa.knowledge.sources.lines import file_fingerprint, read_lines
+from skipqa.knowledge.sources.lines import file_fingerprint, parse_json, read_lines
 
 MIN_WORDS = 50
 MIN_PROPERTIES = 3
@@ -65,12 +64,10 @@ class Wikidata:
             if text in ("", "[", "]"):
                 continue
             place = f"{self.path.name}:{number}"
-            try:
-                entity = json.loads(text)
-            except (ValueError, RecursionError) as error:
-                yield place, BadRow(place, f"invalid JSON: {error}")
-                continue
-            if isinstance(entity, dict) and isinstance(entity.get("id"), str):
+            entity = parse_json(text, place)
+            if isinstance(entity, BadRow) or (
+                isinstance(entity, dict) and isinstance(entity.get("id"), str)
+            ):
                 yield place, entity
             else:
                 yield place, BadRow(place, "not an entity: it has no id")
