@@ -74,11 +74,7 @@ def teach(
     shows_one = (wanted == 1).any(1)
     if not shows_one.any():  # no such photos: nothing to learn
         return published
-    torch.manual_seed(run.seed)
-    config = TaggerConfig(named, named, width=published.config.features, dropout=0.2)
-    names = Tagger(config)
-    nn.init.constant_(names.out.bias, LIKELY)
-    namer = Namer(copy.deepcopy(published), names).to(device).requires_grad_(True)
+    namer = _namer(published, named, run.seed).to(device)
     namer = namer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     allowed = torch.tensor(rows)
     with_things, others = allowed[shows_one[allowed]], allowed[~shows_one[allowed]]
@@ -93,11 +89,7 @@ def teach(
     def loss(step: int) -> Tensor:
         photo = torch.cat((things_at(step), others_at(step)))
         generator = torch.Generator().manual_seed(run.seed * 1_000_003 + step)
-        shown = photos.as_input(pixels[photo.to(device)], device)
-        shown, boxes = things.paste(shown, photo, pixels, generator, training.pasted)
-        around = photos.zooms(boxes, generator, things.may_mirror[photo], least=0.2)
-        shown = _enlarged(photos.crop(shown, around), generator, training.enlarged)
-        shown = _relit(shown, generator)
+        shown = _views(pixels, photo, things, training, generator)
         other = torch.randperm(len(shown), generator=generator).to(device)
         little = training.mixed * float(torch.rand(1, generator=generator)) ** 3
         shown = shown.lerp(shown[other], little)
@@ -105,27 +97,49 @@ def teach(
             logits, classes = namer(shown)
             with torch.no_grad():
                 before = published.classifier(published(shown).mean((2, 3)))
-        remembered = F.kl_div(
-            classes.float().log_softmax(-1),
-            before.float().log_softmax(-1),
-            reduction="batchmean",
-            log_target=True,
-        )
         logits, right = logits.float(), wanted[photo.to(device)]
         learned = (1 - little) * named_wrongly(logits, right) + little * named_wrongly(
             logits, right[other]
         )
-        return learned + training.memory * remembered
+        return learned + training.memory * _forgetting(classes, before)
 
     steps = steps_for(training.rounds, [with_things], half)
     slower = [(namer.tower, training.tower_factor)]
     phase = Phase(steps, training.rate)
     taught = fit("tower", namer, loss, phase, run, slower=slower, average=0.99).tower
-    # Between both towers little of what was learned is lost, and some of what was forgotten is back
-    # (Wortsman et al., 2022)
+    return _part_of_the_way(published, taught, training.kept).requires_grad_(False)
+
+
+def _namer(published: EfficientNetLite, named: tuple[str, ...], seed: int) -> Namer:
+    torch.manual_seed(seed)
+    names = Tagger(TaggerConfig(named, named, width=published.config.features, dropout=0.2))
+    nn.init.constant_(names.out.bias, LIKELY)
+    return Namer(copy.deepcopy(published), names).requires_grad_(True)
+
+
+def _views(
+    pixels: Tensor,
+    photo: Tensor,
+    things: Things,
+    training: TowerTraining,
+    generator: torch.Generator,
+) -> Tensor:
+    """A crop of each photo in which its thing is large or small, in another light."""
+    shown = photos.as_input(pixels[photo.to(pixels.device)], pixels.device)
+    shown, boxes = things.paste(shown, photo, pixels, generator, training.pasted)
+    around = photos.zooms(boxes, generator, things.may_mirror[photo], least=0.2)
+    shown = _enlarged(photos.crop(shown, around), generator, training.enlarged)
+    return _relit(shown, generator)
+
+
+def _part_of_the_way(
+    published: EfficientNetLite, taught: EfficientNetLite, kept: float
+) -> EfficientNetLite:
+    """Between both towers little that was learned is lost, and some that was forgotten is back
+    (Wortsman et al., 2022)."""
     before, after = published.state_dict(), taught.state_dict()
-    taught.load_state_dict({n: before[n].lerp(after[n], training.kept) for n in after})
-    return taught.requires_grad_(False)
+    taught.load_state_dict({name: before[name].lerp(after[name], kept) for name in after})
+    return taught
 
 
 def _of_things(targets: Targets) -> tuple[Tensor, tuple[str, ...]]:
@@ -143,6 +157,16 @@ def _telling_apart(logits: Tensor, wanted: Tensor) -> Tensor:
     """One name before all others, where a thing is shown."""
     shows_one = (wanted == 1).any(1)
     return F.cross_entropy(logits[shows_one], wanted[shows_one].argmax(1), label_smoothing=SMOOTHED)
+
+
+def _forgetting(classes: Tensor, before: Tensor) -> Tensor:
+    """How far what the tower says of its own classes is from what it said."""
+    return F.kl_div(
+        classes.float().log_softmax(-1),
+        before.float().log_softmax(-1),
+        reduction="batchmean",
+        log_target=True,
+    )
 
 
 def _enlarged(pixels: Tensor, generator: torch.Generator, share: float) -> Tensor:
