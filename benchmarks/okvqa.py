@@ -36,7 +36,8 @@ def main() -> None:
     file, count = abouts[0]["questions"]["file"], summaries[0]["num_questions"]
     systems = " ".join(f"--system {name}" for name in runs)
     untrained = "" if abouts[0]["components"] else " --untrained"
-    header["command"] = f"skipqa eval vqa --questions {file} --limit {count} {systems}{untrained}"
+    where = f"--questions {file} --images {Path(file).with_suffix('.zip')} --out RUNS"
+    header["command"] = f"skipqa eval vqa {where} --limit {count} {systems}{untrained}"
     results = {
         "questions": abouts[0]["questions"],
         "systems": {name: {key: run.header[key] for key in KEPT} for name, run in runs.items()},
