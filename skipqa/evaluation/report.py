@@ -328,7 +328,7 @@ def _okvqa(results: Results) -> str:
         )
     header = ["OK-VQA val", "soft accuracy, %", "V'", "K'", "GFLOPs", "p50 / p95, ms", "peak GB"]
     count = next(iter(systems.values()))["num_questions"]
-    note = f"\n{count} questions, in brackets 95 % bootstrap intervals over questions."
+    note = f"\n\n{count:,} questions, in brackets 95 % bootstrap intervals over questions."
     return table(header, rows) + note + "\n" + source(results)
 
 

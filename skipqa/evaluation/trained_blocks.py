@@ -89,17 +89,25 @@ def small_things(results: Results) -> str:
 
 def fast_path(results: Results) -> str:
     found = results["results"]
+    shipped = found["shipped"]["all"]
+    by_threshold = sorted((shipped, *found["by_threshold"]), key=lambda row: row["threshold"])
     rows = [
         [
-            f"{row['threshold']:.2f}",
+            f"**{row['threshold']:.2f}**" if row is shipped else f"{row['threshold']:.2f}",
             f"{100 * row['rate']:.1f}",
             f"{100 * row['full']:.1f}",
             f"{100 * row['accuracy']:.1f}",
             f"{100 * row['gain']['difference']:+.1f} ({span(row['gain'], 100, '+.1f')})",
         ]
-        for row in found["by_threshold"]
+        for row in by_threshold
     ]
-    header = ["drafts above", "drafted, %", "accuracy without, %", "with, %", "points"]
+    header = [
+        "drafts above (bold: shipped)",
+        "drafted, %",
+        "accuracy without, %",
+        "with, %",
+        "points",
+    ]
     counts = ", ".join(
         f"{row['questions']:,} questions of {name}"
         for name, row in found["shipped"].items()
