@@ -101,19 +101,14 @@ def fast_path(results: Results) -> str:
         ]
         for row in by_threshold
     ]
-    header = [
-        "drafts above (bold: shipped)",
-        "drafted, %",
-        "accuracy without, %",
-        "with, %",
-        "points",
-    ]
+    header = ["drafts above", "drafted, %", "accuracy without, %", "with, %", "points"]
     counts = ", ".join(
         f"{row['questions']:,} questions of {name}"
         for name, row in found["shipped"].items()
         if name != "all"
     )
-    return table(header, rows) + f"\n\n{counts}.\n" + source(results)
+    note = f"\n\n{counts}; in bold what ships.\n"
+    return table(header, rows) + note + source(results)
 
 
 # What is asked with the name given, by its place in the results and its group there

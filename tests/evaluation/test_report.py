@@ -256,7 +256,6 @@ MADE: dict[str, tuple[dict[str, Any], str]] = {
             "shipped": {"all": ROUTED, "okvqa": {"questions": 1_000}},
             "by_threshold": [ROUTED | {"threshold": at} for at in (0.2, 0.5)],
         },
-        "| 0.20 | 31.3 | 36.2 | 35.6 | -0.6 (-1.7 to +0.5) |\n"
         "| **0.35** | 31.3 | 36.2 | 35.6 | -0.6 (-1.7 to +0.5) |",
     ),
     "sparse-encoder": (
