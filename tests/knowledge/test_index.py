@@ -281,6 +281,31 @@ def test_a_corpus_of_nothing_is_refused_and_the_old_index_stays(
     assert not (folder / "building").exists()
 
 
+def test_a_kill_while_parts_are_removed_leaves_nothing_to_trip_over(
+    tmp_path: Path, encoder: LexicalEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    (tmp_path / "more.jsonl").write_text('{"text": "a giraffe in france"}\n')
+    rmtree = shutil.rmtree
+
+    def half_way(folder: Path, **named: bool) -> None:
+        if (folder / "part-00000").exists():
+            rmtree(folder / "part-00000")
+            raise Killed
+        rmtree(folder, **named)
+
+    source = JsonLines(tmp_path / "more.jsonl")
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", half_way)
+        with pytest.raises(Killed):
+            build(tmp_path / "i", [source], encoder)
+    build(tmp_path / "i", [source], encoder)
+    assert len(Index.open(tmp_path / "i")) == 1
+    assert not (tmp_path / "i" / "building").exists()
+
+
 def test_bad_rows_are_counted_and_named(tmp_path: Path, encoder: LexicalEncoder) -> None:
     path = tmp_path / "c.jsonl"
     path.write_text('{"text": "good"}\n{bad\n{"text": "fine"}\n{}\n')

@@ -40,7 +40,7 @@ from skipqa.knowledge.index.format import (
     write_manifest,
 )
 from skipqa.knowledge.index.merge import merge
-from skipqa.knowledge.index.parts import Journal, PartWriter, Progress
+from skipqa.knowledge.index.parts import Journal, PartWriter, Progress, forget
 from skipqa.knowledge.sparse_encoder import SparseEncoder, load_encoder
 
 Embed = Callable[[list[str]], NDArray[np.floating]]
@@ -204,7 +204,7 @@ def _encode_and_merge(
     journal = Journal(folder / BUILDING, fingerprint)
     _encode(journal, sources, encoder, settings, embed, batch, report)
     if not any(journal.rows_of_parts):
-        journal.remove()
+        forget(journal.folder)
         raise UserError(_why_nothing(sources, journal.progress))
     return _merge(folder, verb, journal.parts(), settings, report), journal.progress
 
@@ -353,7 +353,7 @@ def _compact(folder: Path, manifest: dict[str, Any], report: Report) -> None:
 def _commit(folder: Path, manifest: dict[str, Any], keep_building: bool = False) -> None:
     write_manifest(folder, manifest)
     if not keep_building:
-        shutil.rmtree(folder / BUILDING, ignore_errors=True)
+        forget(folder / BUILDING)
     remove_unnamed(folder, manifest)
 
 

@@ -63,7 +63,7 @@ class Journal:
         except (OSError, ValueError, KeyError, TypeError):
             pass  # nothing to resume
         if not self.rows_of_parts:
-            shutil.rmtree(folder, ignore_errors=True)
+            forget(folder)
         folder.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -88,8 +88,11 @@ class Journal:
             found.append(Segment(folder, rows, sizes))
         return found
 
-    def remove(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+
+def forget(folder: Path) -> None:
+    """The journal first: a kill on the way must not leave one that names parts which are gone."""
+    (folder / Journal.FILE).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 class PartWriter:
