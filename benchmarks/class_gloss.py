@@ -3,9 +3,9 @@
 100 photos of animals, food and tools, drawn with a seed from a folder that holds
 `photos.jsonl` (rows {"image", "domain": "imagenet", "label": "n07920052_espresso"}) and
 `photos.zip`. Each is asked a knowledge question through the pipeline without the fast path;
-counted is whether the gloss of the photo's class is among the first four passages. While it learns
-the tower is shown most of these photos, without their labels, so as not to forget them; beside
-all of them stand those that Pocket-KB holds out, which it is never shown.
+counted is whether the gloss of the photo's class is among the first four passages. Some of these
+photos are in Pocket-KB's `train`, where the tower sees them while it learns, without their labels;
+beside all of them stand those that Pocket-KB holds out, which it is never shown.
 
     python benchmarks/class_gloss.py --entities FOLDER --pocket-kb FOLDER
 """

@@ -134,6 +134,7 @@ def train(
 def _train_all(one: Callable[..., Any], inputs: Inputs, out: Path) -> dict[str, Any]:
     """Where components are given, these stand for what comes before the later stages. A trial need
     not pass the gate."""
+    _pocket_kb(ALL, inputs)  # before stage I, which would do without
     metrics: dict[str, Any] = {}
     inputs = dataclasses.replace(inputs, records=inputs.records or out / "records")
     for name in (*(() if inputs.components else (*STAGES, RETRIEVAL)), *LATER):
@@ -169,9 +170,7 @@ def _train_later(name: str, inputs: Inputs, run: Run, changes: Sequence[str]) ->
     wanted = settings.records
     if inputs.limit is not None:
         wanted = wanted.at_most(inputs.limit)
-    if inputs.pocket_kb is None:
-        raise UserError(f"{name} learns from passages that are known to answer: give Pocket-KB")
-    data = _data(name, inputs)
+    pocket_kb, data = _pocket_kb(name, inputs), _data(name, inputs)
     source = Source(components=inputs.components, index=inputs.index)
     run.claim(
         {
@@ -183,7 +182,7 @@ def _train_later(name: str, inputs: Inputs, run: Run, changes: Sequence[str]) ->
         }
     )
     folder = inputs.records or run.folder.parent / "records"
-    begun = study.begin(source, data, inputs.pocket_kb, wanted, folder, run)
+    begun = study.begin(source, data, pocket_kb, wanted, folder, run)
     metrics = stage.run(begun, settings.train)
     run.forget_states()
     return metrics
@@ -193,6 +192,12 @@ def _data(name: str, inputs: Inputs) -> Path:
     if inputs.data is None:
         raise UserError(f"{name} learns from photos: give --data")
     return inputs.data
+
+
+def _pocket_kb(name: str, inputs: Inputs) -> Path:
+    if inputs.pocket_kb is None:
+        raise UserError(f"{name} learns from passages that are known to answer: give Pocket-KB")
+    return inputs.pocket_kb
 
 
 def _size(stage: Stage, mixed: Mixture, settings: Any, device: torch.device) -> str:

@@ -111,6 +111,7 @@ def test_records_lie_beside_and_are_limited(begun: list[dict[str, Any]], tmp_pat
         ("all", ["train.steps=3"], "settings are of one stage"),
         ("stage2", ["train.step=3"], "unknown setting train.step; known are"),
         ("stage2", [], "stage2 learns from passages that are known to answer: give Pocket-KB"),
+        ("all", [], "all learns from passages that are known to answer: give Pocket-KB"),
     ],
 )
 def test_bad_input_is_one_line(tmp_path: Path, name: str, changes: list[str], says: str) -> None:
