@@ -149,8 +149,8 @@ def crossover(points: list[dict[str, float]]) -> float | None:
         return 0.0
     for before, after in pairwise(points):
         if after["speedup"] < 1:
-            share = (before["speedup"] - 1) / (before["speedup"] - after["speedup"])
-            return round(before["density"] + share * (after["density"] - before["density"]), 3)
+            fraction = (before["speedup"] - 1) / (before["speedup"] - after["speedup"])
+            return round(before["density"] + fraction * (after["density"] - before["density"]), 3)
     return None
 
 

@@ -27,14 +27,18 @@ from torch import Tensor
 
 from skipqa.components import TRAINING_FREE
 from skipqa.costs.environment import available_cores, write_results
-from skipqa.training import pathways, pruning, study, together, verifying
-from skipqa.training.collapse import openness
-from skipqa.training.gather import Source, one_thread
 from skipqa.training.loop import Phase, fit
-from skipqa.training.pathways import TAU_E, TAU_G, Pathways
-from skipqa.training.records import Records
+from skipqa.training.pathway import context as context
+from skipqa.training.pathway import stage2_saliency as pruning
+from skipqa.training.pathway import stage3_fusion as pathways
+from skipqa.training.pathway import stage4_verifier as verifying
+from skipqa.training.pathway import stage6_joint as together
+from skipqa.training.pathway.collapse import openness
+from skipqa.training.pathway.context import Gathering, TrainingContext
+from skipqa.training.pathway.gather import Source, one_thread
+from skipqa.training.pathway.records import Records
+from skipqa.training.pathway.stage3_fusion import TAU_E, TAU_G, Pathways
 from skipqa.training.run import Run
-from skipqa.training.study import Gathering, Study
 
 WAYS = ("staged", "joint")
 RATE, BATCH = 1e-3, 8
@@ -67,10 +71,8 @@ def main() -> None:
             f"{kept['drawn_collapsed']} as drawn"
         )
         for kind in ("tokens", "edges"):
-            shares = (
-                f"{run[kind]['open']:.2f} ({run[kind]['drawn']:.2f})" for run in kept["gates"]
-            )
-            print(f"  {kind} open as decided (drawn): {', '.join(shares)}")
+            probs = (f"{run[kind]['open']:.2f} ({run[kind]['drawn']:.2f})" for run in kept["gates"])
+            print(f"  {kind} open as decided (drawn): {', '.join(probs)}")
     results = summary | {"steps": options.steps, "rate": RATE, "batch": BATCH}
     print(f"written to {write_results(results, 'collapse', options.out)}")
 
@@ -88,7 +90,7 @@ def gates_after(how: str, seed: int, options: argparse.Namespace) -> dict[str, M
     source = Source(components=options.components, index=options.index)
     wanted = Gathering() if options.limit is None else Gathering().at_most(options.limit)
     with tempfile.TemporaryDirectory() as folder:
-        begun = study.begin(
+        begun = context.begin(
             source,
             options.data,
             options.pocket_kb,
@@ -105,19 +107,19 @@ def gates_after(how: str, seed: int, options: argparse.Namespace) -> dict[str, M
     }
 
 
-def some_of(begun: Study) -> Records:
+def some_of(begun: TrainingContext) -> Records:
     """To learn from, and to count gates on."""
     rows = begun.rows("train", gold=True)[:LEARNED] + begun.rows("held-out", gold=True)[:SHOWN]
     return begun.records.only(rows)
 
 
-def staged(begun: Study, steps: int) -> Pathways:
+def staged(begun: TrainingContext, steps: int) -> Pathways:
     first = pruning.SaliencyTraining(steps=steps, rate=RATE, batch=BATCH)
     learned = replace(TRAINING_FREE, saliency=pruning.train(begun, first))
     return pathways.train(replace(begun, learned=learned), path_settings(steps))
 
 
-def joint(begun: Study, steps: int) -> Pathways:
+def joint(begun: TrainingContext, steps: int) -> Pathways:
     settings = together.JointTraining(pathways=path_settings(steps))
     everything = together.build(begun, settings)
     found = verifying.cases(begun)
@@ -131,7 +133,7 @@ def path_settings(steps: int) -> pathways.PathwayTraining:
 
 
 @torch.inference_mode()
-def edge_gates(begun: Study, trained: Pathways, rows: list[int]) -> Tensor:
+def edge_gates(begun: TrainingContext, trained: Pathways, rows: list[int]) -> Tensor:
     """As training relaxes them in the end: half open at tau_e."""
     records, found = begun.records, []
     for i in rows:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from PIL import Image
 
-from skipqa.backbones.pocket import Pocket
+from skipqa.backbones.presets.pocket import Pocket
 from skipqa.image import open_image
 from skipqa.language import content_words
 from skipqa.types import Question, VisualTokens
@@ -55,8 +55,8 @@ def opened(*archives: Path) -> Iterator[dict[str, Callable[[], Image.Image]]]:
 
 def look(pocket: Pocket, image: Image.Image) -> VisualTokens:
     """As closely as its scales allow."""
-    glance, _ = pocket.glance(image)
-    return pocket.look_closer(image, glance)[0]
+    low_res, _ = pocket.encode_low_res(image)
+    return pocket.encode_high_res(image, low_res)[0]
 
 
 def ask(pocket: Pocket, text: str) -> Question:

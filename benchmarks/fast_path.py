@@ -33,13 +33,13 @@ from skipqa.evaluation.scoring.okvqa import normalise
 from skipqa.evaluation.statistics import paired_bootstrap
 from skipqa.nn.drafter import calibrate_threshold
 from skipqa.pipeline import Pipeline
-from skipqa.training import mixture
-from skipqa.training.gather import Source, spread
-from skipqa.training.mixture import Example
+from skipqa.training.pathway.gather import Source, spread
+from skipqa.training.stage1 import mixture
+from skipqa.training.stage1.mixture import Example
 
 A_JOB = 16  # questions
 PERCEPTUAL = {"val": "vqav2", "held-out": "coco"}
-PERCEPTUAL_SHARE = 4  # a question of these for so many of the others
+PERCEPTUAL_RATIO = 4  # a question of these for so many of the others
 TO_DRAFT = 0.3  # what a fast path is built for
 BESIDE = (0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6)  # thresholds, beside the shipped one
 
@@ -60,7 +60,7 @@ def main() -> None:
     photos = {row: where for where, row in mixed.photos.items()}
     wanted = {
         "okvqa": options.limit,
-        PERCEPTUAL[options.split]: options.limit // PERCEPTUAL_SHARE,
+        PERCEPTUAL[options.split]: options.limit // PERCEPTUAL_RATIO,
     }
     asked: list[tuple[tuple[Path, str], Example]] = []
     for source, count in wanted.items():

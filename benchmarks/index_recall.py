@@ -66,10 +66,12 @@ def region_queries(index: Index, count: int) -> list[SparseVector]:
     made = []
     for number in range(count):
         parts = [(0.3, encode(QUESTIONS[number % len(QUESTIONS)]))]
-        for share, row in zip((0.5, 0.2, 0.15, 0.1, 0.05), rng.integers(0, nouns, 5), strict=True):
+        for fraction, row in zip(
+            (0.5, 0.2, 0.15, 0.1, 0.05), rng.integers(0, nouns, 5), strict=True
+        ):
             passage = index.passage(int(row))
             gloss = passage.text.partition(": ")[2].partition('; "')[0]
-            parts += [(share, encode(passage.title)), (0.3 * share, encode(gloss))]
+            parts += [(fraction, encode(passage.title)), (0.3 * fraction, encode(gloss))]
         terms = np.concatenate([vector.terms for _, vector in parts])
         weights = np.concatenate([factor * vector.weights for factor, vector in parts])
         made.append(sum_duplicates(terms, weights.astype(np.float32)))

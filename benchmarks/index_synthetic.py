@@ -89,7 +89,7 @@ class Synthetic:
             if number * BLOCK + local >= among:
                 continue
             passage = blocks[number][local]
-            own = rng.choice(len(passage), 12, replace=False, p=_shares(passage.weights))
+            own = rng.choice(len(passage), 12, replace=False, p=_probs(passage.weights))
             rank = rng.choice(60, 20, replace=False)
             topical = self.topic_terms[self._topics_of(number)[local, 0], rank]
             terms = np.concatenate([passage.terms[own], topical])
@@ -99,7 +99,7 @@ class Synthetic:
         return made
 
 
-def _shares(weights: NDArray[np.float32]) -> NDArray[np.float64]:
+def _probs(weights: NDArray[np.float32]) -> NDArray[np.float64]:
     exact = weights.astype(np.float64)
     return exact / exact.sum()
 

@@ -26,10 +26,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from skipqa.backbones.bert import Bert, mean_pool
-from skipqa.backbones.graphs import StaticDecoder, capture
-from skipqa.backbones.llama import Llama
-from skipqa.backbones.vit import EVA_CLIP_G_336, Vit, VitConfig
+from skipqa.backbones.generation.graphs import StaticDecoder, capture
+from skipqa.backbones.networks.bert import Bert, mean_pool
+from skipqa.backbones.networks.llama import Llama
+from skipqa.backbones.networks.vit import EVA_CLIP_G_336, Vit, VitConfig
 from skipqa.costs.environment import write_results
 from skipqa.costs.presets import architecture
 from skipqa.costs.roofline import Ceilings, driver_version, measure_ceilings

@@ -139,7 +139,7 @@ def read(pipeline: Pipeline, case: Case, fact: str, prompt: str, quoting: bool) 
     quote_from = [fact] if quoting else []
     known = words_of(f"{case.question} {case.shown}")
     limit = pipeline.config.decode.max_new_tokens
-    return pipeline.backbone.complete(text, limit, quote_from, known).text
+    return pipeline.backbone.generate(text, limit, quote_from, known).text
 
 
 def is_right(text: str, case: Case) -> bool:

@@ -28,7 +28,7 @@ from PIL import Image
 from rich.progress import track
 from rich.table import Table
 
-from skipqa.backbones.pocket import Pocket
+from skipqa.backbones.presets.pocket import Pocket
 from skipqa.cli.console import err, out, prepare_process
 from skipqa.config import BudgetConfig, Config, RegionsConfig
 from skipqa.costs.environment import write_results

@@ -45,7 +45,7 @@ def main() -> None:
 
     prepare_process()
     results = {}
-    table = Table("components", "pipeline, ms", "routing, ms", "share")
+    table = Table("components", "pipeline, ms", "routing, ms", "fraction")
     for name in ("training-free", "as shipped", "A", "B"):
         pipeline = build(name)
         runs = [
@@ -54,7 +54,7 @@ def main() -> None:
         ][1:]
         total = statistics.median(run["total_ms"] for run in runs)
         routing = statistics.median(run["routing_ms"] for run in runs)
-        results[name] = {"total_ms": total, "routing_ms": routing, "share": routing / total}
+        results[name] = {"total_ms": total, "routing_ms": routing, "fraction": routing / total}
         table.add_row(name, f"{total:.0f}", f"{routing:.1f}", f"{100 * routing / total:.2f} %")
     out.print(table)
     err.print(f"written to {write_results(results, 'routing_overhead', options.out)}")

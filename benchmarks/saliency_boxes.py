@@ -31,8 +31,8 @@ from rich.progress import track
 from rich.table import Table
 from torch import Tensor
 
-from skipqa.backbones.efficientnet_lite import EfficientNetLite
-from skipqa.backbones.pocket import Pocket
+from skipqa.backbones.networks.efficientnet_lite import EfficientNetLite
+from skipqa.backbones.presets.pocket import Pocket
 from skipqa.cli.console import err, out, prepare_process
 from skipqa.config import EncodeConfig, PruneConfig
 from skipqa.costs.environment import write_results
@@ -101,12 +101,12 @@ def main() -> None:
             for row, scores in zip(ROWS, scored, strict=True):
                 pocket.config = row.encode
                 tokens = look(pocket, image)
-                shares = {
+                probs = {
                     name: share_inside(saliency(tokens, question(name), row, pocket), area)
                     for name, area in areas.items()
                 }
-                small = [shares[name] for name, area in areas.items() if area.mean() < SMALL]
-                scores.append((mean(list(shares.values())), mean(small)))
+                small = [probs[name] for name, area in areas.items() if area.mean() < SMALL]
+                scores.append((mean(list(probs.values())), mean(small)))
 
     reference, _ = zip(*scored[ROWS.index(REFERENCE)], strict=True)
     measured = []
@@ -116,7 +116,7 @@ def main() -> None:
     for row, scores in zip(ROWS, scored, strict=True):
         every, small_ones = (list(column) for column in zip(*scores, strict=True))
         found = mean_interval(every)
-        on_small = mean_interval([share for share in small_ones if not math.isnan(share)])
+        on_small = mean_interval([fraction for fraction in small_ones if not math.isnan(fraction)])
         less = paired_bootstrap(every, reference)
         label = row.label()
         measured.append(

@@ -21,8 +21,8 @@ from rich.progress import track
 from rich.table import Table
 from torch import Tensor
 
-from skipqa.backbones.convert import imagenet_synsets
-from skipqa.backbones.pocket import Pocket, _pixels
+from skipqa.backbones.presets.pocket import Pocket, _pixels
+from skipqa.backbones.weights.convert import imagenet_synsets
 from skipqa.cli.console import err, out, prepare_process
 from skipqa.config import EncodeConfig
 from skipqa.costs.environment import write_results

@@ -1,7 +1,7 @@
 """Do regions find what one query of the whole picture misses? Gold passages among the first four.
 
 Each question of Pocket-KB's `val` that needs a passage goes as far as retrieval, in six ways: one
-query of the picture as the tower sees it at once ("glance"); one of a closer look as well, all
+query of the picture as the tower sees it at once ("low_res"); one of a closer look as well, all
 tokens alike ("picture"); one of all those tokens as far as each matters to the question, the dense
 baseline's ("all tokens"); one of the kept tokens ("kept tokens"); a query a region ("regions"); and
 a query a region, small ones seen for themselves, which is SKIP ("skip"). Nothing is drafted,
@@ -32,7 +32,7 @@ from skipqa.evaluation.harness import RECALL_AT, recall
 from skipqa.evaluation.statistics import mean_interval, paired_bootstrap
 from skipqa.evaluation.systems.ablations import (
     DENSE_PASSAGES,
-    NO_CLOSER,
+    LOW_RES_ONLY,
     NO_ZOOM,
     ONE_REGION,
     global_retrieval,
@@ -40,7 +40,7 @@ from skipqa.evaluation.systems.ablations import (
 )
 from skipqa.evaluation.systems.changes import up_to_retrieval, with_config, with_stages
 from skipqa.pipeline import Pipeline
-from skipqa.training.gather import Source, spread
+from skipqa.training.pathway.gather import Source, spread
 from skipqa.types import KeptTokens, VisualTokens
 
 Row = dict[str, Any]
@@ -115,7 +115,7 @@ def ways(base: Pipeline) -> dict[str, Pipeline]:
     )
     picture = with_stages(all_tokens, prune=all_alike)
     return {
-        "glance": with_config(picture, budget=NO_CLOSER),
+        "low_res": with_config(picture, budget=LOW_RES_ONLY),
         "picture": picture,
         "all tokens": all_tokens,
         "kept tokens": global_retrieval(skip, 0),

@@ -31,8 +31,8 @@ from rich.table import Table
 
 from skipqa import components as trained
 from skipqa.backbones import concepts
-from skipqa.backbones.minilm import MiniLm
-from skipqa.backbones.pocket import Pocket
+from skipqa.backbones.presets.pocket import Pocket
+from skipqa.backbones.text_encoder import MiniLm
 from skipqa.cli.console import counting, err, out, prepare_process
 from skipqa.config import RegionsConfig, RetrieveConfig, preset
 from skipqa.costs.environment import write_results
@@ -47,9 +47,9 @@ from skipqa.stages.prune import prune
 from skipqa.stages.regions import find_regions
 from skipqa.stages.retrieve import retrieve, weighted_sum
 from skipqa.trace import StageRecord
-from skipqa.training import expecting
-from skipqa.training.paraphrases import unseen
-from skipqa.training.queries import UNSEEN, from_fields
+from skipqa.training.retrieval import concept_prior as concept_prior
+from skipqa.training.retrieval.paraphrases import unseen
+from skipqa.training.retrieval.queries import UNSEEN, from_fields
 from skipqa.types import Budget, Region, SparseVector
 
 K = 4
@@ -84,7 +84,7 @@ def main() -> None:
         "questions": len(rows),
         "files": {
             path.name: path.stat().st_size
-            for name in ("sparse_query", "expectation")
+            for name in ("sparse_query", "concept_prior")
             if (path := options.components / f"{name}.safetensors").exists()
         },
         "query": {name: of_queries(rows[:200], one) for name, one in indexes.items()},
@@ -99,7 +99,7 @@ def main() -> None:
     for what, some in asked.items():
         results[what] = {name: named(some, seen, one) for name, one in indexes.items()}
         show(f"name given, {what}", results[what])
-    results["expectation"] = expected(options.pocket_kb, folders, options.seed)
+    results["concept_prior"] = expected(options.pocket_kb, folders, options.seed)
     results["build"] = built(learned.sparse_query)
     if options.photos:
         chosen = random.Random(options.seed).sample(rows, min(options.photos, len(rows)))
@@ -150,13 +150,13 @@ def expected(pocket_kb: Path, folders: Mapping[str, Path], seed: int) -> dict[st
     """Nats by which held-out training entities are likelier than by chance."""
     text = MiniLm()
     known = concepts.load(lambda names: text.encode(names).embeddings).entries
-    asked = expecting.read(
+    asked = concept_prior.read(
         pocket_kb, [c.names for c in known], text.network, text.tokenizer, 1, seed
     )
     found = {}
     for name, folder in folders.items():
-        if (module := trained.load(folder, preset="pocket").expectation) is not None:
-            found[name] = expecting.measure(module, asked)
+        if (module := trained.load(folder, preset="pocket").concept_prior) is not None:
+            found[name] = concept_prior.measure(module, asked)
     return found
 
 
@@ -199,12 +199,12 @@ def piped(
     ways: dict[str, tuple[Index, RetrieveConfig, Any]] = {
         "lexical": (indexes["lexical"], default, None),
         "learned terms": (indexes["learned"], default, None),
-        "expectation": (
+        "concept_prior": (
             indexes["lexical"],
             replace(chosen, question_weight=default.question_weight),
-            learned.expectation,
+            learned.concept_prior,
         ),
-        "both": (indexes["learned"], chosen, learned.expectation),
+        "both": (indexes["learned"], chosen, learned.concept_prior),
     }
     allowed = Budget(config.budget.most_tokens(config.encode.num_tokens), K)
     hits: dict[str, Hits] = {}
@@ -221,11 +221,11 @@ def piped(
                 "picture": (Region((0.0, 0.0, 1.0, 1.0), (0,), shown, 1.0),),
             }
             groups = ("all", group_of(row))
-            for way, (one, settings, expectation) in ways.items():
+            for way, (one, settings, concept_prior) in ways.items():
                 expected = None
-                if expectation is not None:
-                    expected = expectation.expected(asked.embedding, backbone.concepts.embeddings)
-                put = replace(asked, expected=expected)
+                if concept_prior is not None:
+                    expected = concept_prior.prior(asked.embedding, backbone.concepts.embeddings)
+                put = replace(asked, concept_prior=expected)
                 for by, regions in asking.items():
                     settings = replace(settings, per_region=K if by == "regions" else 4 * K)
                     retrieved = retrieve(

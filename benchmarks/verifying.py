@@ -20,7 +20,7 @@ from common import ask, imagenet_photos, opened
 from rich.progress import track
 from rich.table import Table
 
-from skipqa.backbones.pocket import Pocket
+from skipqa.backbones.presets.pocket import Pocket
 from skipqa.cli.console import err, out, prepare_process
 from skipqa.costs.environment import write_results
 from skipqa.evaluation.statistics import mean_interval

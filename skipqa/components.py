@@ -26,8 +26,8 @@ from skipqa.nn.budget import (
     DiscreteBudgetConfig,
     build_budget,
 )
+from skipqa.nn.concept_prior import ConceptPriorConfig, ConceptPriorHead
 from skipqa.nn.drafter import Drafter, DrafterConfig
-from skipqa.nn.expectation import Expectation, ExpectationConfig
 from skipqa.nn.fusion import BipartiteFusion, FusionConfig
 from skipqa.nn.keep_head import KeepHead, KeepHeadConfig
 from skipqa.nn.projector import Projector, ProjectorConfig
@@ -49,7 +49,7 @@ class Components:
     budget: BudgetController | None = None
     saliency: Saliency | None = None
     region_query: SparseRegionQuery | DenseRegionQuery | None = None
-    expectation: Expectation | None = None
+    concept_prior: ConceptPriorHead | None = None
     verifier: Verifier | None = None
     fusion: BipartiteFusion | None = None
     keep_head: KeepHead | None = None  # of a baseline: no stage of ours asks for it
@@ -72,24 +72,24 @@ _BUILDERS: dict[str, Any] = {
     "budget": (DiscreteBudgetConfig, build_budget),
     "saliency": (SaliencyConfig, build_saliency),
     "region_query": (RegionQueryConfig, build_region_query),
-    "expectation": (ExpectationConfig, Expectation),
+    "concept_prior": (ConceptPriorConfig, ConceptPriorHead),
     "verifier": (VerifierConfig, Verifier),
     "fusion": (FusionConfig, BipartiteFusion),
     "keep_head": (KeepHeadConfig, KeepHead),
     "projector": (ProjectorConfig, Projector),
     "tagger": (TaggerConfig, Tagger),
 }
-DIFFERENCES = ("vision", "question", "reader", "sparse_query")
+DELTAS = ("vision", "question", "reader", "sparse_query")
 SETTINGS = "settings.toml"
 NAMES = tuple(_BUILDERS)
 
 # Which of the backbone's widths a number in a component's config has to be
 _FITS: dict[str, dict[str, str]] = {
-    "drafter": {"visual_tokens": "glance", "visual_width": "vision", "question_width": "text"},
+    "drafter": {"visual_tokens": "low_res", "visual_width": "vision", "question_width": "text"},
     "budget": {"visual_width": "text", "question_width": "text"},
     "saliency": {"width": "text"},
     "region_query": {"visual_width": "text", "question_width": "text"},
-    "expectation": {"width": "text"},
+    "concept_prior": {"width": "text"},
     "verifier": {"width": "text", "visual_width": "text"},
     "fusion": {"width": "text", "passage_width": "text"},
     "keep_head": {"width": "text"},
@@ -112,10 +112,10 @@ def load(folder: Path, *, preset: str) -> Components:
     modules: dict[str, Any] = {
         name: _load(name, path, preset) for name, path in files.items() if path.is_file()
     }
-    added: dict[str, Any] = {name: _difference(folder, name, preset) for name in DIFFERENCES}
+    added: dict[str, Any] = {name: _delta(folder, name, preset) for name in DELTAS}
     added["adapter"] = folder if (folder / ADAPTER).is_file() else None
     if not modules and not any(added.values()):
-        known = ", ".join(f"{name}.safetensors" for name in (*NAMES, *DIFFERENCES))
+        known = ", ".join(f"{name}.safetensors" for name in (*NAMES, *DELTAS))
         raise UserError(f"{folder} holds none of {known}")
     drafter = modules.get("drafter")
     if drafter is not None and drafter.config.words and "tagger" not in modules:
@@ -123,7 +123,7 @@ def load(folder: Path, *, preset: str) -> Components:
     return Components(**modules, **added, settings=read_settings(folder / SETTINGS), folder=folder)
 
 
-def _difference(folder: Path, name: str, preset: str) -> Path | None:
+def _delta(folder: Path, name: str, preset: str) -> Path | None:
     path = folder / f"{name}.safetensors"
     if not path.is_file():
         return None

@@ -34,7 +34,7 @@ class Between(NamedTuple):
 
 Count = Annotated[int, Between(1, 1_000_000)]
 CountOrNone = Annotated[int, Between(0, 1_000_000)]
-Share = Annotated[float, Between(0.0, 1.0)]
+Fraction = Annotated[float, Between(0.0, 1.0)]
 Weight = Annotated[float, Between(0.0, 1_000.0)]
 
 
@@ -46,7 +46,7 @@ class EncodeConfig:
     cell: Count = 32  # pixels a side, the vision tower's stride
     # A cell's evidence is this much its own and otherwise that of the native-sized view
     # around it; benchmarks/saliency_boxes.py chose it.
-    locality: Share = 0.5
+    locality: Fraction = 0.5
     max_question_words: Count = 200
     max_question_characters: Count = 2_000
 
@@ -58,8 +58,8 @@ class EncodeConfig:
 
 @dataclass(frozen=True, slots=True)
 class DraftConfig:
-    threshold: Share = 0.82  # tau_SKV
-    counting_threshold: Share = 0.91  # "how many…"
+    threshold: Fraction = 0.82  # tau_SKV
+    counting_threshold: Fraction = 0.91  # "how many…"
     candidates: Count = 24  # of a trained drafter's answers, for the decoder to weigh
     # Start the full way beside the drafter, as the paper may: its time is hidden, but a question
     # that the drafter answers is paid twice. Off: two cores have none to spare.
@@ -69,11 +69,13 @@ class DraftConfig:
 @dataclass(frozen=True, slots=True)
 class BudgetConfig:
     tokens: CountOrNone = 0  # V'; 0: ceil(rho_v V)
-    rho_v: Share = 0.11
+    rho_v: Fraction = 0.11
     passages: CountOrNone = 6  # K'
-    rho_r: Share = 1.0  # verification keeps at most this share of what was retrieved
+    rho_r: Fraction = 1.0  # verification keeps at most this share of what was retrieved
     max_passages: CountOrNone = 16  # the most that a learned controller may ask for
-    nats: Weight = 1.0  # that a question must tell of what to expect, to be worth a closer look
+    min_information: Weight = (
+        1.0  # that a question must tell of what to expect, to be worth a closer look
+    )
 
     def most_tokens(self, num_tokens: int) -> int:
         """V' of V."""
@@ -94,16 +96,16 @@ class RegionsConfig:
     concepts: Annotated[int, Between(1, 100)] = 5
     # What a region is: a cluster of tokens (variant A) or a box that MobileSAM draws (B)
     proposals: Literal["clusters", "boxes"] = "clusters"
-    duplicate_overlap: Share = 0.7  # boxes that share so much (IoU) are one
+    duplicate_overlap: Fraction = 0.7  # boxes that share so much (IoU) are one
 
 
 @dataclass(frozen=True, slots=True)
 class ZoomConfig:
     regions: CountOrNone = 2  # at most, the most salient first
-    nats: Weight = 1.0  # that the question must tell about what to expect
-    sure: Share = 0.5  # of one expected thing: then the picture needs no second look
-    largest: Share = 0.5  # side of a region: the closer look has seen half a picture as a whole
-    smallest: Share = 0.15  # side of what is cut out
+    min_information: Weight = 1.0  # that the question must tell about what to expect
+    sure: Fraction = 0.5  # of one expected thing: then the picture needs no second look
+    largest: Fraction = 0.5  # side of a region: the closer look has seen half a picture as a whole
+    smallest: Fraction = 0.15  # side of what is cut out
     margin: Annotated[float, Between(1.0, 4.0)] = 1.1  # as many times a region's side
 
 
@@ -116,11 +118,11 @@ class RetrieveConfig:
 
 @dataclass(frozen=True, slots=True)
 class VerifyConfig:
-    threshold: Share = 0.5  # tau_nu
+    threshold: Fraction = 0.5  # tau_nu
     # A fixed calibration of the text encoder's cosine, and the weight of the log-ratio of the
     # retrieval score to the best one beside it
     slope: Weight = 12.0
-    midpoint: Share = 0.35
+    midpoint: Fraction = 0.35
     retrieval_weight: Weight = 2.0
     min_passages: CountOrNone = 1  # fewer than this and rejected passages are recalled
 
@@ -129,8 +131,8 @@ class VerifyConfig:
 class FuseConfig:
     # How many (token, passage) pairs stay edges: a share of all, or a mean number a token, from
     # which variant B's tau_e follows
-    edges: Literal["share", "degree"] = "share"
-    beta: Share = 0.10
+    edges: Literal["fraction", "degree"] = "fraction"
+    beta: Fraction = 0.10
     degree: Weight = 4.0
 
 
@@ -141,7 +143,7 @@ class DecodeConfig:
     prompt: Literal["examples", "instructions", "short"] = "examples"
     max_passages: CountOrNone = 2  # in the prompt as text
     words: CountOrNone = 10  # of the picture, in a short prompt
-    least_share: Share = 0.03  # of the evidence, for a word to be said
+    min_prob: Fraction = 0.03  # of the evidence, for a word to be said
     drafter_weight: Weight = 0.7  # of the drafter's opinion beside a trained reader's
     # Nats by which passages must raise an answer's log-probability for it to be theirs
     grounded_gain: Weight = 2.0

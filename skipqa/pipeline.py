@@ -20,11 +20,11 @@ from PIL import Image
 
 from skipqa.assets import Report
 from skipqa.backbones.backbone import Backbone
-from skipqa.backbones.build import build as build_backbone
-from skipqa.backbones.pocket import Learned
+from skipqa.backbones.presets.build import build as build_backbone
+from skipqa.backbones.presets.pocket import FineTuned
 from skipqa.components import TRAINING_FREE, Components, check_widths
 from skipqa.components import load as read_components
-from skipqa.components import shipped as shipped_components
+from skipqa.components import shipped as bundled_components
 from skipqa.config import Config, merged, preset
 from skipqa.errors import UserError
 from skipqa.image import open_image
@@ -139,18 +139,18 @@ class Pipeline:
 
         with trace.stage("encode") as record:
             picture = open_image(image)
-            glance, asked = encode(
-                picture, question, backbone, config.encode, record, learned.expectation
+            low_res, asked = encode(
+                picture, question, backbone, config.encode, record, learned.concept_prior
             )
         concepts = backbone.concepts  # read by now, and not for a question that was refused
 
         drafting: Future[Draft] = Future()
-        look_up = partial(self._look_up, picture, glance, asked, drafting.result, rest)
+        look_up = partial(self._look_up, picture, low_res, asked, drafting.result, rest)
         ahead = AHEAD.submit(look_up) if config.draft.parallel and fast_path else None
 
         try:
             with trace.stage("draft") as record:
-                drafted = draft(asked, glance, concepts, config.draft, record, learned.drafter)
+                drafted = draft(asked, low_res, concepts, config.draft, record, learned.drafter)
         except BaseException as error:
             rest.stop()
             drafting.set_exception(error)  # else what runs ahead would wait for it for ever
@@ -166,7 +166,7 @@ class Pipeline:
     def _look_up(
         self,
         picture: Image.Image,
-        glance: VisualTokens,
+        low_res: VisualTokens,
         asked: Question,
         drafted: Callable[[], Draft],
         trace: Trace,
@@ -177,10 +177,10 @@ class Pipeline:
 
         with trace.stage("budget") as record:
             num_tokens = config.encode.num_tokens
-            allowed = budget(glance, asked, num_tokens, config.budget, record, learned.budget)
+            allowed = budget(low_res, asked, num_tokens, config.budget, record, learned.budget)
 
         with trace.stage("look") as record:
-            tokens = look(picture, glance, allowed, backbone, config.encode, record)
+            tokens = look(picture, low_res, allowed, backbone, config.encode, record)
 
         with trace.stage("prune") as record:
             kept = stages.prune(
@@ -277,7 +277,7 @@ def load(
     if components is not None and not trained:
         raise UserError(f"either the components in {components} or --untrained, not both")
     if components is None and trained:
-        components = shipped_components(name)
+        components = bundled_components(name)
     learned = TRAINING_FREE if components is None else read_components(components, preset=name)
     config = preset(name, merged(learned.settings, overrides or {}))
     if index is None and not default_index_is_built():
@@ -290,7 +290,7 @@ def load(
         weights=weights,
         projector=learned.projector,
         adapter=learned.adapter,
-        learned=Learned(learned.tagger, learned.vision, learned.question, learned.reader),
+        learned=FineTuned(learned.tagger, learned.vision, learned.question, learned.reader),
         report=report,
     )
     check_widths(learned, backbone.widths, preset=name)

@@ -51,11 +51,11 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ConceptPrior:
     """What a question lets one expect to see, before looking."""
 
-    factors: torch.Tensor  # [C], by how much each concept's evidence counts more than by chance
-    nats: float  # how much the question tells: 0 where all concepts are as likely
+    weights: torch.Tensor  # [C], by how much each concept's evidence counts more than by chance
+    information: float  # how much the question tells: 0 where all concepts are as likely
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Question:
     states: torch.Tensor  # [T, d_text], one a token, to be compared with those of passages
     # [T, d_text] of the encoder that was trained together with the drafter, where one was
     drafter_states: torch.Tensor | None = None
-    expected: Expected | None = None  # where that was learned
+    concept_prior: ConceptPrior | None = None  # where that was learned
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class SeenWords:
     """The whole picture in a few words, the likeliest first."""
 
     names: tuple[str, ...]
-    shares: torch.Tensor  # [W] in [0, 1]
+    probs: torch.Tensor  # [W] in [0, 1]
     embeddings: torch.Tensor  # [W, d_text]
 
 
@@ -88,7 +88,7 @@ class VisualTokens:
     overview: torch.Tensor  # [C], the evidence of the whole image
     grid: int  # V = grid * grid
     # [N, d_vision] of the picture whole and small, where the tokens are of a finer view of it
-    glance: torch.Tensor | None = None
+    low_res: torch.Tensor | None = None
     words: SeenWords | None = None  # where something was trained to put pictures into words
 
     def __len__(self) -> int:
@@ -100,7 +100,7 @@ class Widths:
     """What a trained component of a preset has to fit."""
 
     tokens: int  # V
-    glance: int  # tokens of the whole picture that a drafter looks at
+    low_res: int  # tokens of the whole picture that a drafter looks at
     vision: int  # of a visual token's features
     text: int  # of its meaning, of questions and of passages
     decoder: int
@@ -115,7 +115,7 @@ class Draft:
     candidates: tuple[tuple[str, float], ...] = ()
     vocabulary: tuple[str, ...] = ()  # all that could have been drafted
     accepted: bool = False  # confident enough to be given at once
-    passed_on: float = 0.0  # how sure it is that the answer has to be looked up
+    abstain_prob: float = 0.0  # how sure it is that the answer has to be looked up
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class Budget:
     difficulty: float | None = None  # None where nothing estimates it
     level: Level = "MEDIUM"
     rho_r: float = 1.0  # verification keeps at most this share of what was retrieved
-    closer: bool = True  # whether the picture is looked at once more, at finer scales
+    high_res: bool = True  # whether the picture is looked at once more, at finer scales
 
     def most_passages(self, num_retrieved: int) -> int:
         """At most K', and ceil(rho_r K) of the K retrieved (Algorithm 1)."""

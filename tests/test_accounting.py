@@ -40,17 +40,17 @@ class SeenOnce:
 
         self.backbone = pipeline.backbone
         image, scales = open_image(photo), pipeline.config.encode.scales
-        self.glanced = self.backbone.glance(image, scales)
-        self.seen = self.backbone.look_closer(image, self.glanced[0], scales)
+        self.glanced = self.backbone.encode_low_res(image, scales)
+        self.seen = self.backbone.encode_high_res(image, self.glanced[0], scales)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.backbone, name)
 
-    def glance(self, *arguments: object) -> Any:
+    def encode_low_res(self, *arguments: object) -> Any:
         return self.glanced
 
-    def look_closer(self, image: object, glance: object, scales: tuple[int, ...]) -> Any:
-        return (glance, 0) if len(scales) == 1 else self.seen
+    def encode_high_res(self, image: object, low_res: object, scales: tuple[int, ...]) -> Any:
+        return (low_res, 0) if len(scales) == 1 else self.seen
 
 
 @pytest.fixture(scope="module")

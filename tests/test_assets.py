@@ -22,7 +22,7 @@ import pytest
 
 from skipqa import assets
 from skipqa.assets import Asset, building, fetch
-from skipqa.backbones import convert
+from skipqa.backbones.weights import convert
 from skipqa.errors import UserError
 from skipqa.pipeline import load
 
@@ -328,7 +328,7 @@ def test_a_kill_in_the_middle_of_a_conversion_is_repaired(linked_home: Path) -> 
     stuck = """
 import time
 from skipqa import assets
-from skipqa.backbones.convert import converted
+from skipqa.backbones.weights.convert import converted
 def write(source, target):
     (target / "weights.safetensors").write_bytes(b"half")
     print("half way", flush=True)

@@ -25,7 +25,7 @@ from skipqa.nn.saliency import SaliencyConfig, build_saliency
 from skipqa.nn.verifier import Verifier, VerifierConfig
 from skipqa.pipeline import Pipeline
 
-WIDTH, HEADS, FEATURES, GLANCE = 384, 12, 1_280, 64
+WIDTH, HEADS, FEATURES, LOW_RES = 384, 12, 1_280, 64
 QUESTION = "How is this drink brewed?"
 Variant = Literal["A", "B"]
 
@@ -37,7 +37,7 @@ def controller(variant: Variant) -> BudgetController:
 
 def untrained(variant: Variant) -> Components:
     torch.manual_seed(2026)
-    drafter = DrafterConfig(GLANCE, FEATURES, WIDTH, ("yes", "no"), width=32, layers=1, ffn=64)
+    drafter = DrafterConfig(LOW_RES, FEATURES, WIDTH, ("yes", "no"), width=32, layers=1, ffn=64)
     return Components(
         drafter=Drafter(drafter).eval(),
         budget=controller(variant),

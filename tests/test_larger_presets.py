@@ -15,9 +15,9 @@ from tiny_models import LLAMA, VISION, write_ablation, write_submission
 from typer.testing import CliRunner
 
 from skipqa import components
-from skipqa.backbones.clip_vicuna import ClipVicuna
-from skipqa.backbones.evaclip_vicuna import EvaClipVicuna
-from skipqa.backbones.llava import Llava
+from skipqa.backbones.presets.clip_vicuna import ClipVicuna
+from skipqa.backbones.presets.evaclip_vicuna import EvaClipVicuna
+from skipqa.backbones.presets.llava import Llava
 from skipqa.cli.main import app
 from skipqa.components import Components, check_widths
 from skipqa.config import PRESETS
@@ -280,7 +280,7 @@ def test_an_adapter_of_something_else_is_refused(weights: dict[str, Path], tmp_p
     ):
         system = load(name, weights=weights[name], components=tmp_path / folder, overrides=TINY)
         with pytest.raises(UserError, match=complaint):
-            system.backbone.complete("Hello", 1)
+            system.backbone.generate("Hello", 1)
     with pytest.raises(UserError, match="takes no projector and no adapter"):
         load("pocket", components=tmp_path / "a")
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from skipqa.backbones import mobile_sam
+from skipqa.backbones.networks import mobile_sam
 from skipqa.backbones.segmenter import Segmenter
 from skipqa.config import override
 from skipqa.errors import UserError
@@ -245,9 +245,9 @@ def test_no_passages_allowed_means_no_retrieval(home: Path, photo: Path) -> None
 def test_evidence_is_a_distribution_on_every_token(pipeline: Pipeline, photo: Path) -> None:
     with Image.open(photo) as opened:
         image = opened.convert("RGB")
-    glance, cheap = pipeline.backbone.glance(image)
-    closer, dear = pipeline.backbone.look_closer(image, glance)
-    for tokens, count in ((glance, 64), (closer, 256)):
+    low_res, cheap = pipeline.backbone.encode_low_res(image)
+    high_res, dear = pipeline.backbone.encode_high_res(image, low_res)
+    for tokens, count in ((low_res, 64), (high_res, 256)):
         assert tokens.evidence.shape == (count, 1000)
         np.testing.assert_allclose(tokens.evidence.sum(1), 1, rtol=1e-5)
         np.testing.assert_allclose(tokens.meaning.norm(dim=1), 1, rtol=1e-5)

@@ -19,9 +19,9 @@ from safetensors.torch import load_file, save_file
 
 from skipqa import components
 from skipqa import pipeline as way
-from skipqa.backbones.build import build
-from skipqa.backbones.pocket import Learned, Pocket
-from skipqa.components import DIFFERENCES, SETTINGS, TRAINING_FREE, shipped
+from skipqa.backbones.presets.build import build
+from skipqa.backbones.presets.pocket import FineTuned, Pocket
+from skipqa.components import DELTAS, SETTINGS, TRAINING_FREE, shipped
 from skipqa.config import PRESETS, override
 from skipqa.errors import UserError
 from skipqa.nn import checkpoint
@@ -34,7 +34,7 @@ FOLDER = Path(components.__file__).parent / "checkpoints" / "pocket"
 QUESTION = "How is this drink brewed?"
 CUP = "What is in the cup?"
 ESPRESSO = "wordnet:n07920052"
-SHIPPED = [name for name in DIFFERENCES if (FOLDER / f"{name}.safetensors").exists()]
+SHIPPED = [name for name in DELTAS if (FOLDER / f"{name}.safetensors").exists()]
 MOST_BYTES = 60_000_000  # of a package that people install
 
 
@@ -145,7 +145,7 @@ class TestFolder:
         sizes = {path.name: path.stat().st_size for path in FOLDER.iterdir()}
         assert sum(sizes.values()) <= MOST_BYTES
         seeing, reading = ("vision", "tagger"), ("drafter", "question", "reader")
-        parts = (*seeing, *reading, "sparse_query", "expectation", "verifier")
+        parts = (*seeing, *reading, "sparse_query", "concept_prior", "verifier")
         assert sizes.keys() == {f"{part}.safetensors" for part in parts} | {SETTINGS, "README.md"}
 
     def test_others_have_none(self) -> None:
@@ -236,7 +236,7 @@ class TestDamage:
 
     def test_a_larger_preset_refuses_what_it_has_no_place_for(self) -> None:
         with pytest.raises(UserError, match="takes no tagger, question or reader"):
-            build(PRESETS["submission-7b"], learned=Learned(reader=FOLDER / "reader.safetensors"))
+            build(PRESETS["submission-7b"], learned=FineTuned(reader=FOLDER / "reader.safetensors"))
 
     def test_any_subset_will_do(self, folder: Path, home: Path) -> None:
         for name in ("drafter", "tagger", "question"):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from skipqa import assets
-from skipqa.backbones.convert import imagenet_synsets
+from skipqa.backbones.weights.convert import imagenet_synsets
 from skipqa.pipeline import Pipeline
 from skipqa.wordnet import Synset, read_synsets
 

@@ -14,8 +14,8 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from torch import Tensor
 
-from skipqa.backbones.evaclip_vicuna import EvaClipVicuna
-from skipqa.backbones.llava import Llava
+from skipqa.backbones.presets.evaclip_vicuna import EvaClipVicuna
+from skipqa.backbones.presets.llava import Llava
 
 START, END, VOCABULARY = 256, 257, 260
 IMAGE, PATCH = 56, 14  # 4 x 4 patches

@@ -18,18 +18,18 @@ import torch
 from PIL import Image, ImageDraw
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from skipqa.backbones.bert import Bert, BertConfig
 from skipqa.backbones.concepts import Concept, Concepts
-from skipqa.backbones.efficientnet_lite import EfficientNetLite, EfficientNetLiteConfig
-from skipqa.backbones.llama import Llama, LlamaConfig
-from skipqa.backbones.pocket import END
-from skipqa.training import photos
-from skipqa.training.drafts import DraftTraining
-from skipqa.training.mixture import is_held_out
-from skipqa.training.reader import ReaderTraining
-from skipqa.training.stage1 import Networks, Stage1
-from skipqa.training.tags import TagTraining
-from skipqa.training.tower import TowerTraining
+from skipqa.backbones.networks.bert import Bert, BertConfig
+from skipqa.backbones.networks.efficientnet_lite import EfficientNetLite, EfficientNetLiteConfig
+from skipqa.backbones.networks.llama import Llama, LlamaConfig
+from skipqa.backbones.presets.pocket import END
+from skipqa.training.stage1 import photos
+from skipqa.training.stage1.drafter import DraftTraining
+from skipqa.training.stage1.encoder import EncoderTraining
+from skipqa.training.stage1.mixture import is_held_out
+from skipqa.training.stage1.reader import ReaderTraining
+from skipqa.training.stage1.stage import Networks, Stage1
+from skipqa.training.stage1.tagger import TagTraining
 
 COLOURS = ("red", "green", "blue", "orange")
 VOCABULARY = 257  # bytes and the end
@@ -39,10 +39,10 @@ SETTINGS = Stage1(
     words=4,
     views=2,
     ranks=(2, 4),
-    tower=TowerTraining(rounds=2.0, batch=8),
-    tags=TagTraining(rounds=4.0, batch=8),
-    drafts=DraftTraining(rounds=1.0, focus_rounds=1.0, batch=8, width=64, layers=1),
-    reader=ReaderTraining(rounds=0.3, focus_rounds=0.3, batch=8),
+    tower=EncoderTraining(epochs=2.0, batch=8),
+    tags=TagTraining(epochs=4.0, batch=8),
+    drafts=DraftTraining(epochs=1.0, focus_epochs=1.0, batch=8, width=64, layers=1),
+    reader=ReaderTraining(epochs=0.3, focus_epochs=0.3, batch=8),
 )
 
 

@@ -55,12 +55,14 @@ class Backbone(Protocol):
     def segmenter(self) -> Segmenter:
         """Boxes in a picture; its network is read when the first one is asked for."""
 
-    def glance(self, image: Image.Image, scales: Sequence[int] = ()) -> tuple[VisualTokens, int]:
+    def encode_low_res(
+        self, image: Image.Image, scales: Sequence[int] = ()
+    ) -> tuple[VisualTokens, int]:
         """The picture at the first of the scales, which is what a drafter looks at, and what that
         cost. `scales`, ascending, stand in for the backbone's own."""
 
-    def look_closer(
-        self, image: Image.Image, glance: VisualTokens, scales: Sequence[int] = ()
+    def encode_high_res(
+        self, image: Image.Image, low_res: VisualTokens, scales: Sequence[int] = ()
     ) -> tuple[VisualTokens, int]:
         """The picture at the finer scales, too, and what they cost; the glance itself, for
         nothing, where there are none."""
@@ -71,14 +73,14 @@ class Backbone(Protocol):
         """By an encoder that was trained together with the drafter; None where it has none of
         its own and reads what `encode_texts` gives."""
 
-    def complete(
+    def generate(
         self,
         prompt: str,
         max_new_tokens: int,
         quote_from: Sequence[str] = (),
         avoid: Collection[str] = (),
         visual: Tensor | None = None,
-        beside: Sequence[tuple[str, float]] = (),
+        candidates: Sequence[tuple[str, float]] = (),
     ) -> Completion:
         """The decoder's greedy completion.
 
@@ -87,10 +89,10 @@ class Backbone(Protocol):
         are weighed with it, each with what else speaks for it, to find the best of all.
         """
 
-    def weigh(self, prompt: str, answers: Sequence[str]) -> tuple[list[float], int]:
+    def loglikelihood(self, prompt: str, answers: Sequence[str]) -> tuple[list[float], int]:
         """The log-probability of each answer as the whole completion, and the FLOPs of that."""
 
-    def log_probability(self, prompt: str, answer: str, visual: Tensor | None = None) -> float:
+    def log_prob(self, prompt: str, answer: str, visual: Tensor | None = None) -> float:
         """Of `answer` in the place of the completion, in nats."""
 
 

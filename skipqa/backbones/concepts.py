@@ -19,8 +19,8 @@ from torch import Tensor
 
 from skipqa import assets
 from skipqa.assets import Report
-from skipqa.backbones.convert import converted, imagenet_synsets
-from skipqa.backbones.loading import damaged
+from skipqa.backbones.weights.convert import converted, imagenet_synsets
+from skipqa.backbones.weights.loading import damaged
 from skipqa.nn.tagger import Tagger
 from skipqa.wordnet import Synset, read_synsets
 

@@ -18,7 +18,8 @@ from PIL import Image
 from torch import Tensor
 
 from skipqa.assets import Report
-from skipqa.backbones import convert, loading, mobile_sam
+from skipqa.backbones.networks import mobile_sam
+from skipqa.backbones.weights import convert, loading
 from skipqa.types import Box
 
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)  # of ImageNet's pixels

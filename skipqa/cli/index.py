@@ -310,7 +310,7 @@ def bench(
 def _embed(wanted: bool) -> Embed | None:
     if not wanted:
         return None
-    from skipqa.backbones.pocket import Pocket
+    from skipqa.backbones.presets.pocket import Pocket
     from skipqa.config import preset
 
     encode = Pocket(preset("pocket").encode).encode_texts

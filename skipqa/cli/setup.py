@@ -25,7 +25,7 @@ def setup(json: Json = False) -> None:
 
 
 def prepare() -> None:
-    from skipqa.backbones.pocket import Learned, Pocket
+    from skipqa.backbones.presets.pocket import FineTuned, Pocket
     from skipqa.components import load, shipped
     from skipqa.config import preset
     from skipqa.knowledge import build_default, default_index_is_built
@@ -36,7 +36,7 @@ def prepare() -> None:
         folder = shipped("pocket")
         assert folder is not None
         trained = load(folder, preset="pocket")
-        learned = Learned(trained.tagger, trained.vision, trained.question, trained.reader)
+        learned = FineTuned(trained.tagger, trained.vision, trained.question, trained.reader)
         Pocket(preset("pocket").encode, report, learned).prepare()
     if not default_index_is_built():
         with counting(estimate(["wordnet", "factbook"]).passages) as progress:

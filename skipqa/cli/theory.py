@@ -61,7 +61,7 @@ def theory(
         return
     from dataclasses import asdict
 
-    from skipqa.theory.bound import NOTES, constant, passages_needed, read_sweeps, tokens_needed
+    from skipqa.claims.bound import NOTES, constant, passages_needed, read_sweeps, tokens_needed
 
     used = constant(lipschitz, eta) if C is None else C
     tokens, passages = tokens_needed(V, epsilon, used), passages_needed(K, epsilon)
@@ -71,7 +71,7 @@ def theory(
         for sweep in sweeps
     ]
     if plot is not None:
-        from skipqa.theory.plot import draw
+        from skipqa.claims.plot import draw
 
         try:
             plot.write_text(draw(sweeps, epsilon, used))
@@ -161,10 +161,10 @@ def fidelity(
     """
     from dataclasses import asdict
 
+    from skipqa.claims.fidelity import saliency_fidelity
+    from skipqa.claims.token_worth import measure_question
     from skipqa.evaluation import harness
-    from skipqa.evaluation.token_worth import measure_question
     from skipqa.pipeline import load
-    from skipqa.theory.fidelity import saliency_fidelity
 
     photos = harness.Photos(images)
     rows, bad = harness.read_rows(questions, photos)

@@ -6,7 +6,7 @@ quantity counts here. Nothing here is a measurement of ours except through `syst
 
 from __future__ import annotations
 
-from skipqa.backbones.llama import LlamaConfig
+from skipqa.backbones.networks.llama import LlamaConfig
 from skipqa.costs.systems import Architecture, Load, Part, kv_cache_bytes, prompt_tokens
 
 # Table B.3's rows, in GFLOPs: (dense, SKIP).
@@ -53,7 +53,7 @@ def _submission(preset: Architecture, load: Load, dense: list[Part], skip: list[
         f"{2 * _parameters(preset.decoder) / 1e9:.1f} GB in 16 bits.",
         f"'~870x' for the fusion term: (V + T + K L_c)^2 / (beta V' K') with the numbers given "
         f"(V' = {load.V_kept}, K' = 8) is {fusion_ratio:,.0f}x.",
-        f"Attention is {_attention_share(preset.decoder, dense_prompt):.0%} of the dense decoder's "
+        f"Attention is {_attention_fraction(preset.decoder, dense_prompt):.0%} of the dense decoder's "
         f"prompt pass; it does not 'dominate inference' at {dense_prompt:,} tokens.",
     ]
 
@@ -91,6 +91,6 @@ def _parameters(config: LlamaConfig) -> int:
     return config.layers * per_layer + (1 + (not config.tied)) * config.vocabulary * config.width
 
 
-def _attention_share(config: LlamaConfig, tokens: int) -> float:
+def _attention_fraction(config: LlamaConfig, tokens: int) -> float:
     attention = 4 * config.layers * config.width * tokens**2
     return attention / (attention + tokens * _per_token(config))

@@ -12,10 +12,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from skipqa.backbones.bert import MINILM_L6, BertConfig
-from skipqa.backbones.efficientnet_lite import LITE2
-from skipqa.backbones.llama import SMOLLM2_135M, VICUNA_7B, VICUNA_13B
-from skipqa.backbones.vit import CLIP_L_224, EVA_CLIP_G_336
+from skipqa.backbones.networks.bert import MINILM_L6, BertConfig
+from skipqa.backbones.networks.efficientnet_lite import LITE2
+from skipqa.backbones.networks.llama import SMOLLM2_135M, VICUNA_7B, VICUNA_13B
+from skipqa.backbones.networks.vit import CLIP_L_224, EVA_CLIP_G_336
 from skipqa.config import PRESETS, Config
 from skipqa.costs.systems import Architecture, Load
 from skipqa.costs.vision import efficientnet, transformer
@@ -34,7 +34,7 @@ SPLADE = BertConfig(width=768, layers=12, heads=12, ffn=3_072)
 # As many as the usual answer vocabulary of VQA; only their number costs anything.
 ANSWERS = tuple(map(str, range(3_129)))
 # Of the pocket checkpoint
-GLANCE = 64  # tokens that its drafter looks at
+LOW_RES = 64  # tokens that its drafter looks at
 DRAFTED = tuple(map(str, range(4_001)))
 TAGS, CONCEPTS = tuple(map(str, range(589))), 1_509  # names to tag; things to look up
 
@@ -89,13 +89,13 @@ def _pocket() -> Architecture:
     tags = TaggerConfig(TAGS, ("",) * len(TAGS), width=LITE2.features, text_width=width)
     see = partial(efficientnet, tags, CONCEPTS, config.encode.scales)
     return Architecture(
-        vision=partial(see, closer=False),
-        closer=partial(see, closer=True),
+        vision=partial(see, high_res=False),
+        high_res=partial(see, high_res=True),
         text=MINILM_L6,
         decoder=SMOLLM2_135M,
         projector=None,
         drafter=DrafterConfig(
-            GLANCE,
+            LOW_RES,
             LITE2.features,
             width,
             DRAFTED,

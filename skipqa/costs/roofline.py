@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from skipqa.backbones.graphs import capture
+from skipqa.backbones.generation.graphs import capture
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import torch
 
-from skipqa.backbones import bert, llama
+from skipqa.backbones.networks import bert, llama
 from skipqa.costs.flops import Part, peak_activation_bytes
 from skipqa.costs.fusion import fusion
 from skipqa.errors import UserError
@@ -83,7 +83,7 @@ class Architecture:
     k_means: bool  # regions by k-means on kept tokens; otherwise by a detector, not counted
     visual_prompt: bool = True  # the decoder reads visual tokens
     # A closer look on top of `vision`, which is then a glance with the drafter's tokens
-    closer: Callable[[], Part] | None = None
+    high_res: Callable[[], Part] | None = None
     words: int = 0  # that the drafter reads of the picture
     question_encoders: int = 1  # a drafter may have its own
     frame: int = 0  # tokens of the prompt that are neither the question's nor a passage's
@@ -99,10 +99,10 @@ def parts(preset: Architecture, load: Load, system: System) -> list[Part]:
     if preset.projector is not None:
         found.append(_projector(preset.projector, load))
     if skip and preset.drafter is not None:
-        seen = load.V if preset.closer is None else preset.drafter.visual_tokens
+        seen = load.V if preset.high_res is None else preset.drafter.visual_tokens
         found.append(_drafter(replace(preset.drafter, visual_tokens=seen), load, preset.words))
-    if preset.closer is not None and K:
-        found.append(preset.closer())
+    if preset.high_res is not None and K:
+        found.append(preset.high_res())
     if skip:
         found += [_budget(preset, load), _saliency(preset, load)]
         if preset.k_means and K:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from skipqa.backbones import efficientnet_lite, vit
+from skipqa.backbones.networks import efficientnet_lite, vit
 from skipqa.costs.flops import Part
 from skipqa.nn import tagger
 
-NAME, CLOSER = "vision encoder", "closer look"
+NAME, HIGH_RES = "vision encoder", "closer look"
 CELL, NATIVE_CELLS = 32, 8  # pixels a side, and cells a side of a view that is tagged
 
 
@@ -23,7 +23,7 @@ def transformer(config: vit.VitConfig) -> Part:
 
 
 def efficientnet(
-    tags: tagger.TaggerConfig, concepts: int, scales: Sequence[int], *, closer: bool
+    tags: tagger.TaggerConfig, concepts: int, scales: Sequence[int], *, high_res: bool
 ) -> Part:
     """EfficientNet-Lite2 at the first scale, a glance, or what a `closer` look at the others adds.
 
@@ -32,7 +32,7 @@ def efficientnet(
     """
     with torch.device("meta"):
         network = efficientnet_lite.EfficientNetLite()
-    new, seen = (scales[1:], scales) if closer else (scales[:1], scales[:1])
+    new, seen = (scales[1:], scales) if high_res else (scales[:1], scales[:1])
     sides = [scale // CELL for scale in seen]
     cells = sum(side * side for side in sides)
     views = sum((max(side - NATIVE_CELLS, 0) // 2 + 1) ** 2 for side in sides)
@@ -59,4 +59,4 @@ def efficientnet(
     )
     flops += classified * cells + tagger.flops(tags, views)
     flops += 2 * tokens * concepts * tags.text_width
-    return Part(CLOSER if closer else NAME, flops, prepare, always=not closer)
+    return Part(HIGH_RES if high_res else NAME, flops, prepare, always=not high_res)

@@ -32,11 +32,11 @@ class Box(NamedTuple):
 
 
 def compose(
-    background: Image.Image, subject: Image.Image, share: float, random: Random
+    background: Image.Image, subject: Image.Image, fraction: float, random: Random
 ) -> tuple[Image.Image, Box]:
     """A square picture with `subject` on at most `share` of it."""
     canvas = background.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BICUBIC)
-    scale = math.sqrt(share * SIDE * SIDE / (subject.width * subject.height))
+    scale = math.sqrt(fraction * SIDE * SIDE / (subject.width * subject.height))
     scale = min(scale, SIDE / subject.width, SIDE / subject.height)
     # Rounded down, so that the share is never exceeded.
     width, height = (max(1, math.floor(scale * side)) for side in subject.size)

@@ -30,7 +30,7 @@ from skipqa.data.files import Fields, check_object, read_json, read_text, write_
 from skipqa.errors import UserError
 from skipqa.evaluation.scoring.okvqa import normalise
 from skipqa.evaluation.statistics import mean_interval
-from skipqa.evaluation.workers import spread
+from skipqa.parallel import spread
 from skipqa.pipeline import Answer
 from skipqa.types import Retrieved
 
@@ -41,7 +41,7 @@ Progress = Callable[[int, int], None]  # (done, of how many)
 MEASURED_ALONE = ("latency_ms", "stage_ms", "peak_memory_bytes")
 COUNTS = ("flops", "tokens", "passages", "edges")  # of a record; the summary has their means
 FIELDS: Fields = {"question_id": (int, str), "image": str, "question": str}
-SHARE = (0.0, 1.0)  # the bounds of a score
+UNIT_INTERVAL = (0.0, 1.0)  # the bounds of a score
 RECALL_AT = 4
 
 
@@ -367,13 +367,13 @@ def recall(
     says nothing of retrieval.
     """
 
-    def share(passages: Sequence[str]) -> float:
+    def fraction(passages: Sequence[str]) -> float:
         return float(np.mean([not step.isdisjoint(passages) for step in gold]))
 
     return {
         "gold": sorted(frozenset().union(*gold)),
-        f"recall@{RECALL_AT}": share(retrieved[:RECALL_AT]),
-        "recall_kept": share(evidence),
+        f"recall@{RECALL_AT}": fraction(retrieved[:RECALL_AT]),
+        "recall_kept": fraction(evidence),
     }
 
 
@@ -413,7 +413,7 @@ def _measured_alone(records: Sequence[Record]) -> dict[str, Any]:
 def interval_of(records: Sequence[Record], field: str) -> dict[str, Any] | None:
     """Of the records that have the field; None where none has."""
     values = [record[field] for record in records if field in record]
-    return dataclasses.asdict(mean_interval(values, bounds=SHARE)) if values else None
+    return dataclasses.asdict(mean_interval(values, bounds=UNIT_INTERVAL)) if values else None
 
 
 def intervals_by(records: Sequence[Record], field: str, group: str) -> dict[str, Any]:

@@ -196,10 +196,10 @@ def _pathway(results: Results) -> str:
 
 def _routing_overhead(results: Results) -> str:
     rows = [
-        [name, f"{run['total_ms']:.0f}", f"{run['routing_ms']:.1f}", f"{run['share']:.2%}"]
+        [name, f"{run['total_ms']:.0f}", f"{run['routing_ms']:.1f}", f"{run['fraction']:.2%}"]
         for name, run in results["results"].items()
     ]
-    header = ["components", "question, ms", "routing, ms", "share"]
+    header = ["components", "question, ms", "routing, ms", "fraction"]
     return table(header, rows) + "\n" + source(results)
 
 
@@ -291,8 +291,8 @@ def _pocket_kb(results: Results) -> str:
         return [[n, f"{s.get('train', 0):,}", f"{s.get('val', 0):,}"] for n, s in splits]
 
     def recall(category: str) -> str:
-        share = found["named_recall"].get(category)
-        return "" if share is None else f"{100 * share:.0f} %"
+        fraction = found["named_recall"].get(category)
+        return "" if fraction is None else f"{100 * fraction:.0f} %"
 
     by_category = [[*row, recall(row[0])] for row in rows("category")]
     total = counts["rows"]

@@ -147,12 +147,12 @@ def resampled_means(
     """
     distinct, counts = np.unique(values, return_counts=True)
     generator = np.random.default_rng(seed)
-    count, shares = len(values), counts / len(values)
+    count, fractions = len(values), counts / len(values)
     repeating = _COUNT_COST * len(distinct) < count
     rows = max(1, _CHUNK // (len(distinct) if repeating else count))
     sizes = [min(rows, resamples - start) for start in range(0, resamples, rows)]
     if repeating:
-        sums = [generator.multinomial(count, shares, size=size) @ distinct for size in sizes]
+        sums = [generator.multinomial(count, fractions, size=size) @ distinct for size in sizes]
     else:
         drawn = (generator.integers(count, size=(size, count), dtype=np.int32) for size in sizes)
         sums = [values[rows_drawn].sum(1) for rows_drawn in drawn]

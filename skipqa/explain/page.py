@@ -77,7 +77,7 @@ def _regions(answer: Answer, concepts: Concepts) -> str:
     items = []
     for number, region in enumerate(answer.trace["zoom"].result):
         shown = ", ".join(
-            f"{escape(concepts[c].name)} {share:.2f}" for c, share in region.concepts[:3]
+            f"{escape(concepts[c].name)} {fraction:.2f}" for c, fraction in region.concepts[:3]
         )
         items.append(
             f"<li>{_chip(number)} {shown} <small>{len(region.members)} tokens</small></li>"

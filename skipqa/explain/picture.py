@@ -65,12 +65,12 @@ def _region_legend(column: _Column, answer: Answer, concepts: Concepts) -> None:
     column.heading(f"{kept} of {total} tokens kept, in {len(regions)} regions")
     for number, region in enumerate(regions):
         x = column.left + (number % 2) * (PHOTO_WIDTH // 2)
-        concept, share = region.concepts[0]
+        concept, fraction = region.concepts[0]
         column.pen.rectangle(
             (x, column.top + 2, x + 12, column.top + 14), fill=region_colour(number)
         )
         label = (
-            f"{number + 1}  {concepts[concept].name} {share:.2f}  ({len(region.members)} tokens)"
+            f"{number + 1}  {concepts[concept].name} {fraction:.2f}  ({len(region.members)} tokens)"
         )
         column.pen.text((x + 20, column.top), label, fill=INK, font=font(13))
         if number % 2:

@@ -27,14 +27,14 @@ MAX_TOKENS = 128
 class LearnedEncoder(LexicalEncoder):
     """`difference` is what training added to the published text encoder."""
 
-    DIFFERENCE = "sparse_query.safetensors"
+    DELTA = "sparse_query.safetensors"
     understands = True
 
     def __init__(
-        self, vocabulary: Vocabulary, difference: Path, saturation: Saturation | None = None
+        self, vocabulary: Vocabulary, delta: Path, saturation: Saturation | None = None
     ) -> None:
         super().__init__(vocabulary, saturation)
-        self.difference = difference
+        self.delta = delta
 
     def config(self) -> dict[str, Any]:
         return super().config() | {"kind": "learned"}
@@ -42,7 +42,7 @@ class LearnedEncoder(LexicalEncoder):
     def save(self, folder: Path) -> None:
         """The index keeps what it was trained to be asked with."""
         super().save(folder)
-        shutil.copyfile(self.difference, folder / self.DIFFERENCE)
+        shutil.copyfile(self.delta, folder / self.DELTA)
 
     def encode_query(self, text: str) -> SparseVector:
         """The heaviest terms of idf times the learned factor."""
@@ -52,12 +52,12 @@ class LearnedEncoder(LexicalEncoder):
         return SparseVector(terms, weights[terms])
 
     def query_flops(self, text: str) -> int:
-        from skipqa.backbones import sparse_query
+        from skipqa.backbones.networks import sparse_query
 
         return sparse_query.flops(self._network[0], len(self._pieces(text)))
 
     def _factors(self, text: str) -> NDArray[np.float32]:
-        from skipqa.backbones import sparse_query
+        from skipqa.backbones.networks import sparse_query
 
         network, matched_as = self._network
         factors = sparse_query.factors(network, self._pieces(text), matched_as)
@@ -72,7 +72,7 @@ class LearnedEncoder(LexicalEncoder):
     def _network(self) -> tuple[Any, Any]:
         import torch
 
-        from skipqa.backbones import sparse_query
+        from skipqa.backbones.networks import sparse_query
 
         matched_as = torch.from_numpy(self.vocabulary.matched_as[:NUM_TERMS]).long()
-        return sparse_query.trained(self.difference), matched_as
+        return sparse_query.trained(self.delta), matched_as

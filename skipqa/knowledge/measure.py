@@ -59,12 +59,12 @@ def mixed(vectors: Sequence[SparseVector]) -> SparseVector:
 def recall(found: Sequence[Sequence[Hit]], oracle: Sequence[Sequence[Hit]]) -> float:
     """The share of the oracle's hits that were found. A passage that scores the same as the
     oracle's last one is as good: which of them is listed is only a matter of row numbers."""
-    shares = []
+    fractions = []
     for hits, best in zip(found, oracle, strict=True):
         if best:
             floor = best[-1].score * (1 - 1e-5)
-            shares.append(min(1.0, sum(hit.score >= floor for hit in hits) / len(best)))
-    return round(float(np.mean(shares)), 4) if shares else 1.0
+            fractions.append(min(1.0, sum(hit.score >= floor for hit in hits) / len(best)))
+    return round(float(np.mean(fractions)), 4) if fractions else 1.0
 
 
 def timed(calls: Sequence[Callable[[], object]]) -> list[float]:
@@ -80,6 +80,6 @@ def timed(calls: Sequence[Callable[[], object]]) -> list[float]:
 
 def percentiles(milliseconds: Sequence[float]) -> dict[str, float]:
     return {
-        name: round(float(np.percentile(milliseconds, share)), 3)
-        for name, share in (("p50", 50), ("p95", 95), ("p99", 99))
+        name: round(float(np.percentile(milliseconds, fraction)), 3)
+        for name, fraction in (("p50", 50), ("p95", 95), ("p99", 99))
     }

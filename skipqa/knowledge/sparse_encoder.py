@@ -157,9 +157,7 @@ def load_encoder(config: Mapping[str, Any], folder: Path) -> SparseEncoder:
         from skipqa.knowledge.learned import LearnedEncoder
 
         vocabulary = Vocabulary(folder / LexicalEncoder.FILE)
-        return LearnedEncoder(
-            vocabulary, folder / LearnedEncoder.DIFFERENCE, Saturation(**settings)
-        )
+        return LearnedEncoder(vocabulary, folder / LearnedEncoder.DELTA, Saturation(**settings))
     if kind == "splade":
         from skipqa.knowledge.splade import SpladeEncoder
 

@@ -102,11 +102,11 @@ class DiscreteBudget(BudgetController):
         self, visual: Tensor, question: Tensor, num_tokens: int, num_passages: int
     ) -> Allocation:
         """`num_tokens` and `num_passages` are what there is: no budget exceeds them."""
-        shares = widened(self.mlp(torch.cat((visual, question), dim=-1))).sigmoid()
+        probs = widened(self.mlp(torch.cat((visual, question), dim=-1))).sigmoid()
         # Narrower ranges, not clipped counts: a clipped count would get no gradient.
         tokens = tuple(min(limit, num_tokens) for limit in self.config.tokens)
         passages = tuple(min(limit, num_passages) for limit in self.config.passages)
-        return Allocation(_between(shares[..., 0], tokens), _between(shares[..., 1], passages))
+        return Allocation(_between(probs[..., 0], tokens), _between(probs[..., 1], passages))
 
     def relaxed(self, allocation: Allocation, temperature: float) -> Allocation:
         tokens, passages, _ = allocation
@@ -149,10 +149,10 @@ class DifficultyBudget(BudgetController):
         least, most = self.config.gflops
         place = ((gflops - least) / (most - least)).clamp(0, 1) * (self.config.grid - 1)
         left = place.detach().floor().clamp(max=self.config.grid - 2).long()
-        share = place - left
+        prob = place - left
         rho_v, rho_r = (
-            torch.lerp(values.take(left), values.take(left + 1), share)
-            for values in (self.grid_rho_v.to(share), self.grid_rho_r.to(share))
+            torch.lerp(values.take(left), values.take(left + 1), prob)
+            for values in (self.grid_rho_v.to(prob), self.grid_rho_r.to(prob))
         )
         return rho_v, rho_r
 
@@ -252,9 +252,9 @@ def flops(config: DiscreteBudgetConfig | DifficultyBudgetConfig) -> int:
     return 2 * config.hidden * (width + config.hidden + 2)
 
 
-def _between(share: Tensor, limits: Sequence[float]) -> Tensor:
+def _between(prob: Tensor, limits: Sequence[float]) -> Tensor:
     least, most = limits
-    return least + (most - least) * share
+    return least + (most - least) * prob
 
 
 def _staircase(counts: Tensor, temperature: float) -> Tensor:

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-LOOK_IT_UP = ""  # an answer of the vocabulary that is none: what to leave to others
+ABSTAIN = ""  # an answer of the vocabulary that is none: what to leave to others
 POLAR = ("yes", "no")
 
 
@@ -76,7 +76,7 @@ class Drafter(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         if config.words:
             self.of_word = nn.Linear(config.question_width, config.width)
-            self.of_share = nn.Linear(2, config.width)
+            self.of_prob = nn.Linear(2, config.width)
         if config.named_answers:
             self.to_meaning = nn.Linear(config.width, config.question_width)
             self.meaning_scale = nn.Parameter(torch.tensor(10.0))
@@ -111,18 +111,18 @@ class Drafter(nn.Module):
             logits = logits + self.meaning_scale * (meaning @ self.answer_names.T)
         return logits
 
-    def _of_words(self, embeddings_BWD: Tensor, shares_BW: Tensor) -> Tensor:
+    def _of_words(self, embeddings_BWD: Tensor, probs_BW: Tensor) -> Tensor:
         """A share matters by its size among the large and by its order among the small."""
-        shares = torch.stack((shares_BW, (shares_BW + 1e-4).log() / 5), dim=-1)
-        return self.of_word(embeddings_BWD) + self.of_share(shares.to(embeddings_BWD))
+        probs = torch.stack((probs_BW, (probs_BW + 1e-4).log() / 5), dim=-1)
+        return self.of_word(embeddings_BWD) + self.of_prob(probs.to(embeddings_BWD))
 
-    def log_shares(self, logits: Tensor) -> Tensor:
+    def log_probs(self, logits: Tensor) -> Tensor:
         """Calibrated log-probabilities of all answers."""
         return (logits / self.temperature).log_softmax(-1)
 
     def draft(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """(index of the answer, calibrated confidence), one a question."""
-        best = self.log_shares(logits).max(-1)
+        best = self.log_probs(logits).max(-1)
         return best.indices, best.values.exp()
 
     @torch.no_grad()
@@ -133,10 +133,10 @@ class Drafter(nn.Module):
 
 
 @torch.no_grad()
-def above_chance(answer: str, share: float) -> float:
+def above_chance(answer: str, prob: float) -> float:
     """The confidence in an answer of so calibrated a share. One of yes and no is right half the
     time whatever the picture shows: what counts is how far above that it is."""
-    return max(0.0, 2 * share - 1) if answer in POLAR else share
+    return max(0.0, 2 * prob - 1) if answer in POLAR else prob
 
 
 def fit_temperature(logits: Tensor, answers: Tensor, *, span: float = 50.0) -> float:

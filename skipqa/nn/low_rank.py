@@ -16,9 +16,7 @@ from torch.nn.utils import parametrize
 UP, DOWN = ".up", ".down"
 
 
-def difference(
-    base: Mapping[str, Tensor], tuned: Mapping[str, Tensor], rank: int
-) -> dict[str, Tensor]:
+def delta(base: Mapping[str, Tensor], tuned: Mapping[str, Tensor], rank: int) -> dict[str, Tensor]:
     """What `apply` needs to turn `base` into (nearly) `tuned`; unchanged tensors are left out.
 
     By Eckart and Young the truncated singular value decomposition is the nearest of that rank.
@@ -38,23 +36,23 @@ def difference(
     return {name: value.contiguous() for name, value in found.items()}
 
 
-def truncated(difference: Mapping[str, Tensor], rank: int) -> dict[str, Tensor]:
+def truncated(delta: Mapping[str, Tensor], rank: int) -> dict[str, Tensor]:
     """The same difference at a lower rank: directions are ordered by how much they change."""
     return {
         name: value[:rank].contiguous() if name.endswith((UP, DOWN)) else value
-        for name, value in difference.items()
+        for name, value in delta.items()
     }
 
 
-def apply(base: Mapping[str, Tensor], difference: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def apply(base: Mapping[str, Tensor], delta: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """`base` with the difference added, in base's types."""
     tuned = dict(base)
-    for name, value in difference.items():
+    for name, value in delta.items():
         if name.endswith(UP):
             continue
         if name.endswith(DOWN):
             name = name.removesuffix(DOWN)
-            value = difference[name + UP].float().T @ value.float()
+            value = delta[name + UP].float().T @ value.float()
         tuned[name] = (base[name].float() + value.float()).to(base[name].dtype)
     return tuned
 
@@ -73,7 +71,7 @@ class Added(nn.Module):
 def factor(network: nn.Module, base: Mapping[str, Tensor], rank: int) -> None:
     """Make every changed matrix of `network` its published value plus factors of that rank, in
     place: what is trained from then on is what will be shipped. Vectors stay as they are."""
-    found = difference(base, network.state_dict(), rank)
+    found = delta(base, network.state_dict(), rank)
     for name in [name.removesuffix(UP) for name in found if name.endswith(UP)]:
         owner, _, parameter = name.rpartition(".")
         module = network.get_submodule(owner)

@@ -182,9 +182,9 @@ def _attend_kernel(
     best = tl.where(part == 0, tl.sum(query * key.to(tl.float32)), float("-inf"))
     total = tl.where(part == 0, 1.0, 0.0)
     mixed = tl.where(part == 0, value.to(tl.float32), 0.0)
-    share = tl.cdiv(at, tl.num_programs(1))
-    end = tl.minimum((part + 1) * share, at)
-    for start in range(part * share, end, BLOCK):
+    fraction = tl.cdiv(at, tl.num_programs(1))
+    end = tl.minimum((part + 1) * fraction, at)
+    for start in range(part * fraction, end, BLOCK):
         s = start + tl.arange(0, BLOCK)
         here = s[:, None] * WIDTH + e[None, :]
         seen = (s < end)[:, None]

@@ -18,7 +18,7 @@ from skipqa.types import Budget, Question, VisualTokens
 
 
 def budget(
-    glance: VisualTokens,
+    low_res: VisualTokens,
     question: Question,
     num_tokens: int,
     config: BudgetConfig,
@@ -30,16 +30,16 @@ def budget(
         allowed = Budget(config.most_tokens(num_tokens), config.passages, rho_r=config.rho_r)
         why = "the same for every question"
     else:
-        visual = glance.meaning.mean(0)
+        visual = low_res.meaning.mean(0)
         allowed = learned.decide(visual, question.embedding, num_tokens, config.max_passages)
         record.flops = controller.flops(learned.config)  # type: ignore[arg-type]
         why = "decided by the controller"
         if allowed.difficulty is not None:
             why = f"difficulty {allowed.difficulty:.2f}"
-    expected = question.expected
-    particular = expected is None or expected.nats >= config.nats
-    allowed = replace(allowed, closer=allowed.passages > 0 and particular)
-    share = f" of which rho_r = {allowed.rho_r:.2f}" if allowed.rho_r < 1 else ""
-    record.why = f"V' = {allowed.tokens}, K' = {allowed.passages}{share}, {why}"
+    expected = question.concept_prior
+    particular = expected is None or expected.information >= config.min_information
+    allowed = replace(allowed, high_res=allowed.passages > 0 and particular)
+    prob = f" of which rho_r = {allowed.rho_r:.2f}" if allowed.rho_r < 1 else ""
+    record.why = f"V' = {allowed.tokens}, K' = {allowed.passages}{prob}, {why}"
     record.result = allowed
     return allowed

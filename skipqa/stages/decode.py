@@ -78,16 +78,16 @@ def decode(
         prompt = reading_prompt(texts, words, question.text)
         unread = reading_prompt([], words, question.text)
 
-        def complete(beside: Sequence[tuple[str, float]]) -> Completion:
-            return backbone.complete(prompt, config.max_new_tokens, beside=beside)
+        def generate(candidates: Sequence[tuple[str, float]]) -> Completion:
+            return backbone.generate(prompt, config.max_new_tokens, candidates=candidates)
 
-        reply, answer, how = read(complete, texts, unread, drafted, backbone, config)
+        completion, answer, how = read(generate, texts, unread, drafted, backbone, config)
         answer = as_written(answer, texts)
     elif config.prompt in ("short", "examples"):
         prompt, how = write_prompt(question, texts, shown), "by examples"
         known = words_of(" ".join([question.text, *shown]))
-        reply = backbone.complete(prompt, config.max_new_tokens, texts, known)
-        answer = reply.text
+        completion = backbone.generate(prompt, config.max_new_tokens, texts, known)
+        answer = completion.text
         if config.prompt == "short":  # it was trained to say little
             answer = whole_clause(answer, texts, question)
     else:
@@ -97,17 +97,17 @@ def decode(
         seen = ", ".join(shown) if visual is None else IMAGE
         best_first = facts(verified, used)[::-1]  # none, where it has just been emptied
         prompt = answer_prompt(allowed.level, seen, best_first, question.text)
-        reply = backbone.complete(prompt, config.max_new_tokens, visual=visual)
-        answer, how = parse_answer(reply.text), f"{allowed.level}, {how}"
-    record.flops += reply.flops
+        completion = backbone.generate(prompt, config.max_new_tokens, visual=visual)
+        answer, how = parse_answer(completion.text), f"{allowed.level}, {how}"
+    record.flops += completion.flops
     record.kept, record.dropped = len(used), len(verified.passages) - len(used)
-    record.why = f"{how}: {reply.prompt_tokens} prompt tokens, {reply.new_tokens} new"
+    record.why = f"{how}: {completion.prompt_tokens} prompt tokens, {completion.new_tokens} new"
     record.result = prompt
     return answer
 
 
 def read(
-    complete: Callable[[Sequence[tuple[str, float]]], Completion],
+    generate: Callable[[Sequence[tuple[str, float]]], Completion],
     texts: Sequence[str],
     unread: str,
     drafted: Draft,
@@ -120,16 +120,16 @@ def read(
     the facts, the `texts`: an answer that they made likelier is theirs, and the drafter, who has
     read nothing, has no say. One that none of them has a word of is not.
     """
-    beside = backing(drafted, config.drafter_weight)
-    reply = complete(list(beside.items()))
-    if not beside:
-        return reply, reply.text, "as the reader says"
-    if stated(reply.text, texts):
-        (before,), flops = backbone.weigh(unread, [reply.text])
-        reply = replace(reply, flops=reply.flops + flops)
-        if (gain := reply.weights[-1] - before) > config.grounded_gain:
-            return reply, reply.text, f"as the passages say ({gain:+.1f} nats)"
-    return reply, *agree(reply, drafted, config.drafter_weight)
+    candidates = backing(drafted, config.drafter_weight)
+    completion = generate(list(candidates.items()))
+    if not candidates:
+        return completion, completion.text, "as the reader says"
+    if stated(completion.text, texts):
+        (before,), flops = backbone.loglikelihood(unread, [completion.text])
+        completion = replace(completion, flops=completion.flops + flops)
+        if (gain := completion.weights[-1] - before) > config.grounded_gain:
+            return completion, completion.text, f"as the passages say ({gain:+.1f} nats)"
+    return completion, *agree(completion, drafted, config.drafter_weight)
 
 
 def stated(answer: str, texts: Sequence[str]) -> bool:
@@ -170,35 +170,40 @@ def explained(question: Question, texts: Sequence[str]) -> bool:
     return any(form in told for word in question.words for form in base_forms(word))
 
 
-def agree(reply: Completion, drafted: Draft, weight: float) -> tuple[str, str]:
+def agree(completion: Completion, drafted: Draft, weight: float) -> tuple[str, str]:
     """The answer that reader and drafter together find best, and in words how.
 
     The reader's own answer stands beside the drafter's. One that the drafter's vocabulary lacks
     gets the support of the best, since nothing speaks against it; one that it has and did not
     draft, that of the last. No reply is no answer.
     """
-    support = backing(drafted, weight)
-    names = list(support)
-    known = reply.text in drafted.vocabulary
-    own = support.get(reply.text, support[names[-1] if known else names[0]])
-    weighed = zip((*names, reply.text), (*support.values(), own), reply.weights, strict=True)
+    prior = backing(drafted, weight)
+    names = list(prior)
+    known = completion.text in drafted.vocabulary
+    own = prior.get(completion.text, prior[names[-1] if known else names[0]])
+    weighed = zip(
+        (*names, completion.text), (*prior.values(), own), completion.weights, strict=True
+    )
     said = [candidate for candidate in weighed if candidate[0]]
     answer = max(said, key=lambda candidate: candidate[2] + candidate[1])[0]
-    return answer, "as the reader says" if answer == reply.text else f"not {reply.text!r}, drafted"
+    return (
+        answer,
+        "as the reader says" if answer == completion.text else f"not {completion.text!r}, drafted",
+    )
 
 
 def backing(drafted: Draft, weight: float) -> dict[str, float]:
     """What the drafter's opinion adds to the log-probability of each answer that it drafted. The
     surer it is that the answer has to be looked up, the less it has to say."""
-    weight *= 1 - drafted.passed_on
-    return {answer: weight * share for answer, share in drafted.candidates}
+    weight *= 1 - drafted.abstain_prob
+    return {answer: weight * prob for answer, prob in drafted.candidates}
 
 
 def words_shown(words: SeenWords | None, config: DecodeConfig) -> list[str]:
     if words is None:
         return []
-    pairs = zip(words.names, words.shares.tolist(), strict=True)
-    return [name for name, share in pairs if share > config.least_share][: config.words]
+    pairs = zip(words.names, words.probs.tolist(), strict=True)
+    return [name for name, prob in pairs if prob > config.min_prob][: config.words]
 
 
 @torch.inference_mode()

@@ -18,7 +18,7 @@ from skipqa.backbones.concepts import Concept, Concepts
 from skipqa.config import DraftConfig
 from skipqa.language import base_forms
 from skipqa.nn import drafter
-from skipqa.nn.drafter import LOOK_IT_UP, Drafter, above_chance
+from skipqa.nn.drafter import ABSTAIN, Drafter, above_chance
 from skipqa.trace import StageRecord
 from skipqa.types import Draft, Question, VisualTokens
 
@@ -58,23 +58,23 @@ def _drafted(
     learned: Drafter, question: Question, tokens: VisualTokens, count: int
 ) -> tuple[Draft, int]:
     """The best `count` answers of the vocabulary, and what finding them cost."""
-    seen = tokens.features if tokens.glance is None else tokens.glance
+    seen = tokens.features if tokens.low_res is None else tokens.low_res
     asked = question.states if question.drafter_states is None else question.drafter_states
     words, num_words = None, 0
     if tokens.words is not None:
-        words = tokens.words.embeddings[None], tokens.words.shares[None]
+        words = tokens.words.embeddings[None], tokens.words.probs[None]
         num_words = len(tokens.words.names)
     logits = learned(seen[None], asked[None], words=words)
     answers = learned.config.answers
-    shares = learned.log_shares(logits)[0]
-    passed_on = float(shares[answers.index(LOOK_IT_UP)].exp()) if LOOK_IT_UP in answers else 0.0
-    best = shares.topk(min(count + 1, len(answers)))  # one more, which may be to look it up
+    probs = learned.log_probs(logits)[0]
+    abstain_prob = float(probs[answers.index(ABSTAIN)].exp()) if ABSTAIN in answers else 0.0
+    best = probs.topk(min(count + 1, len(answers)))  # one more, which may be to look it up
     ranked = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     candidates = tuple((answers[i], value) for i, value in ranked if answers[i])[:count]
     answer, value = candidates[0]
     sure = above_chance(answer, math.exp(value))
     reason = f"the drafter says {answer}"
-    drafted = Draft(answer, sure, reason, candidates, answers, passed_on=passed_on)
+    drafted = Draft(answer, sure, reason, candidates, answers, abstain_prob=abstain_prob)
     return drafted, drafter.flops(learned.config, len(asked), num_words)
 
 
@@ -84,8 +84,8 @@ def _candidate(question: Question, tokens: VisualTokens, concepts: Concepts) -> 
         return Draft("", 0.0, "the answer may need knowledge")
     noun = asked["noun"] or asked["after"]
     mass = {
-        index: float(share)
-        for index, share in enumerate(tokens.overview)
+        index: float(prob)
+        for index, prob in enumerate(tokens.overview)
         if noun is None or _is_a(concepts[index], noun)
     }
     if not mass:

@@ -9,8 +9,8 @@ from skipqa.backbones.backbone import Backbone
 from skipqa.config import EncodeConfig
 from skipqa.errors import UserError
 from skipqa.language import content_words
-from skipqa.nn import expectation as expecting
-from skipqa.nn.expectation import Expectation
+from skipqa.nn import concept_prior as prior_of
+from skipqa.nn.concept_prior import ConceptPriorHead
 from skipqa.trace import StageRecord
 from skipqa.types import Question, VisualTokens
 
@@ -21,16 +21,16 @@ def encode(
     backbone: Backbone,
     config: EncodeConfig,
     record: StageRecord,
-    expectation: Expectation | None = None,
+    concept_prior: ConceptPriorHead | None = None,
 ) -> tuple[VisualTokens, Question]:
     check_question(text, config)
-    tokens, image_flops = backbone.glance(image, config.scales)
+    tokens, image_flops = backbone.encode_low_res(image, config.scales)
     encoded, for_drafter = backbone.encode_texts([text]), backbone.encode_for_drafter(text)
     record.flops = image_flops + encoded.flops + (for_drafter.flops if for_drafter else 0)
     concepts, expected = backbone.concepts.embeddings, None
-    if expectation is not None:
-        expected = expectation.expected(encoded.embeddings[0], concepts)
-        record.flops += expecting.flops(expectation.config, len(concepts))
+    if concept_prior is not None:
+        expected = concept_prior.prior(encoded.embeddings[0], concepts)
+        record.flops += prior_of.flops(concept_prior.config, len(concepts))
     record.kept, record.dropped = len(tokens), 0
     record.why = f"{tokens.grid} x {tokens.grid} grid, {len(backbone.concepts)} concepts"
     return tokens, Question(

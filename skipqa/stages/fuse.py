@@ -43,11 +43,11 @@ def fuse(
         asking_VD = tokens_VD + question.embedding
         scores_VK = compatibility(asking_VD, verified.embeddings, kind="cosine")
         scores_VK = scores_VK * torch.tensor(verified.scores)
-        share = config.edges == "share"
+        prob = config.edges == "fraction"
         edges_VK = select_edges(
             scores_VK,
-            top=config.beta if share else None,
-            degree=None if share else config.degree,
+            top=config.beta if prob else None,
+            degree=None if prob else config.degree,
         )
         heads_VHD, states_NHD = asking_VD[:, None, :], states_ND[:, None, :]
         attended = bipartite_attention(heads_VHD, states_NHD, states_NHD, edges_VK, lengths)

@@ -16,16 +16,16 @@ from skipqa.types import Budget, VisualTokens
 
 def look(
     image: Image.Image,
-    glance: VisualTokens,
+    low_res: VisualTokens,
     allowed: Budget,
     backbone: Backbone,
     config: EncodeConfig,
     record: StageRecord,
 ) -> VisualTokens:
-    scales = config.scales if allowed.closer else config.scales[:1]
-    tokens, record.flops = backbone.look_closer(image, glance, scales)
+    scales = config.scales if allowed.high_res else config.scales[:1]
+    tokens, record.flops = backbone.encode_high_res(image, low_res, scales)
     record.kept, record.dropped = len(tokens), 0
-    closer = f"{tokens.grid} x {tokens.grid} grid"
-    record.why = closer if tokens is not glance else "no closer than the glance"
+    high_res = f"{tokens.grid} x {tokens.grid} grid"
+    record.why = high_res if tokens is not low_res else "no closer than the glance"
     record.result = tokens
     return tokens

@@ -59,11 +59,11 @@ def reading_prompt(facts: Sequence[str], shown: Sequence[str], question: str) ->
     return "\n".join(lines)
 
 
-def parse_answer(reply: str) -> str:
+def parse_answer(completion: str) -> str:
     """What stands in the last pair of tags; without tags the last line, where replies conclude."""
-    if tagged := _TAGGED.findall(reply):
+    if tagged := _TAGGED.findall(completion):
         found = tagged[-1]
     else:
-        lines = [line for line in reply.splitlines() if line.strip()]
+        lines = [line for line in completion.splitlines() if line.strip()]
         found = _LABEL.sub("", lines[-1].strip()) if lines else ""
     return " ".join(found.split()).removesuffix(".")

@@ -33,8 +33,10 @@ def prune(
     if learned is None:
         relevance_C = concept_relevance(question, concepts)
         relevance_C = relevance_C + config.overview_weight * tokens.overview
-        if question.expected is not None:
-            relevance_C = relevance_C + question.expected.factors / question.expected.factors.max()
+        if question.concept_prior is not None:
+            relevance_C = (
+                relevance_C + question.concept_prior.weights / question.concept_prior.weights.max()
+            )
         saliency_V = tokens.evidence @ relevance_C
         num_concepts, width = concepts.embeddings.shape
         record.flops = 2 * num_concepts * (width + len(tokens))

@@ -46,7 +46,7 @@ def find_regions(
         boxes = distinct(proposed.boxes, config.duplicate_overlap)
         found = [
             _region(kept, members, config, box)
-            for box, members in zip(boxes, share_out(positions, grid, boxes), strict=True)
+            for box, members in zip(boxes, assign_tokens(positions, grid, boxes), strict=True)
             if len(members) > 0
         ]
         record.flops += proposed.flops
@@ -95,7 +95,7 @@ def distinct(boxes: Sequence[Box], overlap: float) -> list[Box]:
     return kept
 
 
-def share_out(positions: Tensor, grid: int, boxes: Sequence[Box]) -> list[Tensor]:
+def assign_tokens(positions: Tensor, grid: int, boxes: Sequence[Box]) -> list[Tensor]:
     """The tokens of each box: a token goes to the smallest box that holds its middle, else to
     the nearest; among equals to the smallest, then to the first. A box may end with none."""
     sides_4B = torch.tensor(boxes, dtype=torch.float64).T
@@ -117,14 +117,14 @@ def _region(
     """Without a box of its own it has that of its members."""
     weights = kept.saliency[members]
     weights = weights / weights.sum().clamp(min=1e-12)
-    share, index = (weights @ kept.tokens.evidence[members]).topk(config.concepts)
+    prob, index = (weights @ kept.tokens.evidence[members]).topk(config.concepts)
     covered = members
     if kept.merged_into is not None:
         covered = torch.isin(kept.merged_into, members).nonzero()[:, 0]
     return Region(
         box=box or _box(covered, kept.tokens.grid),
         members=tuple(covered.tolist()),
-        concepts=tuple(zip(index.tolist(), share.tolist(), strict=True)),
+        concepts=tuple(zip(index.tolist(), prob.tolist(), strict=True)),
         saliency=float(kept.saliency[members].mean()),
     )
 
@@ -132,7 +132,7 @@ def _region(
 def posterior(region: Region, factor_C: Tensor) -> dict[int, float]:
     """Bayes' rule among the concepts of a region, by the factor on each one's evidence: their
     shares add up to 1. None where nothing speaks for any."""
-    weights = {concept: share * float(factor_C[concept]) for concept, share in region.concepts}
+    weights = {concept: prob * float(factor_C[concept]) for concept, prob in region.concepts}
     total = sum(weights.values())
     return {concept: weight / total for concept, weight in weights.items() if total > 0}
 

@@ -120,12 +120,12 @@ def region_query(
     words = encode(" ".join(question.words)) if asked is None else asked
     parts = [(config.question_weight, words)]
     shown = region.concepts
-    if question.expected is not None:
-        shown = tuple(posterior(region, question.expected.factors).items())
-    for concept, share in shown:
+    if question.concept_prior is not None:
+        shown = tuple(posterior(region, question.concept_prior.weights).items())
+    for concept, prob in shown:
         names, definition = _describe(concepts[concept])
-        parts.append((share, encode(names)))
-        parts.append((share * config.definition_weight, encode(definition)))
+        parts.append((prob, encode(names)))
+        parts.append((prob * config.definition_weight, encode(definition)))
     return weighted_sum(parts)
 
 

@@ -109,32 +109,32 @@ def _asked_about(
     numbers = [_numbers(names, concepts) for names in titles]
     tokens_VC = kept.tokens.evidence[kept.positions]
     found = []
-    for share_C in (tokens_VC.amax(0), kept.tokens.overview, tokens_VC.mean(0)):
-        posterior_C = share_C * factor_C
+    for prob_C in (tokens_VC.amax(0), kept.tokens.overview, tokens_VC.mean(0)):
+        posterior_C = prob_C * factor_C
         posterior_C = posterior_C / posterior_C.sum().clamp(min=SMALLEST)
         pairs = [_own_and_next(posterior_C, some) for some in numbers]
         own_K, next_K = _root(torch.tensor(pairs)).T
         found += [own_K, own_K - next_K]
     by_region = [posterior(region, factor_C) for region in regions]
-    likeliest = [max(shares, key=shares.__getitem__, default=-1) for shares in by_region]
+    likeliest = [max(probs, key=probs.__getitem__, default=-1) for probs in by_region]
     asking = list(zip(candidates, numbers, strict=True))
     own = [[by_region[c.region].get(n, 0.0) for n in some] for c, some in asking]
     first = [likeliest[c.region] in some for c, some in asking]
     agreeing = [sum(n in some for n in likeliest) / len(regions) for some in numbers]
     return [
         *found,
-        _root(torch.tensor([max(shares, default=0.0) for shares in own])),
+        _root(torch.tensor([max(probs, default=0.0) for probs in own])),
         torch.tensor(first, dtype=torch.float32),
         torch.tensor(agreeing),
         torch.tensor([float(bool(some)) for some in numbers]),  # a thing that can be seen at all
     ]
 
 
-def _own_and_next(share_C: Tensor, own: Sequence[int]) -> tuple[float, float]:
+def _own_and_next(prob_C: Tensor, own: Sequence[int]) -> tuple[float, float]:
     """What some concepts have together, and the most that another has."""
-    others_C = share_C.clone()
+    others_C = prob_C.clone()
     others_C[list(own)] = 0
-    return float(share_C[list(own)].sum()), float(others_C.max())
+    return float(prob_C[list(own)].sum()), float(others_C.max())
 
 
 def names_in(title: str) -> tuple[str, ...]:
@@ -185,9 +185,9 @@ def _shown(titles: Sequence[Sequence[str]], kept: KeptTokens, concepts: Concepts
     return _best(titles, kept.tokens.overview, concepts)
 
 
-def _best(titles: Sequence[Sequence[str]], share_C: Tensor, concepts: Concepts) -> Tensor:
+def _best(titles: Sequence[Sequence[str]], prob_C: Tensor, concepts: Concepts) -> Tensor:
     found = [_numbers(names, concepts) for names in titles]
-    return torch.tensor([float(share_C[some].max()) if some else 0.0 for some in found])
+    return torch.tensor([float(prob_C[some].max()) if some else 0.0 for some in found])
 
 
 def _overlap(question: Question, text: str) -> float:
@@ -203,6 +203,6 @@ def _lead(values_K: Tensor, others_KK: Tensor) -> Tensor:
     return torch.where(others_KK.any(1), values_K - best, torch.zeros(()))
 
 
-def _root(share: Tensor) -> Tensor:
+def _root(prob: Tensor) -> Tensor:
     """Evidence is thin where many names share it: small shares are told apart as well."""
-    return share.clamp(min=0).sqrt()
+    return prob.clamp(min=0).sqrt()

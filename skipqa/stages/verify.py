@@ -157,8 +157,8 @@ def _likeness(
     for candidate, embedding in zip(candidates, embeddings_Kd, strict=True):
         topic = config.slope * (float(embedding @ questions[candidate.region]) - config.midpoint)
         # A dense inner product may be negative; the floor keeps the logarithm finite.
-        share = max(candidate.score, SMALLEST) / max(best, SMALLEST)
-        entry = config.retrieval_weight * math.log(share)
+        prob = max(candidate.score, SMALLEST) / max(best, SMALLEST)
+        entry = config.retrieval_weight * math.log(prob)
         scores.append(1 / (1 + math.exp(-topic - entry)))
     return scores, grounded.flops
 

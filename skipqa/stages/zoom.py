@@ -36,10 +36,10 @@ def zoom(
 ) -> tuple[KeptTokens, tuple[Region, ...]]:
     record.kept, record.dropped = 0, len(regions)
     record.why, record.result = "nothing particular is asked about", tuple(regions)
-    expected = question.expected
-    if expected is None or expected.nats < config.nats or allowed.passages == 0:
+    expected = question.concept_prior
+    if expected is None or expected.information < config.min_information or allowed.passages == 0:
         return kept, tuple(regions)
-    likely_C = kept.tokens.overview * expected.factors  # Bayes' rule, of the picture as a whole
+    likely_C = kept.tokens.overview * expected.weights  # Bayes' rule, of the picture as a whole
     if (surest := float(likely_C.max() / likely_C.sum().clamp(min=SMALLEST))) >= config.sure:
         record.why = f"the picture is sure enough of what it shows ({surest:.2f})"
         return kept, tuple(regions)
@@ -50,7 +50,7 @@ def zoom(
     embeddings, zoomed = backbone.concepts.embeddings, list(regions)
     evidence_VC, meaning_VD = kept.tokens.evidence.clone(), kept.tokens.meaning.clone()
     for r in near:
-        seen, flops = backbone.glance(cut(image, regions[r].box, config))
+        seen, flops = backbone.encode_low_res(cut(image, regions[r].box, config))
         record.flops += flops
         zoomed[r] = _joined(regions[r], seen.overview)
         members = list(regions[r].members)
@@ -60,7 +60,7 @@ def zoom(
         record.flops += 2 * joined.numel() * embeddings.shape[1]
     tokens = dataclasses.replace(kept.tokens, evidence=evidence_VC, meaning=meaning_VD)
     record.kept, record.dropped = len(near), len(regions) - len(near)
-    record.why = f"the question is worth {expected.nats:.1f} nats of expectation"
+    record.why = f"the question is worth {expected.information:.1f} nats of expectation"
     record.result = tuple(zoomed)
     return dataclasses.replace(kept, tokens=tokens), tuple(zoomed)
 
@@ -93,8 +93,8 @@ def cut(image: Image.Image, box: Box, config: ZoomConfig) -> Image.Image:
 def _joined(region: Region, overview_C: Tensor) -> Region:
     """A concept counts as far as the surer of both looks has it."""
     evidence_C = overview_C.clone()
-    for concept, share in region.concepts:
-        evidence_C[concept] = max(share, float(overview_C[concept]))
+    for concept, prob in region.concepts:
+        evidence_C[concept] = max(prob, float(overview_C[concept]))
     best = evidence_C.topk(len(region.concepts))
     concepts = tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))
     return dataclasses.replace(region, concepts=concepts)

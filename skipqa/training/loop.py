@@ -27,7 +27,7 @@ from skipqa.training.run import Run
 M = TypeVar("M", bound=nn.Module)
 LOG_EVERY = 50
 # Of an optimiser, as a setting
-Rate = Annotated[float, Between(1e-8, 1.0)]
+LearningRate = Annotated[float, Between(1e-8, 1.0)]
 Decay = Annotated[float, Between(0.0, 10.0)]
 
 
@@ -46,18 +46,18 @@ class Phase:
     """Steps with one schedule: up over `warmup` steps, then along a cosine to 1 % of the peak."""
 
     steps: int
-    rate: float
+    lr: float
     warmup: int = 100
 
-    def rate_at(self, step: int) -> float:
+    def lr_at(self, step: int) -> float:
         rise = min(1.0, (step + 1) / max(1, self.warmup))
         fall = 0.5 * (1 + math.cos(math.pi * step / max(1, self.steps)))
-        return self.rate * rise * (0.01 + 0.99 * fall)
+        return self.lr * rise * (0.01 + 0.99 * fall)
 
 
-def steps_for(rounds: float, groups: Sequence[Tensor], batch: int) -> int:
+def steps_for(epochs: float, groups: Sequence[Tensor], batch: int) -> int:
     """So many times through the groups, at least two steps."""
-    return max(2, int(rounds * sum(map(len, groups)) / batch))
+    return max(2, int(epochs * sum(map(len, groups)) / batch))
 
 
 def fit(
@@ -69,7 +69,7 @@ def fit(
     *,
     slower: Sequence[tuple[nn.Module, float]] = (),
     weight_decay: float = 0.05,
-    average: float = 0.995,
+    ema_decay: float = 0.995,
 ) -> M:
     """Train `module` in place; the running average comes back. `slower` parts have their own
     factor on the rate."""
@@ -84,7 +84,7 @@ def fit(
     saved_at = time.monotonic()
     for step in range(first, phase.steps):
         for group in optimiser.param_groups:
-            group["lr"] = phase.rate_at(step) * group["factor"]
+            group["lr"] = phase.lr_at(step) * group["factor"]
         # Dropout and draws depend on the step alone: a resumed run takes the same path.
         torch.manual_seed(run.seed * 1_000_003 + step)
         value = loss(step)
@@ -93,7 +93,7 @@ def fit(
         nn.utils.clip_grad_norm_(module.parameters(), 1.0)
         optimiser.step()
         with torch.no_grad():  # young averages forget fast, or they would remember the start
-            torch._foreach_lerp_(kept, following, 1 - min(average, (step + 1) / (step + 10)))
+            torch._foreach_lerp_(kept, following, 1 - min(ema_decay, (step + 1) / (step + 10)))
         late = time.monotonic() - saved_at > run.save_every_s
         if late or step % LOG_EVERY == 0 or step == phase.steps - 1:
             if not math.isfinite(number := float(value.detach())):
@@ -143,7 +143,7 @@ class _State:
 def _optimiser(
     module: nn.Module, slower: Sequence[tuple[nn.Module, float]], weight_decay: float
 ) -> torch.optim.Optimizer:
-    factors = {id(p): factor for part, factor in slower for p in part.parameters()}
+    factors = {id(p): lr_scale for part, lr_scale in slower for p in part.parameters()}
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for parameter in module.parameters():
         if parameter.requires_grad:
@@ -166,7 +166,7 @@ def batches(groups: Sequence[Tensor], size: int, seed: int) -> Callable[[int], T
             before[-1:], last = (), torch.cat((before[-1], last))
         return [*before, last]
 
-    return _rounds(groups, seed, cut)
+    return _epochs(groups, seed, cut)
 
 
 def bucketed(
@@ -191,10 +191,10 @@ def bucketed(
                 longest_first = longest_first[count:]
         return [found[i] for i in torch.randperm(len(found), generator=generator)]
 
-    return _rounds(groups, seed, cut)
+    return _epochs(groups, seed, cut)
 
 
-def _rounds(
+def _epochs(
     groups: Sequence[Tensor],
     seed: int,
     cut: Callable[[Tensor, torch.Generator], list[Tensor]],

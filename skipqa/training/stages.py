@@ -23,21 +23,19 @@ import torch
 from skipqa.components import SETTINGS, change_settings
 from skipqa.config import override, read_settings
 from skipqa.errors import UserError, choices
-from skipqa.training import (
-    budgeting,
-    mixture,
-    pathways,
-    pruning,
-    sparse,
-    stage1,
-    study,
-    together,
-    verifying,
-)
-from skipqa.training.gather import Source
-from skipqa.training.mixture import Mixture
+from skipqa.training.pathway import context as context
+from skipqa.training.pathway import stage2_saliency as pruning
+from skipqa.training.pathway import stage3_fusion as pathways
+from skipqa.training.pathway import stage4_verifier as verifying
+from skipqa.training.pathway import stage5_budget as budgeting
+from skipqa.training.pathway import stage6_joint as together
+from skipqa.training.pathway.context import Gathering, TrainingContext
+from skipqa.training.pathway.gather import Source
+from skipqa.training.retrieval import sparse_query as sparse
 from skipqa.training.run import Progress, Run
-from skipqa.training.study import Gathering, Study
+from skipqa.training.stage1 import mixture
+from skipqa.training.stage1 import stage as stage1
+from skipqa.training.stage1.mixture import Mixture
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ class Later:
     """A stage that learns from records."""
 
     settings: Any
-    run: Callable[[Study, Any], dict[str, Any]]
+    run: Callable[[TrainingContext, Any], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +157,7 @@ def _train_retrieval(inputs: Inputs, run: Run, changes: Sequence[str]) -> dict[s
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     metrics = sparse.run(inputs.pocket_kb, inputs.index, settings, run, device, inputs.limit)
     if inputs.components is not None:
-        study.take_over(inputs.components, run.folder)
+        context.take_over(inputs.components, run.folder)
     change_settings(run.folder / SETTINGS, retrieve=sparse.RETRIEVE)
     return metrics
 
@@ -182,7 +180,7 @@ def _train_later(name: str, inputs: Inputs, run: Run, changes: Sequence[str]) ->
         }
     )
     folder = inputs.records or run.folder.parent / "records"
-    begun = study.begin(source, data, pocket_kb, wanted, folder, run)
+    begun = context.begin(source, data, pocket_kb, wanted, folder, run)
     metrics = stage.run(begun, settings.train)
     run.forget_states()
     return metrics

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from skipqa.backbones import mobile_sam
+from skipqa.backbones.networks import mobile_sam
 from skipqa.backbones.segmenter import Segmenter, fit, mask_box
 from skipqa.image import open_image
 

@@ -17,7 +17,7 @@ import typer
 from PIL import Image
 
 from skipqa import __version__, assets
-from skipqa.backbones import mobile_sam
+from skipqa.backbones.networks import mobile_sam
 from skipqa.backbones.segmenter import Segmenter
 from skipqa.cli.main import app
 from skipqa.knowledge import default_index_path

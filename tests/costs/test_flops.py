@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from skipqa.backbones import bert, llama
+from skipqa.backbones.networks import bert, llama
 from skipqa.costs.flops import count_flops, peak_activation_bytes
 from skipqa.nn import (
     budget,

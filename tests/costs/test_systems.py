@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from skipqa.backbones.llama import VICUNA_7B
+from skipqa.backbones.networks.llama import VICUNA_7B
 from skipqa.cli.costs import costs, show
 from skipqa.costs.paper import doubts
 from skipqa.costs.presets import architecture

@@ -14,12 +14,12 @@ from skipqa.data.scenes import SIDE, compose, to_webp
 
 @given(st.integers(1, 300), st.integers(1, 300), st.floats(0.01, 0.35), st.integers(0, 1000))
 def test_the_box_is_inside_and_no_larger_than_asked(
-    width: int, height: int, share: float, seed: int
+    width: int, height: int, fraction: float, seed: int
 ) -> None:
     ground, subject = Image.new("RGB", (60, 40), "grey"), Image.new("RGB", (width, height), "red")
-    picture, box = compose(ground, subject, share, Random(seed))
+    picture, box = compose(ground, subject, fraction, Random(seed))
     assert picture.size == (SIDE, SIDE)
-    assert box.area <= max(share, SIDE / SIDE**2)  # a line is at least a pixel wide
+    assert box.area <= max(fraction, SIDE / SIDE**2)  # a line is at least a pixel wide
     assert box.x - box.width / 2 >= 0
     assert box.x + box.width / 2 <= 1
     assert box.y - box.height / 2 >= 0

@@ -43,7 +43,9 @@ def annotated(path: Path, count: int, seed: int = 0) -> Path:
     for number in range(count):
         drawn = [round(60 * random_.random() ** 2 - 0.5) for _ in range(3)]  # low numbers often
         scores = [1.0, *random_.choices((0.3, 0.6, 0.9), k=2)]
-        answers = {words[n]: share for n, share in zip(drawn[::-1], scores[::-1], strict=True)}
+        answers = {
+            words[n]: fraction for n, fraction in zip(drawn[::-1], scores[::-1], strict=True)
+        }
         lines.append(
             question(
                 number,

@@ -43,9 +43,9 @@ def stage1_metrics(joint: float) -> dict[str, Any]:
     }
 
 
-DIFFERENCE = {"difference": -0.02, "low": -0.05, "high": 0.01, "p_value": 0.2, "count": 10}
+DELTA = {"difference": -0.02, "low": -0.05, "high": 0.01, "p_value": 0.2, "count": 10}
 ENCODED = {"scales": [256, 512], "locality": 0.5, "relevance": "cosine"}
-LOOKED = ENCODED | {"all": interval(0.4), "small": interval(0.3), "less": DIFFERENCE}
+LOOKED = ENCODED | {"all": interval(0.4), "small": interval(0.3), "less": DELTA}
 
 SYSTEMS = ("skip fused", "skip read")
 TIMES = {"p50": 2.0, "p99": 3.0}
@@ -147,7 +147,7 @@ MADE: dict[str, tuple[dict[str, Any], str]] = {
         "| skip fused | 20.0 | 4.00x | 3.00x | 5.00x | 62% |",
     ),
     "routing-overhead": (
-        {"A": {"total_ms": 800.0, "routing_ms": 8.0, "share": 0.01}},
+        {"A": {"total_ms": 800.0, "routing_ms": 8.0, "fraction": 0.01}},
         "| A | 800 | 8.0 | 1.00% |",
     ),
     "index-recall": (
@@ -241,12 +241,12 @@ MADE: dict[str, tuple[dict[str, Any], str]] = {
             "recall_at": 4,
             "small": {
                 "questions": 300,
-                "recall": dict.fromkeys(("glance", "skip"), RECALLED_OF_300),
-                "skip_less": {"glance": {"difference": 0.2, "low": 0.15, "high": 0.25}},
+                "recall": dict.fromkeys(("low_res", "skip"), RECALLED_OF_300),
+                "skip_less": {"low_res": {"difference": 0.2, "low": 0.15, "high": 0.25}},
             },
             "others": {
                 "questions": 200,
-                "recall": dict.fromkeys(("glance", "skip"), RECALLED_OF_300),
+                "recall": dict.fromkeys(("low_res", "skip"), RECALLED_OF_300),
             },
         },
         "| glance | 37.3 (33 to 42) | +20.0 (+15.0 to +25.0) | 37.3 (33 to 42) |",

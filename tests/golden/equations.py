@@ -80,8 +80,10 @@ def allocation_a(
 ) -> Array:
     """Section 3.6: a 3-layer MLP of (v, q) places V' and K' in their ranges."""
     (w1, b1), (w2, b2), (w3, b3) = layers
-    shares = sigmoid(w3 @ gelu(w2 @ gelu(w1 @ np.concatenate([v, q]) + b1) + b2) + b3)
-    return np.array([low + (high - low) * x for (low, high), x in zip(ranges, shares, strict=True)])
+    fractions = sigmoid(w3 @ gelu(w2 @ gelu(w1 @ np.concatenate([v, q]) + b1) + b2) + b3)
+    return np.array(
+        [low + (high - low) * x for (low, high), x in zip(ranges, fractions, strict=True)]
+    )
 
 
 def budget_gflops(d: float, least: float, most: float) -> float:

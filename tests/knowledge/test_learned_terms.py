@@ -10,9 +10,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from typer.testing import CliRunner, Result
 
-from skipqa.backbones import sparse_query
-from skipqa.backbones.bert import Bert, BertConfig
-from skipqa.backbones.sparse_query import SparseQuery
+from skipqa.backbones.networks import sparse_query
+from skipqa.backbones.networks.bert import Bert, BertConfig
+from skipqa.backbones.networks.sparse_query import SparseQuery
 from skipqa.cli.index import app
 from skipqa.errors import UserError
 from skipqa.knowledge.index import Index, build, verify
@@ -35,9 +35,9 @@ def published(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sparse_query, "published", lambda *_: tiny())
 
 
-def ship(path: Path, network: SparseQuery) -> Path:
+def export(path: Path, network: SparseQuery) -> Path:
     base = tiny().state_dict()
-    small = compact.pack(low_rank.difference(base, network.state_dict(), 8))
+    small = compact.pack(low_rank.delta(base, network.state_dict(), 8))
     checkpoint.save_tensors(small, path, component="sparse_query", preset="pocket")
     return path
 
@@ -48,7 +48,7 @@ def unchanged(tmp_path: Path) -> Path:
     network = tiny()
     with torch.no_grad():
         network.head.gate.weight.fill_(1e-9)
-    return ship(tmp_path / "unchanged.safetensors", network)
+    return export(tmp_path / "unchanged.safetensors", network)
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def changed(tmp_path: Path) -> Path:
     network = tiny()
     torch.manual_seed(1)
     torch.nn.init.normal_(network.head.to_word.weight, std=0.5)
-    return ship(tmp_path / "changed.safetensors", network)
+    return export(tmp_path / "changed.safetensors", network)
 
 
 def test_untrained_it_asks_as_the_lexical_encoder_does(index: Index, unchanged: Path) -> None:

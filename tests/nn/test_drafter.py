@@ -44,13 +44,13 @@ def test_words_are_read_with_their_shares_in_any_order() -> None:
     torch.manual_seed(0)
     model = Drafter(WITH_WORDS).double()
     visual, question = torch.randn(1, 9, 5).double(), torch.randn(1, 3, 4).double()
-    words, shares = torch.randn(1, 6, 4).double(), torch.rand(1, 6).double()
-    found = model(visual, question, None, (words, shares))
+    words, probs = torch.randn(1, 6, 4).double(), torch.rand(1, 6).double()
+    found = model(visual, question, None, (words, probs))
     other = torch.tensor([3, 1, 5, 0, 2, 4])
-    shuffled = model(visual, question, None, (words[:, other], shares[:, other]))
+    shuffled = model(visual, question, None, (words[:, other], probs[:, other]))
     torch.testing.assert_close(found, shuffled)
-    assert not torch.allclose(found, model(visual, question, None, (words, shares[:, other])))
-    assert not torch.allclose(found, model(visual, question, None, (words[:, other], shares)))
+    assert not torch.allclose(found, model(visual, question, None, (words, probs[:, other])))
+    assert not torch.allclose(found, model(visual, question, None, (words[:, other], probs)))
 
 
 def test_answers_are_scored_by_what_they_mean() -> None:
@@ -127,7 +127,7 @@ def test_threshold_loses_no_more_than_allowed_and_drafts_the_most(
 
 
 @given(st.floats(0, 1))
-def test_of_yes_and_no_only_what_is_above_chance_counts(share: float) -> None:
-    assert above_chance("tennis", share) == share
+def test_of_yes_and_no_only_what_is_above_chance_counts(prob: float) -> None:
+    assert above_chance("tennis", prob) == prob
     for answer in ("yes", "no"):
-        assert above_chance(answer, share) == pytest.approx(max(0, (share - 0.5) / 0.5))
+        assert above_chance(answer, prob) == pytest.approx(max(0, (prob - 0.5) / 0.5))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from skipqa.nn.low_rank import DOWN, UP, apply, difference, factor, merge, truncated
+from skipqa.nn.low_rank import DOWN, UP, apply, delta, factor, merge, truncated
 
 seeds = st.integers(0, 1_000)
 
@@ -31,13 +31,13 @@ def pair(
 
 
 def error(base: dict[str, Tensor], tuned: dict[str, Tensor], rank: int) -> Tensor:
-    return apply(base, difference(base, tuned, rank))["a.weight"] - tuned["a.weight"]
+    return apply(base, delta(base, tuned, rank))["a.weight"] - tuned["a.weight"]
 
 
 @given(seeds)
 def test_exact_where_factors_do_not_pay(seed: int) -> None:
     base, tuned = pair(seed)
-    found = difference(base, tuned, 12)
+    found = delta(base, tuned, 12)
     assert found.keys() == {"a.weight", "a.bias"}  # what did not change is left out
     for name, value in apply(base, found).items():
         torch.testing.assert_close(value, tuned[name])
@@ -51,7 +51,7 @@ def test_exact_where_the_difference_has_that_rank(seed: int, rank: int) -> None:
     tuned = other | {
         "a.weight": base["a.weight"] + left @ torch.randn(rank, 17, generator=generator)
     }
-    found = difference(base, tuned, rank)
+    found = delta(base, tuned, rank)
     assert found["a.weight" + UP].shape == (rank, 12)
     assert found["a.weight" + DOWN].shape == (rank, 17)
     torch.testing.assert_close(error(base, tuned, rank), torch.zeros(12, 17), rtol=0, atol=1e-4)
@@ -64,7 +64,7 @@ def test_no_other_difference_of_that_rank_is_nearer(seed: int, rank: int, other:
     best = error(base, tuned, rank).norm()
     wanted = tuned["a.weight"] - base["a.weight"]
     generator = torch.Generator().manual_seed(other)
-    found = difference(base, tuned, rank)
+    found = delta(base, tuned, rank)
     up, down = found["a.weight" + UP], found["a.weight" + DOWN]
     for size in (0.01, 0.3, 3.0):
         near_up = up + size * torch.randn(up.shape, generator=generator)
@@ -77,7 +77,7 @@ def test_no_other_difference_of_that_rank_is_nearer(seed: int, rank: int, other:
 @given(seeds, st.integers(1, 6))
 def test_truncated_is_the_difference_at_that_rank(seed: int, rank: int) -> None:
     base, tuned = pair(seed)
-    cut, direct = truncated(difference(base, tuned, 7), rank), difference(base, tuned, rank)
+    cut, direct = truncated(delta(base, tuned, 7), rank), delta(base, tuned, rank)
     assert cut.keys() == direct.keys()
     for name in direct:
         torch.testing.assert_close(cut[name], direct[name])
@@ -88,7 +88,7 @@ def test_filters_are_kept_whole_at_any_rank(seed: int, rank: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     base, tuned = ({"w": torch.randn(6, 4, 3, 3, generator=generator)} for _ in range(2))
     tuned["w"] = tuned["w"].to(memory_format=torch.channels_last)
-    found = difference(base, tuned, rank)
+    found = delta(base, tuned, rank)
     assert found.keys() == {"w"}
     assert found["w"].is_contiguous()  # a file has no other order
     torch.testing.assert_close(apply(base, found), tuned)
@@ -98,7 +98,7 @@ def test_types_are_kept_and_the_base_is_left_alone() -> None:
     base, tuned = pair(0)
     half = {name: value.half() for name, value in base.items()}
     before = {name: value.clone() for name, value in half.items()}
-    applied = apply(half, difference(half, tuned, 2))
+    applied = apply(half, delta(half, tuned, 2))
     assert {value.dtype for value in applied.values()} == {torch.float16}
     assert all(torch.equal(half[name], before[name]) for name in half)
 
@@ -117,7 +117,7 @@ def test_factored_it_is_the_nearest_of_that_rank(seed: int, rank: int) -> None:
     """The same that would be shipped; merged it is a plain network again."""
     base, made = weights(network(seed)), network(seed + 1)
     tuned = weights(made)
-    expected = apply(base, difference(base, tuned, rank))
+    expected = apply(base, delta(base, tuned, rank))
     x = torch.randn(3, 12)
     factor(made, base, rank)
     factored = made(x)
@@ -144,6 +144,6 @@ def test_what_is_trained_after_factoring_is_what_is_shipped() -> None:
     copied = copy.deepcopy(made)  # as a running average is
     merge(copied)
     torch.testing.assert_close(copied(torch.ones(1, 12)), trained)
-    found = difference(base, copied.state_dict(), 2)
+    found = delta(base, copied.state_dict(), 2)
     assert found["0.weight" + UP].shape == (2, 17)
     torch.testing.assert_close(apply(base, found), weights(copied), rtol=1e-4, atol=1e-5)

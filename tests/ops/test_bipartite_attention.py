@@ -138,8 +138,8 @@ def test_mass_is_a_distribution_over_the_edges(given_problem):
     )
     for j in range(lengths.shape[1]):
         indicator = (names == j).to(v.dtype)[:, None, None].expand_as(v)
-        share = bipartite_attention(q, k, indicator, edges, lengths, edge_bias=bias)
-        torch.testing.assert_close(share.mean((-1, -2)), mass[..., j])
+        fraction = bipartite_attention(q, k, indicator, edges, lengths, edge_bias=bias)
+        torch.testing.assert_close(fraction.mean((-1, -2)), mass[..., j])
 
 
 @given(

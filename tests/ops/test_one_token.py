@@ -9,8 +9,8 @@ import torch.nn.functional as F
 
 pytest.importorskip("triton")  # tests/conftest.py turns its interpreter on
 
-from skipqa.backbones.graphs import StaticDecoder, one_token
-from skipqa.backbones.llama import KVCache, Llama, LlamaConfig, rotation
+from skipqa.backbones.generation.graphs import StaticDecoder, one_token
+from skipqa.backbones.networks.llama import KVCache, Llama, LlamaConfig, rotation
 from skipqa.ops.one_token import product
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

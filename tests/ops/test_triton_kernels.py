@@ -190,14 +190,14 @@ def test_scores_and_choice_together(kind, rule):
     st.floats(0, 1),
 )
 @settings(max_examples=25, deadline=None)
-def test_selection_is_the_reference(seed, num_items, num_tokens, num_passages, rule, share):
+def test_selection_is_the_reference(seed, num_items, num_tokens, num_passages, rule, fraction):
     g = torch.Generator().manual_seed(seed)
     # Few distinct values, negative ones among them, so that ties are common.
     scores = (torch.randint(-4, 5, (num_items, num_tokens, num_passages), generator=g) / 4).to(
         DEVICE
     )
     lengths = torch.randint(0, 3, (num_items, num_passages), generator=g).to(DEVICE)
-    value = {rule: share if rule == "top" else share * num_passages}
+    value = {rule: fraction if rule == "top" else fraction * num_passages}
     found = select_edges(scores, **value, lengths=lengths, backend="triton")
     assert torch.equal(found, select_edges(scores, **value, lengths=lengths, backend="reference"))
 

@@ -20,7 +20,7 @@ from skipqa.nn.budget import (
 )
 from skipqa.stages.budget import budget
 from skipqa.trace import StageRecord
-from skipqa.types import Budget, Expected
+from skipqa.types import Budget, ConceptPrior
 
 B = DifficultyBudgetConfig(WIDTH, WIDTH)
 
@@ -29,9 +29,9 @@ def run(
     grid: int,
     config: BudgetConfig,
     learned: BudgetController | None = None,
-    expected: Expected | None = None,
+    expected: ConceptPrior | None = None,
 ) -> tuple[Budget, StageRecord]:
-    record, asked = StageRecord("budget"), replace(question(), expected=expected)
+    record, asked = StageRecord("budget"), replace(question(), concept_prior=expected)
     tokens = visual_tokens(grid, 3, seed=0)
     return budget(tokens, asked, grid * grid, config, record, learned), record
 
@@ -88,12 +88,12 @@ def test_difficulty_decides_shares_level_and_whether_to_retrieve(logit: float) -
         assert allowed.most_passages(10) == math.ceil((0.3 + 0.6 * d) * 10 - 1e-3)
 
 
-@given(nats=st.floats(0, 5), least=st.floats(0, 5), passages=st.integers(0, 3))
+@given(information=st.floats(0, 5), least=st.floats(0, 5), passages=st.integers(0, 3))
 def test_a_closer_look_is_for_questions_about_particular_things(
-    nats: float, least: float, passages: int
+    information: float, least: float, passages: int
 ) -> None:
-    config = BudgetConfig(passages=passages, nats=least)
-    allowed, _ = run(4, config, expected=Expected(torch.ones(3), nats))
-    assert allowed.closer == (passages > 0 and nats >= least)
+    config = BudgetConfig(passages=passages, min_information=least)
+    allowed, _ = run(4, config, concept_prior=ConceptPrior(torch.ones(3), information))
+    assert allowed.high_res == (passages > 0 and information >= least)
     unlearned, _ = run(4, config)
-    assert unlearned.closer == (passages > 0)
+    assert unlearned.high_res == (passages > 0)

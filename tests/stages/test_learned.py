@@ -139,17 +139,17 @@ def test_candidates_are_the_best_answers_with_calibrated_log_probabilities(
     config = DraftConfig(threshold=threshold, candidates=candidates)
     found = draft(asked, tokens, KINDS, config, record, drafter)
     logits = drafter(tokens.features[None], asked.states[None])[0]
-    shares = (logits.double() / temperature).softmax(-1)
-    wanted = shares.log().sort(descending=True)
+    probs = (logits.double() / temperature).softmax(-1)
+    wanted = probs.log().sort(descending=True)
     assert len(found.candidates) == min(candidates, answers)
     values = [value for _, value in found.candidates]
     assert values == pytest.approx(wanted.values[: len(values)].tolist(), rel=1e-4, abs=1e-4)
     assert values == sorted(values, reverse=True)
     chosen = [drafter.config.answers.index(name) for name, _ in found.candidates]
-    assert shares[chosen].log().tolist() == pytest.approx(values, rel=1e-4, abs=1e-4)
+    assert probs[chosen].log().tolist() == pytest.approx(values, rel=1e-4, abs=1e-4)
     assert len(set(chosen)) == len(chosen)
     assert found.answer == found.candidates[0][0]
-    assert found.confidence == pytest.approx(float(shares.max()), abs=1e-5)
+    assert found.confidence == pytest.approx(float(probs.max()), abs=1e-5)
     assert found.vocabulary == drafter.config.answers
     assert found.accepted == (found.confidence > threshold)
     assert (record.kept, record.dropped) == (int(found.accepted), int(not found.accepted))
@@ -176,7 +176,7 @@ def test_the_drafter_looks_with_its_own_eyes() -> None:
         found = draft(asked, tokens, KINDS, DraftConfig(), record, drafter)
         return found.candidates, record.flops
 
-    given_to_it = run(replace(tokens, glance=coarse), replace(asked, drafter_states=own))
+    given_to_it = run(replace(tokens, low_res=coarse), replace(asked, drafter_states=own))
     assert given_to_it == run(replace(tokens, features=coarse), replace(asked, states=own))
     assert given_to_it != run(tokens, asked)
     assert given_to_it[1] < run(tokens, asked)[1]  # three words, not five

@@ -26,7 +26,7 @@ def test_without_passages_it_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "answer"),
+    ("completion", "answer"),
     [
         ("It is old. <answer>Paris</answer>", "Paris"),
         ("<answer>Rome</answer> or rather <answer> Paris. </answer> so", "Paris"),
@@ -40,13 +40,13 @@ def test_without_passages_it_says_so() -> None:
         ("<answer></answer>", ""),
     ],
 )
-def test_answers_are_found(reply: str, answer: str) -> None:
-    assert parse_answer(reply) == answer
+def test_answers_are_found(completion: str, answer: str) -> None:
+    assert parse_answer(completion) == answer
 
 
 @given(st.text())
-def test_an_answer_is_one_line(reply: str) -> None:
-    assert parse_answer(reply) == " ".join(parse_answer(reply).split())
+def test_an_answer_is_one_line(completion: str) -> None:
+    assert parse_answer(completion) == " ".join(parse_answer(completion).split())
 
 
 @given(st.text(st.characters(exclude_characters="<"), min_size=1), st.text())

@@ -12,7 +12,7 @@ from synthetic import concepts, question, visual_tokens
 from skipqa.config import PruneConfig
 from skipqa.stages.prune import concept_relevance, prune, top_positions
 from skipqa.trace import StageRecord
-from skipqa.types import Budget, Expected
+from skipqa.types import Budget, ConceptPrior
 
 KINDS = concepts(("espresso", ("coffee", "drink")), ("beagle", ("dog",)), ("mug", ("cup",)))
 
@@ -68,10 +68,10 @@ def test_what_the_question_lets_one_expect_is_kept(concept: int, seed: int) -> N
     tokens, plain = visual_tokens(4, len(KINDS), seed), question("…", seed=seed)
     factors = torch.full((len(KINDS),), 0.2)
     factors[concept] = 5.0
-    expecting = replace(plain, expected=Expected(factors, nats=1.0))
+    concept_prior = replace(plain, concept_prior=ConceptPrior(factors, information=1.0))
     without, kept = (
         prune(tokens, asked, Budget(1, 1), KINDS, PruneConfig(), StageRecord("prune")).saliency
-        for asked in (plain, expecting)
+        for asked in (plain, concept_prior)
     )
     gained = tokens.evidence[:, concept] + 0.04 * (1 - tokens.evidence[:, concept])
     torch.testing.assert_close(kept - without, gained)

@@ -45,22 +45,22 @@ class Reader:
         self.says, self.with_facts, self.without = says, with_facts, without
         self.asked: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = []
 
-    def complete(
+    def generate(
         self,
         prompt: str,
         max_new_tokens: int,
         quote_from: Sequence[str] = (),
         avoid: Sequence[str] = (),
         visual: Any = None,
-        beside: Sequence[tuple[str, float]] = (),
+        candidates: Sequence[tuple[str, float]] = (),
     ) -> Completion:
-        names = tuple(name for name, _ in beside)
+        names = tuple(name for name, _ in candidates)
         self.asked.append((prompt, tuple(quote_from), names))
-        self.backed = dict(beside)
-        weights = self._weights(prompt, (*names, self.says)) if beside else ()
+        self.backed = dict(candidates)
+        weights = self._weights(prompt, (*names, self.says)) if candidates else ()
         return Completion(self.says, 10, 2, 1_000, tuple(weights))
 
-    def weigh(self, prompt: str, answers: Sequence[str]) -> tuple[list[float], int]:
+    def loglikelihood(self, prompt: str, answers: Sequence[str]) -> tuple[list[float], int]:
         self.asked.append((prompt, (), tuple(answers)))
         return self._weights(prompt, answers), 100
 
@@ -116,8 +116,8 @@ class TestWhoseAnswerItIs:
         assert text == "Zemblia"  # as the passage spells it
         assert record.why.startswith("as the passages say (+2.1 nats)")
         assert record.flops == 1_100
-        (read, _, beside), (unread, _, weighed) = reader.asked
-        assert beside == ("italy", "france")
+        (read, _, candidates), (unread, _, weighed) = reader.asked
+        assert candidates == ("italy", "france")
         assert weighed == ("zemblia",)
         assert unread == read.removeprefix(f"Fact: {FACT}\n")
         assert record.result == read
@@ -146,7 +146,7 @@ class TestWhoseAnswerItIs:
     def test_the_reader_is_told_what_will_be_added(self) -> None:
         """Else it might leave an answer unweighed that would have been the best."""
         reader, draft = Reader("zemblia", {}, LIKED), drafted(("italy", -0.5), ("france", -2.0))
-        run(reader, replace(draft, passed_on=0.75), replace(SHORT, drafter_weight=2.0), facts=())
+        run(reader, replace(draft, abstain_prob=0.75), replace(SHORT, drafter_weight=2.0), facts=())
         assert reader.backed == {"italy": -0.25, "france": -1.0}
 
     def test_without_a_drafter_the_reader_has_the_word(self) -> None:
@@ -155,14 +155,14 @@ class TestWhoseAnswerItIs:
         assert text == "Zemblia"
         assert record.why.startswith("as the reader says")
         assert record.flops == 1_000
-        assert [beside for _, _, beside in reader.asked] == [()]
+        assert [candidates for _, _, candidates in reader.asked] == [()]
 
     def test_a_reader_that_says_nothing_is_not_heard(self) -> None:
         reader = Reader("", LIKED | {"": -0.01}, {})
         assert run(reader, drafted(("italy", -1.0), ("france", -1.5)))[0] == "italy"
 
 
-def reply(text: str, *weights: float) -> Completion:
+def completion(text: str, *weights: float) -> Completion:
     return Completion(text, 1, 1, 1, weights)
 
 
@@ -186,45 +186,54 @@ def test_a_quotation_is_of_a_whole_clause(quoted: str, whole: str) -> None:
 class TestAgreement:
     def test_the_sum_decides(self) -> None:
         draft = drafted(("tea", -0.1), ("milk", -3.0))
-        assert agree(reply("milk", -2.0, -1.0, -1.0), draft, 0.3)[0] == "milk"  # -2.03, -1.9
-        assert agree(reply("milk", -2.0, -1.0, -1.0), draft, 0.7)[0] == "tea"  # -2.07, -3.1
+        assert agree(completion("milk", -2.0, -1.0, -1.0), draft, 0.3)[0] == "milk"  # -2.03, -1.9
+        assert agree(completion("milk", -2.0, -1.0, -1.0), draft, 0.7)[0] == "tea"  # -2.07, -3.1
 
     def test_without_weight_the_drafter_only_proposes(self) -> None:
         draft = drafted(("tea", 0.0), ("milk", -50.0))
-        assert agree(reply("rum", -2.0, -1.0, -1.5), draft, 0.0)[0] == "milk"
-        assert agree(reply("rum", -2.0, -1.0, -0.5), draft, 0.0)[0] == "rum"
+        assert agree(completion("rum", -2.0, -1.0, -1.5), draft, 0.0)[0] == "milk"
+        assert agree(completion("rum", -2.0, -1.0, -0.5), draft, 0.0)[0] == "rum"
 
     def test_one_outside_the_vocabulary_has_the_support_of_the_best(self) -> None:
         draft = drafted(("tea", -1.0), ("milk", -9.0))
-        assert agree(reply("rum", -3.0, -3.0, -2.9), draft, 1.0) == ("rum", "as the reader says")
-        assert agree(reply("rum", -3.0, -3.0, -3.1), draft, 1.0)[0] == "tea"
+        assert agree(completion("rum", -3.0, -3.0, -2.9), draft, 1.0) == (
+            "rum",
+            "as the reader says",
+        )
+        assert agree(completion("rum", -3.0, -3.0, -3.1), draft, 1.0)[0] == "tea"
 
     def test_one_that_was_known_and_not_drafted_has_that_of_the_last(self) -> None:
         draft = drafted(("tea", -1.0), ("milk", -9.0), others=["rum"])
-        assert agree(reply("rum", -3.0, -3.0, -2.9), draft, 1.0)[0] == "tea"
-        assert agree(reply("rum", -3.0, -30.0, 5.1), draft, 1.0)[0] == "rum"  # -4, -39, -3.9
+        assert agree(completion("rum", -3.0, -3.0, -2.9), draft, 1.0)[0] == "tea"
+        assert agree(completion("rum", -3.0, -30.0, 5.1), draft, 1.0)[0] == "rum"  # -4, -39, -3.9
 
     def test_who_would_look_it_up_has_no_say(self) -> None:
-        draft = replace(drafted(("tea", -0.1), ("milk", -3.0)), passed_on=1.0)
-        assert agree(reply("milk", -2.0, -1.0, -1.0), draft, 0.7)[0] == "milk"
+        draft = replace(drafted(("tea", -0.1), ("milk", -3.0)), abstain_prob=1.0)
+        assert agree(completion("milk", -2.0, -1.0, -1.0), draft, 0.7)[0] == "milk"
 
     def test_among_equals_the_first_drafted_wins(self) -> None:
         draft = drafted(("tea", -1.0), ("milk", -1.0))
-        assert agree(reply("rum", -2.0, -2.0, -2.0), draft, 1.0) == ("tea", "not 'rum', drafted")
-        assert agree(reply("tea", -2.0, -2.0, -2.0), draft, 1.0) == ("tea", "as the reader says")
+        assert agree(completion("rum", -2.0, -2.0, -2.0), draft, 1.0) == (
+            "tea",
+            "not 'rum', drafted",
+        )
+        assert agree(completion("tea", -2.0, -2.0, -2.0), draft, 1.0) == (
+            "tea",
+            "as the reader says",
+        )
 
     @given(st.data())
     def test_one_of_the_candidates_and_none_is_better(self, data: st.DataObject) -> None:
         scores = st.floats(-30, 0)
         names = data.draw(st.lists(st.sampled_from("abcdefgh"), min_size=1, unique=True))
-        shares = sorted((data.draw(scores) for _ in names), reverse=True)
+        probs = sorted((data.draw(scores) for _ in names), reverse=True)
         own = data.draw(st.sampled_from("abcdefghxyz"))
         weights = {name: data.draw(scores) for name in {*names, own}}
         weight = data.draw(st.floats(0, 2))
-        draft = drafted(*zip(names, shares, strict=True), others="abcdefgh")
-        answer, _ = agree(reply(own, *(weights[n] for n in (*names, own))), draft, weight)
-        support = dict(zip(names, shares, strict=True))
-        support.setdefault(own, shares[-1] if own in "abcdefgh" else shares[0])
+        draft = drafted(*zip(names, probs, strict=True), others="abcdefgh")
+        answer, _ = agree(completion(own, *(weights[n] for n in (*names, own))), draft, weight)
+        support = dict(zip(names, probs, strict=True))
+        support.setdefault(own, probs[-1] if own in "abcdefgh" else probs[0])
         assert answer in support
         best = max(weights[name] + weight * support[name] for name in support)
         assert weights[answer] + weight * support[answer] == best
@@ -256,8 +265,8 @@ class TestHowAndWhy:
         reader = Reader("by stirring milk", {}, {})
         text, record = run(reader, drafted(("tea", -0.1)), asked="How is it brewed?", facts=[fact])
         assert text == "by stirring milk"
-        ((prompt, quoted, beside),) = reader.asked
-        assert (quoted, beside) == ((fact,), ())
+        ((prompt, quoted, candidates),) = reader.asked
+        assert (quoted, candidates) == ((fact,), ())
         assert prompt.startswith("Fact: lantern")  # worked examples
         assert record.why.startswith("by examples")
 
@@ -312,9 +321,9 @@ class TestWordsShown:
     WORDS = SeenWords(("cup", "spoon", "sea"), torch.tensor([0.5, 0.04, 0.03]), torch.zeros(3, 2))
 
     def test_those_with_enough_evidence(self) -> None:
-        assert words_shown(self.WORDS, DecodeConfig(least_share=0.035)) == ["cup", "spoon"]
-        assert words_shown(self.WORDS, DecodeConfig(least_share=0.5)) == []
-        assert words_shown(self.WORDS, DecodeConfig(least_share=0.0, words=1)) == ["cup"]
+        assert words_shown(self.WORDS, DecodeConfig(min_prob=0.035)) == ["cup", "spoon"]
+        assert words_shown(self.WORDS, DecodeConfig(min_prob=0.5)) == []
+        assert words_shown(self.WORDS, DecodeConfig(min_prob=0.0, words=1)) == ["cup"]
         assert words_shown(self.WORDS, DecodeConfig(words=0)) == []
         assert words_shown(None, DecodeConfig()) == []
 

@@ -14,7 +14,7 @@ from synthetic import kept_tokens
 
 from skipqa.backbones.segmenter import Point, Proposals
 from skipqa.config import RegionsConfig
-from skipqa.stages.regions import distinct, find_regions, k_means, share_out
+from skipqa.stages.regions import assign_tokens, distinct, find_regions, k_means
 from skipqa.trace import StageRecord
 from skipqa.types import Box, KeptTokens, Region
 
@@ -51,9 +51,9 @@ def test_boxes_fit_and_shares_are_of_the_evidence(positions: list[int], seed: in
         rows = {member // GRID for member in region.members}
         assert (left, right) == (min(columns), max(columns) + 1)
         assert (top, bottom) == (min(rows), max(rows) + 1)
-        shares = [share for _, share in region.concepts]
-        assert shares == sorted(shares, reverse=True)
-        assert 0 < sum(shares) <= 1 + 1e-5
+        probs = [prob for _, prob in region.concepts]
+        assert probs == sorted(probs, reverse=True)
+        assert 0 < sum(probs) <= 1 + 1e-5
         assert len({concept for concept, _ in region.concepts}) == RegionsConfig().concepts
 
 
@@ -123,10 +123,10 @@ class TestBoxes:
     def test_the_smallest_box_around_a_token_has_it_else_the_nearest(
         self, positions: list[int], boxes: list[Box]
     ) -> None:
-        shares = share_out(torch.tensor(positions), GRID, boxes)
-        assert sorted(p for share in shares for p in share.tolist()) == positions
-        for owner, share in zip(boxes, shares, strict=True):
-            for position in share.tolist():
+        probs = assign_tokens(torch.tensor(positions), GRID, boxes)
+        assert sorted(p for prob in probs for p in prob.tolist()) == positions
+        for owner, prob in zip(boxes, probs, strict=True):
+            for position in prob.tolist():
                 middle = ((position % GRID + 0.5) / GRID, (position // GRID + 0.5) / GRID)
                 holding = [box for box in boxes if distance(box, middle) == 0]
                 if holding:

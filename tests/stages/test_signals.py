@@ -47,8 +47,8 @@ def test_the_passage_about_what_is_shown_leads() -> None:
 def test_a_thing_competes_with_all_that_is_seen() -> None:
     """A passage about what is likely leads, whether or not a rival has a passage, too."""
     alone = told(candidate("pug", "Pugs are from China."), candidate("World", "All of it."))
-    share, lead, can_be_seen = 16, 17, 25
-    assert alone[0, share] ** 2 == pytest.approx(0.8 / 0.95, abs=0.05)  # the question names dogs
+    prob, lead, can_be_seen = 16, 17, 25
+    assert alone[0, prob] ** 2 == pytest.approx(0.8 / 0.95, abs=0.05)  # the question names dogs
     assert alone[0, lead] > 0 > alone[1, lead]
     assert alone[:, can_be_seen].tolist() == [1.0, 0.0]
     beaten = told(candidate("Beagle", "An English hound."), candidate("World", "All of it."))

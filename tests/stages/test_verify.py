@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from synthetic import WIDTH, kept_tokens, retrieved_passage
 
 from skipqa.backbones.backbone import EncodedTexts
-from skipqa.backbones.pocket import Pocket
+from skipqa.backbones.presets.pocket import Pocket
 from skipqa.config import VerifyConfig
 from skipqa.nn.verifier import Verifier, VerifierConfig
 from skipqa.nn.verifier import flops as verifier_flops

@@ -22,10 +22,10 @@ from skipqa.knowledge.index.build import build
 from skipqa.knowledge.sources.tables import JsonLines
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
 from skipqa.pipeline import Pipeline
-from skipqa.training.gather import Asked, Source
-from skipqa.training.records import collect
+from skipqa.training.pathway.context import TrainingContext
+from skipqa.training.pathway.gather import Asked, Source
+from skipqa.training.pathway.records import collect
 from skipqa.training.run import Run
-from skipqa.training.study import Study
 
 FACTS = {
     "origin": ("Where does this drink come from?", "italy", "Espresso is a coffee from Italy."),
@@ -92,17 +92,17 @@ class Shared(Source):
         return {"of": "tests"}
 
 
-def study(folder: Path, pipeline: Pipeline, rows: list[Asked]) -> Study:
+def context(folder: Path, pipeline: Pipeline, rows: list[Asked]) -> TrainingContext:
     """With every question gathered; its run writes into `folder/run`."""
     Shared.pipeline = Pipeline(
         pipeline.backbone, Index.open(folder / "index"), pipeline.config, pipeline.components
     )
     records = collect(rows, Shared(), Run(folder / "records"), workers=1)
-    return Study(
+    return TrainingContext(
         records, Shared.pipeline, Shared.pipeline.components, Run(folder / "run"), Shared(), 1
     )
 
 
-def again(study: Study, folder: Path, **changes: Any) -> Study:
+def again(context: TrainingContext, folder: Path, **changes: Any) -> TrainingContext:
     """The same study in another folder."""
-    return replace(study, run=replace(study.run, folder=folder, **changes))
+    return replace(context, run=replace(context.run, folder=folder, **changes))

@@ -17,8 +17,9 @@ from typer.testing import CliRunner
 from skipqa.cli import main
 from skipqa.cli.train import live, show
 from skipqa.errors import UserError
-from skipqa.training import stage1, stages
+from skipqa.training import stages
 from skipqa.training.loop import Diverged
+from skipqa.training.stage1 import stage as stage1
 from skipqa.training.stages import Inputs, train
 
 
@@ -40,7 +41,7 @@ def test_the_command(data: Path, pocket_kb: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(main.app, call)
     assert done.exit_code == 0, done.output
     metrics = json.loads(done.stdout)
-    assert metrics.keys() == {"tower", "tagger", "drafter", "reader"}
+    assert metrics.keys() == {"encoder", "tagger", "drafter", "reader"}
     assert "95 questions on 72 photos" in done.stderr
     assert "on the CPU: about" in done.stderr
     config = json.loads((tmp_path / "o" / "config.json").read_text())
@@ -61,8 +62,8 @@ def test_the_same_without_typer_and_without_pocket_kb(
     lines: list[str] = []
     metrics = train("stage1", Inputs(data), tmp_path / "out", say=lines.append)
     assert "pocket-kb/val" not in metrics["reader"]["shipped"]["few"]
-    assert metrics["tower"]["of_things"] == 0
-    assert metrics["tagger"]["closer"]["recognised"] == {"all": {}, "small": {}}
+    assert metrics["encoder"]["of_things"] == 0
+    assert metrics["tagger"]["high_res"]["recognised"] == {"all": {}, "small": {}}
     assert load_file(tmp_path / "out" / "vision.safetensors") == {}
     assert len(lines) == 1
     show(metrics)

@@ -113,7 +113,7 @@ def test_divergence_is_one_line_and_leaves_no_bad_state(tmp_path: Path) -> None:
 
 def test_schedule() -> None:
     phase = Phase(1_000, 2.0, warmup=10)
-    rates = [phase.rate_at(step) for step in range(1_000)]
+    rates = [phase.lr_at(step) for step in range(1_000)]
     assert rates[0] == pytest.approx(0.2)
     assert max(rates) == pytest.approx(2.0, rel=1e-3)
     assert rates[500] == pytest.approx(1.01, rel=1e-3)

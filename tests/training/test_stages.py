@@ -11,11 +11,11 @@ import pytest
 from skipqa.components import read_settings, write_settings
 from skipqa.errors import UserError
 from skipqa.training import stages
-from skipqa.training.gather import Source
-from skipqa.training.mixture import Mixture
+from skipqa.training.pathway.context import Gathering
+from skipqa.training.pathway.gather import Source
 from skipqa.training.run import Run
+from skipqa.training.stage1.mixture import Mixture
 from skipqa.training.stages import Inputs, Later, Settings, train
-from skipqa.training.study import Gathering
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     def begin(source: Source, _data: Path, _kb: Path, wanted: Gathering, *folders: Any) -> None:
         found.append({"components": source.components, "wanted": wanted, "records": folders[0]})
 
-    monkeypatch.setattr(stages.study, "begin", begin)
+    monkeypatch.setattr(stages.context, "begin", begin)
     monkeypatch.setattr(Source, "fingerprint", lambda self, *_: {"preset": self.preset})
     for name, later in stages.LATER.items():
         monkeypatch.setitem(stages.LATER, name, Later(later.settings, lambda *_: {"done": True}))

@@ -30,7 +30,7 @@ PHOTOS_AN_ENTITY = {"train": 17, "val": 6}
 QUESTIONS_A_PHOTO = {"cat": 2, "animal": 2, "thing": 2}
 SCENES_A_COUNTRY = {"train": 8, "val": 2}
 PRESENCE = {"train": 700, "val": 200}
-SMALL_SHARE, LARGE_SHARE = (0.04, 0.095), (0.15, 0.35)
+SMALL_AREA, LARGE_AREA = (0.04, 0.095), (0.15, 0.35)
 
 ANIMALS = frozenset("bird cat dog horse sheep cow elephant bear zebra giraffe".split())
 FOOD = frozenset(
@@ -72,7 +72,7 @@ class Draft:
     popularity: int
     photo: str | None  # "entities/…" or "flags/…"
     background: str | None  # "coco/…"; the picture itself where there is no photo
-    share: tuple[float, float] | None  # of the background that the photo covers
+    fraction: tuple[float, float] | None  # of the background that the photo covers
 
     @property
     def defined(self) -> bool:
@@ -86,7 +86,7 @@ class Draft:
     def subset(self) -> list[str]:
         fact = self.fact
         names = {
-            "small": self.share == SMALL_SHARE,
+            "small": self.fraction == SMALL_AREA,
             "multihop": fact is not None and len(fact.hops) > 1,
             "longtail": fact is not None and self.popularity - self.defined <= LONGTAIL,
             "perceptual": fact is None,
@@ -107,12 +107,12 @@ class Draft:
             image, scene = self.background, self.background.partition("/")[2]
             content = lambda: backgrounds.bytes(scene)  # noqa: E731
         else:
-            assert self.share is not None
+            assert self.fraction is not None
             kind, _, name = self.photo.partition("/")
             subject = open_image(flags / name) if kind == "flags" else photos.image(name)
             random = Random(f"{seed}:{self.id}:place")
             ground = backgrounds.image(self.background.partition("/")[2])
-            picture, place = compose(ground, subject, random.uniform(*self.share), random)
+            picture, place = compose(ground, subject, random.uniform(*self.fraction), random)
             box = [round(value, 4) for value in place]
             image = f"scenes/{self.id}.webp"
             content = lambda: to_webp(picture)  # noqa: E731
@@ -206,10 +206,10 @@ def _of_photos(
             if fact is None and (entity.category in ("animal", "thing") and not entity.facts):
                 break  # a class without facts is no entity of this benchmark
             left = [one for one in left if fact is None or one.relation != fact.relation]
-            share = ground = None
+            fraction = ground = None
             if entity.category in RIVALS and random.random() < SMALL:
                 ground = grounds.draw(split, entity.category, random)
-                share = SMALL_SHARE if ground else None
+                fraction = SMALL_AREA if ground else None
             yield {
                 "split": split,
                 "category": entity.category,
@@ -218,7 +218,7 @@ def _of_photos(
                 "popularity": popularity[entity.key],
                 "photo": f"entities/{photo.image}",
                 "background": ground,
-                "share": share,
+                "share": fraction,
                 **_question(entity, fact, random),
             }
             if fact is None:
@@ -284,7 +284,7 @@ def _of_flags(
                     "popularity": popularity[entity.key],
                     "photo": f"flags/{country.iso}.png",
                     "background": ground,
-                    "share": SMALL_SHARE if number % 2 else LARGE_SHARE,
+                    "share": SMALL_AREA if number % 2 else LARGE_AREA,
                     **_question(entity, _draw_fact(entity.facts, random), random),
                 }
 

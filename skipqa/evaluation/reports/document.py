@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from skipqa.claims.claims import claims_table, judge
+from skipqa.claims.verdict import Evidence
 from skipqa.errors import UserError
 from skipqa.evaluation.reports import figures, tables
-from skipqa.evaluation.reports.claims import claims_table, judge
 from skipqa.evaluation.reports.runs import QuestionSet, read_runs
-from skipqa.evaluation.reports.verdict import Evidence
 from skipqa.evaluation.results import table
 from skipqa.evaluation.statistics import RESAMPLES
 from skipqa.plot.canvas import Canvas

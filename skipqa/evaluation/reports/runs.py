@@ -218,9 +218,9 @@ class Paired:
     def __len__(self) -> int:
         return len(self.first)
 
-    def compare(self, share: float = 1.0) -> Comparison:
+    def compare(self, fraction: float = 1.0) -> Comparison:
         """How far the first mean lies above `share` of the second; of shares."""
-        return paired_bootstrap(self.first, share * self.second, bounds=(-share, 1))
+        return paired_bootstrap(self.first, fraction * self.second, bounds=(-fraction, 1))
 
     @property
     def ratio(self) -> float:

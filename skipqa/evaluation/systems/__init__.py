@@ -16,7 +16,7 @@ from PIL import Image
 
 from skipqa.config import Config
 from skipqa.errors import UserError, choices
-from skipqa.evaluation.systems.ablations import ABLATIONS, CLOSER
+from skipqa.evaluation.systems.ablations import ABLATIONS, HIGH_RES
 from skipqa.evaluation.systems.baselines import BASELINES
 from skipqa.evaluation.systems.changes import with_budget, with_config
 from skipqa.evaluation.systems.pruners import PRUNERS
@@ -47,7 +47,7 @@ class Variant:
         retention = "" if self.retention is None else f"@{self.retention:g}"
         return f"{self.system}{pruner}{retention}"
 
-    def share(self, config: Config) -> float | None:
+    def fraction(self, config: Config) -> float | None:
         """The V' / V that it fixes, if it does: a pruner without a retention has the preset's."""
         if self.retention is None and self.pruner is not None:
             whole = config.encode.num_tokens
@@ -72,9 +72,9 @@ def build(variant: Variant | str, base: Pipeline, seed: int = 0) -> Pipeline:
     if isinstance(variant, str):
         variant = Variant(variant)
     system = SYSTEMS[variant.system](base, seed)
-    if (share := variant.share(base.config)) is not None:
-        tokens = math.ceil(share * base.config.encode.num_tokens - ROUNDING)
-        system = with_budget(with_config(system, budget=CLOSER), tokens=tokens)
+    if (fraction := variant.fraction(base.config)) is not None:
+        tokens = math.ceil(fraction * base.config.encode.num_tokens - ROUNDING)
+        system = with_budget(with_config(system, budget=HIGH_RES), tokens=tokens)
     return system if variant.pruner is None else PRUNERS[variant.pruner](system, seed)
 
 

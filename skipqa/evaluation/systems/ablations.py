@@ -30,9 +30,9 @@ from skipqa.types import Budget, KeptTokens, Question, Region, Retrieved, Verifi
 DENSE_PASSAGES = 16
 ONE_REGION = {"max_regions": 1, "proposals": "clusters"}  # nothing to segment
 NO_ZOOM = {"regions": 0}
-CLOSER = {"nats": 0.0}  # a closer look for every question
-NO_CLOSER = {"nats": 1_000.0}  # more than any question tells
-FIXED_SHARE, FIXED_PASSAGES = 64 / 576, 8  # of the paper's row without DBC
+HIGH_RES = {"min_information": 0.0}  # a closer look for every question
+LOW_RES_ONLY = {"min_information": 1_000.0}  # more than any question tells
+FIXED_FRACTION, FIXED_PASSAGES = 64 / 576, 8  # of the paper's row without DBC
 
 
 def skip(base: Pipeline, seed: int) -> Pipeline:
@@ -42,7 +42,7 @@ def skip(base: Pipeline, seed: int) -> Pipeline:
 
 def without_pruning(base: Pipeline, seed: int) -> Pipeline:
     """Without QVS: V' = V, all of a closer look."""
-    return with_budget(with_config(base, budget=CLOSER), tokens=base.config.encode.num_tokens)
+    return with_budget(with_config(base, budget=HIGH_RES), tokens=base.config.encode.num_tokens)
 
 
 def global_retrieval(base: Pipeline, seed: int) -> Pipeline:
@@ -54,7 +54,7 @@ def global_retrieval(base: Pipeline, seed: int) -> Pipeline:
 
 def dense_fusion(base: Pipeline, seed: int) -> Pipeline:
     """Without BSCA: beta = 1, every token attends to every passage."""
-    system = with_config(base, fuse={"edges": "share", "beta": 1.0})
+    system = with_config(base, fuse={"edges": "fraction", "beta": 1.0})
     if base.components.fusion is None:
         return system
     layer = copy.copy(base.components.fusion)  # the same weights under another rule
@@ -64,8 +64,8 @@ def dense_fusion(base: Pipeline, seed: int) -> Pipeline:
 
 def fixed_budget(base: Pipeline, seed: int) -> Pipeline:
     """Without DBC: the paper's fixed V' (64 of 576) and K' = 8 for every question."""
-    tokens = math.ceil(FIXED_SHARE * base.config.encode.num_tokens)
-    system = with_config(with_components(base, budget=None), budget=CLOSER)
+    tokens = math.ceil(FIXED_FRACTION * base.config.encode.num_tokens)
+    system = with_config(with_components(base, budget=None), budget=HIGH_RES)
     return with_budget(system, tokens, FIXED_PASSAGES)
 
 
@@ -84,7 +84,7 @@ def qvs_only(base: Pipeline, seed: int) -> Pipeline:
     system = without_draft(dense_fusion(base, seed), seed)
     return with_config(
         with_budget(system, passages=DENSE_PASSAGES),
-        budget=CLOSER,
+        budget=HIGH_RES,
         regions=ONE_REGION,
         zoom=NO_ZOOM,
         retrieve={"per_region": DENSE_PASSAGES},

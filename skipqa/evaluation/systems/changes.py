@@ -21,7 +21,7 @@ from skipqa.pipeline import Pipeline
 from skipqa.types import Budget, Fused, Verified
 
 
-class FixedShare(BudgetController):
+class FixedBudget(BudgetController):
     """A trained controller that is overruled: its V', its K' or both are fixed."""
 
     def __init__(
@@ -79,4 +79,4 @@ def with_budget(base: Pipeline, tokens: int | None = None, passages: int | None 
     system = with_config(base, budget=fixed)
     if (controller := base.components.budget) is None:
         return system
-    return with_components(system, budget=FixedShare(controller, tokens, passages))
+    return with_components(system, budget=FixedBudget(controller, tokens, passages))

@@ -81,7 +81,7 @@ def downsample(base: Pipeline, seed: int) -> Pipeline:
     side = math.isqrt(base.config.budget.most_tokens(encode.num_tokens))
     scales = [scale for scale in encode.scales if scale < encode.cell * side]
     system = with_config(base, encode={"scales": [*scales, encode.cell * side]})
-    if widths.glance == widths.tokens:
+    if widths.low_res == widths.tokens:
         system = with_components(system, drafter=None)
     return with_budget(system, tokens=side * side)
 

@@ -19,8 +19,8 @@ import torch
 from tokenizers import Encoding
 
 from skipqa.backbones.backbone import Backbone, Completion
-from skipqa.backbones.llama import KVCache, LlamaConfig, flops, rotate, rotation
-from skipqa.backbones.pocket import Pocket
+from skipqa.backbones.networks.llama import KVCache, LlamaConfig, flops, rotate, rotation
+from skipqa.backbones.presets.pocket import Pocket
 from skipqa.config import DecodeConfig
 from skipqa.errors import UserError
 from skipqa.language import words_of
@@ -64,31 +64,31 @@ def read_apart(
         prompts = [reading_prompt(fact, words, question.text) for fact in each]
         unread = reading_prompt([], words, question.text)
 
-        def complete(beside: Sequence[tuple[str, float]]) -> Completion:
-            return complete_jointly(backbone, prompts, config.max_new_tokens, beside=beside)
+        def generate(candidates: Sequence[tuple[str, float]]) -> Completion:
+            return generate_jointly(backbone, prompts, config.max_new_tokens, candidates=candidates)
 
-        reply, answer, how = read(complete, texts, unread, drafted, backbone, config)
+        completion, answer, how = read(generate, texts, unread, drafted, backbone, config)
         answer = as_written(answer, texts)
     else:
         prompts, how = [write_prompt(question, fact, shown) for fact in each], "by examples"
         known = words_of(" ".join([question.text, *shown]))
-        reply = complete_jointly(backbone, prompts, config.max_new_tokens, texts, known)
-        answer = reply.text
-    record.flops = reply.flops
+        completion = generate_jointly(backbone, prompts, config.max_new_tokens, texts, known)
+        answer = completion.text
+    record.flops = completion.flops
     record.kept, record.dropped = len(used), len(verified.passages) - len(used)
-    record.why = f"{how}: {reply.prompt_tokens} prompt tokens, {reply.new_tokens} new"
+    record.why = f"{how}: {completion.prompt_tokens} prompt tokens, {completion.new_tokens} new"
     record.result = "\n\n".join(prompt.removeprefix(EXAMPLES) for prompt in prompts)
     return answer
 
 
 @torch.inference_mode()
-def complete_jointly(
+def generate_jointly(
     backbone: Pocket,
     prompts: Sequence[str],
     max_new_tokens: int,
     quote_from: Sequence[str] = (),
     avoid: Collection[str] = (),
-    beside: Sequence[tuple[str, float]] = (),
+    candidates: Sequence[tuple[str, float]] = (),
 ) -> Completion:
     """The greedy completion of all prompts at once; they share the examples, or else the first
     word, and the ending. Answers `beside` it are weighed with it."""
@@ -107,7 +107,9 @@ def complete_jointly(
         stretches.append(decoder.read(embed(ids), examples))
         spent += flops(decoder.config, len(ids), len(opening) + len(ids), logits=0)
     past = join(decoder.config, examples, stretches)
-    completion = backbone.continued(embed(ending), max_new_tokens, quote_from, avoid, beside, past)
+    completion = backbone.continued(
+        embed(ending), max_new_tokens, quote_from, avoid, candidates, past
+    )
     return replace(completion, flops=completion.flops + spent)
 
 

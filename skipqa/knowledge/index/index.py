@@ -135,13 +135,13 @@ class Index:
         stored = self.manifest["encoder"]
         return self._told(load_encoder(stored["config"], self.folder / stored["folder"]))
 
-    def ask_with(self, difference: Path) -> None:
+    def ask_with(self, delta: Path) -> None:
         """From now on questions are weighed by what was trained (`knowledge.learned`). Passages
         that are stored as another kind of vector cannot be asked so, and nothing changes."""
         from skipqa.knowledge.learned import LearnedEncoder
 
         if type(lexical := self.encoder) is LexicalEncoder:
-            learned = LearnedEncoder(lexical.vocabulary, difference, lexical.saturation)
+            learned = LearnedEncoder(lexical.vocabulary, delta, lexical.saturation)
             self.encoder = self._told(learned)
 
     def _told(self, encoder: SparseEncoder) -> SparseEncoder:

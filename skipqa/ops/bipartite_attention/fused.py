@@ -421,8 +421,8 @@ def _context_kernel(
         )
         peak_H = tl.max(lse_HK, axis=1)
         peak_H = tl.where(h < H, peak_H, 0.0)
-        share_HK = tl.exp2(lse_HK - peak_H[:, None])
-        share_HK = share_HK / tl.maximum(tl.sum(share_HK, axis=1), 1e-30)[:, None]
+        prob_HK = tl.exp2(lse_HK - peak_H[:, None])
+        prob_HK = prob_HK / tl.maximum(tl.sum(prob_HK, axis=1), 1e-30)[:, None]
         acc_Hc = tl.zeros([BLOCK_H, BLOCK_d], dtype=tl.float32)
         passage = tl.min(tl.where(edge_K > 0, k, BLOCK_K), axis=0)
         for _ in range(tl.sum(edge_K, axis=0)):
@@ -431,7 +431,7 @@ def _context_kernel(
             base = tl.load(at + 1).to(tl.int64)
             length = tl.load(at + 2)
             edge = token * num_passages + passage
-            share_H = tl.sum(tl.where(k[None, :] == passage, share_HK, 0.0), axis=1)
+            prob_H = tl.sum(tl.where(k[None, :] == passage, prob_HK, 0.0), axis=1)
             w_HN = tl.load(
                 weight + (edge * H + h[:, None]) * BLOCK_N + n[None, :],
                 mask=(h < H)[:, None],
@@ -443,7 +443,7 @@ def _context_kernel(
                 other=0.0,
             )
             part_Hc = tl.dot(w_HN, x_Nc, input_precision="ieee")
-            acc_Hc += part_Hc * share_H[:, None]
+            acc_Hc += part_Hc * prob_H[:, None]
             passage = tl.min(tl.where((edge_K > 0) & (k > passage), k, BLOCK_K), axis=0)
         tl.store(
             context + (row.to(tl.int64) * H + h[:, None]) * d + c[None, :],

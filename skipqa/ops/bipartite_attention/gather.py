@@ -38,10 +38,10 @@ def bipartite_attention(
         for g in edges.groups
     ]
     lse_EH = torch.cat([lse for _, lse in parts])
-    share_EH1 = _shares(lse_EH, edges, bias_BVK, len(q_THD))[:, :, None]
-    out_THD = torch.zeros_like(q_THD, dtype=share_EH1.dtype)
+    prob_EH1 = _probs(lse_EH, edges, bias_BVK, len(q_THD))[:, :, None]
+    out_THD = torch.zeros_like(q_THD, dtype=prob_EH1.dtype)
     for g, (part_EHD, _) in zip(edges.groups, parts, strict=True):
-        out_THD.index_add_(0, edges.row[g.edges], part_EHD * share_EH1[g.edges])
+        out_THD.index_add_(0, edges.row[g.edges], part_EHD * prob_EH1[g.edges])
     return out_THD.view_as(q_BVHD).to(q_BVHD.dtype)
 
 
@@ -64,8 +64,8 @@ def edge_mass(
                 for g in edges.groups
             ]
         )
-        share_EH = _shares(lse_EH, edges, bias_BVK, len(q_THD))
-        mass_BVK.flatten(0, 1)[edges.row, edges.passage] = share_EH.mean(-1).to(mass_BVK.dtype)
+        prob_EH = _probs(lse_EH, edges, bias_BVK, len(q_THD))
+        mass_BVK.flatten(0, 1)[edges.row, edges.passage] = prob_EH.mean(-1).to(mass_BVK.dtype)
     return mass_BVK
 
 
@@ -124,7 +124,7 @@ def _logits(q_EHD: Tensor, k_LHD: Tensor, scale: float) -> Tensor:
     return (q_EHD.transpose(0, 1) * scale) @ k_LHD.permute(1, 2, 0)
 
 
-def _shares(lse_EH: Tensor, edges: _Edges, bias_BVK: Tensor | None, num_rows: int) -> Tensor:
+def _probs(lse_EH: Tensor, edges: _Edges, bias_BVK: Tensor | None, num_rows: int) -> Tensor:
     """The weight of each partial result: softmax of log-sum-exp over the edges of a row.
 
     An edge's bias is one number for the whole passage: it moves the log-sum-exp and nothing else.

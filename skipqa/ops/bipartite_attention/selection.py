@@ -265,10 +265,10 @@ def _project(
     mask_R = (r < num_rows)[:, None]
     mask_E = (e < EDGE_WIDTH)[:, None]
     acc_RE = tl.zeros([r.shape[0], e.shape[0]], dtype=tl.float32)
-    share: tl.constexpr = tl.cdiv(WIDTH, BLOCK_I)
+    fraction: tl.constexpr = tl.cdiv(WIDTH, BLOCK_I)
     split = tl.program_id(2)
     splits = tl.num_programs(2)
-    for block in range(share * split // splits, share * (split + 1) // splits):
+    for block in range(fraction * split // splits, fraction * (split + 1) // splits):
         done = block * BLOCK_I
         inside = (done + i < WIDTH)[None, :]
         part_RI = tl.load(x_RI + done, mask=mask_R & inside, other=0.0)

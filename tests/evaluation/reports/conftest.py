@@ -53,8 +53,8 @@ def make_run(
     fast = set(sorted(questions)[: round(drafted * len(questions))])
     records = []
     for question in questions:
-        share = 0.1 if question in fast else 1.0
-        latency = share * ms * (1 + question % 5 / 50)
+        fraction = 0.1 if question in fast else 1.0
+        latency = fraction * ms * (1 + question % 5 / 50)
         records.append(
             {
                 "question_id": question,
@@ -66,7 +66,7 @@ def make_run(
                 "passages": 0 if question in fast else 6,
                 "edges": 7,
                 "evidence": [],
-                "flops": int(share * flops),
+                "flops": int(fraction * flops),
                 "latency_ms": latency,
                 "stage_ms": {name: part * latency for name, part in STAGES.items()},
                 "peak_memory_bytes": 1_300_000_000,

@@ -108,7 +108,7 @@ def test_a_share_of_the_second_is_compared(scores: list[tuple[bool, bool]]) -> N
     first, second = np.array(scores, dtype=float).T
     paired = Paired(first, second)
     assert paired.compare().difference == pytest.approx(first.mean() - second.mean())
-    assert paired.compare(share=0).difference == pytest.approx(first.mean())
+    assert paired.compare(fraction=0).difference == pytest.approx(first.mean())
 
 
 def test_a_ratio_says_how_many_times_more_the_second_spends(made: MakeRun) -> None:

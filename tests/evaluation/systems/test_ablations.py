@@ -28,7 +28,7 @@ DENSE = {
     "budget.tokens",
     "budget.passages",
     "regions.max_regions",
-    "budget.nats",
+    "budget.min_information",
     "zoom.regions",
     "retrieve.per_region",
     "verify.threshold",
@@ -38,10 +38,10 @@ DENSE = {
 CHANGES: dict[str, set[str]] = {
     "skip": set(),
     "skip-random-pruning": set(),  # another stage under the same settings
-    "skip-no-pruning": {"budget.tokens", "budget.nats"},
+    "skip-no-pruning": {"budget.tokens", "budget.min_information"},
     "skip-global-retrieval": {"regions.max_regions", "zoom.regions", "retrieve.per_region"},
     "skip-dense-fusion": {"fuse.beta"},
-    "skip-fixed-budget": {"budget.tokens", "budget.passages", "budget.nats"},
+    "skip-fixed-budget": {"budget.tokens", "budget.passages", "budget.min_information"},
     "skip-no-draft": {"draft.threshold", "draft.counting_threshold"},
     "skip-no-verify": set(),  # likewise
     "qvs-only": DENSE - {"budget.tokens"},
@@ -218,9 +218,9 @@ def test_variants_are_combined_named_and_checked(pipeline: Pipeline) -> None:
         systems.build("x", pipeline)
     with pytest.raises(UserError, match="no pruner 'x'; there is random, "):
         Variant("skip", "x")
-    for share in (0.0, -1.0, 1.5, float("nan")):
+    for fraction in (0.0, -1.0, 1.5, float("nan")):
         with pytest.raises(UserError, match="a retention lies above 0"):
-            Variant("skip", "tome", share)
+            Variant("skip", "tome", fraction)
 
 
 def test_the_command_that_lists_them_says_what_each_is() -> None:
@@ -243,9 +243,9 @@ def test_a_retention_fixes_the_tokens_of_any_system(pipeline: Pipeline) -> None:
     assert tokens("dense", "tome") == tokens("skip-fixed-budget") == 29
     assert tokens("dense") == tokens("skip", "random", 1.0) == 256
 
-    def share(*parts: Any) -> float | None:
-        return Variant(*parts).share(pipeline.config)
+    def fraction(*parts: Any) -> float | None:
+        return Variant(*parts).fraction(pipeline.config)
 
-    assert share("skip") is None
-    assert share("skip", None, 0.25) == share("dense", "tome", 0.25) == 0.25
-    assert share("dense", "tome") == 29 / 256
+    assert fraction("skip") is None
+    assert fraction("skip", None, 0.25) == fraction("dense", "tome", 0.25) == 0.25
+    assert fraction("dense", "tome") == 29 / 256

@@ -9,14 +9,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from skipqa.backbones.llama import Llama, LlamaConfig
-from skipqa.backbones.pocket import Pocket
+from skipqa.backbones.networks.llama import Llama, LlamaConfig
+from skipqa.backbones.presets.pocket import Pocket
 from skipqa.config import FuseConfig, VerifyConfig
 from skipqa.costs.flops import count_flops
 from skipqa.evaluation import systems
 from skipqa.evaluation.systems import baselines
 from skipqa.evaluation.systems.baselines import LATE_PASSAGES, SLOTS, attend_to_memory, rerank
-from skipqa.evaluation.systems.reading_apart import complete_jointly, join
+from skipqa.evaluation.systems.reading_apart import generate_jointly, join
 from skipqa.pipeline import Answer, Pipeline
 from skipqa.stages.decode import write_prompt
 from skipqa.stages.prompts import reading_prompt
@@ -68,8 +68,8 @@ def passages(texts: Sequence[str], scores: Sequence[float]) -> tuple[RetrievedPa
 @pytest.mark.parametrize("fact", [FACTS[0], ODD])
 def test_one_passage_apart_is_plain_decoding(backbone: Pocket, asked: Question, fact: str) -> None:
     prompt = write_prompt(asked, [fact], ["espresso"])
-    plain = backbone.complete(prompt, 12, [fact], ["how"])
-    apart = complete_jointly(backbone, [prompt], 12, [fact], ["how"])
+    plain = backbone.generate(prompt, 12, [fact], ["how"])
+    apart = generate_jointly(backbone, [prompt], 12, [fact], ["how"])
     assert apart.text == plain.text
     assert apart.prompt_tokens == plain.prompt_tokens
     # The examples never see the passage, and neither sees the ending: a little is saved.
@@ -81,12 +81,12 @@ def test_one_passage_apart_is_plain_reading(
     backbone: Pocket, asked: Question, facts: list[str]
 ) -> None:
     """Without examples, and with answers weighed beside the reader's own."""
-    prompt, beside = (
+    prompt, candidates = (
         reading_prompt(facts, ["espresso"], asked.text),
         [("by steam", 0.0), ("tea", 0.0)],
     )
-    plain = backbone.complete(prompt, 6, beside=beside)
-    apart = complete_jointly(backbone, [prompt], 6, beside=beside)
+    plain = backbone.generate(prompt, 6, candidates=candidates)
+    apart = generate_jointly(backbone, [prompt], 6, candidates=candidates)
     assert apart.text == plain.text
     assert apart.weights == pytest.approx(plain.weights, abs=1e-3)
     assert apart.prompt_tokens == plain.prompt_tokens
@@ -94,8 +94,8 @@ def test_one_passage_apart_is_plain_reading(
 
 def test_the_order_of_passages_read_apart_is_nothing(backbone: Pocket, asked: Question) -> None:
     prompts = [write_prompt(asked, [fact], ["espresso"]) for fact in FACTS]
-    forth = complete_jointly(backbone, prompts, 8, FACTS)
-    back = complete_jointly(backbone, prompts[::-1], 8, FACTS)
+    forth = generate_jointly(backbone, prompts, 8, FACTS)
+    back = generate_jointly(backbone, prompts[::-1], 8, FACTS)
     assert forth == back
     assert forth.text
 
@@ -103,12 +103,12 @@ def test_the_order_of_passages_read_apart_is_nothing(backbone: Pocket, asked: Qu
 def test_flops_of_reading_apart_are_what_torch_counts(backbone: Pocket, asked: Question) -> None:
     prompts = [write_prompt(asked, [fact], ["espresso"]) for fact in FACTS[:2]]
     said = []
-    counted = count_flops(lambda: said.append(complete_jointly(backbone, prompts, 3, FACTS[:2])))
+    counted = count_flops(lambda: said.append(generate_jointly(backbone, prompts, 3, FACTS[:2])))
     assert said[0].flops == counted
     prompts = [reading_prompt([fact], ["espresso"], asked.text) for fact in FACTS[:2]]
-    beside = [("by steam", 0.0), ("tea", 0.0)]
+    candidates = [("by steam", 0.0), ("tea", 0.0)]
     counted = count_flops(
-        lambda: said.append(complete_jointly(backbone, prompts, 3, beside=beside))
+        lambda: said.append(generate_jointly(backbone, prompts, 3, candidates=candidates))
     )
     assert said[1].flops == counted
 

@@ -167,9 +167,9 @@ def test_a_region_covers_all_that_was_merged_into_it() -> None:
     whole = find_regions(kept, RegionsConfig(max_regions=1), StageRecord("regions"))
     assert whole[0].box == (0, 0, 1, 1)
     # One region of everything shows what the picture shows on average.
-    share = dict(whole[0].concepts)
+    fraction = dict(whole[0].concepts)
     evidence = torch.rand(36, 5, generator=torch.Generator().manual_seed(36)).softmax(-1).mean(0)
-    assert [share[c] for c in range(5)] == pytest.approx(evidence.tolist(), abs=1e-5)
+    assert [fraction[c] for c in range(5)] == pytest.approx(evidence.tolist(), abs=1e-5)
 
 
 # The systems
@@ -182,8 +182,8 @@ def test_a_smaller_picture_costs_less_to_see(ask: Ask, pipeline: Pipeline) -> No
     assert small["prune"].dropped == 0
     assert small["look"].flops == 0 < skip["look"].flops
 
-    def scales(share: float) -> tuple[int, ...]:
-        return systems.build(Variant("skip", "downsample", share), pipeline).config.encode.scales
+    def scales(fraction: float) -> tuple[int, ...]:
+        return systems.build(Variant("skip", "downsample", fraction), pipeline).config.encode.scales
 
     assert scales(0.11) == (160,)
     assert scales(0.25) == (256,)
@@ -206,9 +206,9 @@ def test_a_drafter_of_the_full_grid_is_left_out_of_a_smaller_one(
     head = KeepHead(KeepHeadConfig(width=6, hidden=8))
     trained = with_components(pipeline, drafter=head, keep_head=head)
     widths = pipeline.backbone.widths
-    assert widths.glance != widths.tokens
+    assert widths.low_res != widths.tokens
     if not own_glance:
-        on_grid = SimpleNamespace(widths=dataclasses.replace(widths, glance=widths.tokens))
+        on_grid = SimpleNamespace(widths=dataclasses.replace(widths, low_res=widths.tokens))
         trained = Pipeline(on_grid, trained.index, trained.config, trained.components)
     found = systems.build(Variant("skip", "downsample"), trained).components
     assert found.drafter is (head if own_glance else None)
@@ -220,12 +220,12 @@ def test_merging_leaves_what_was_seen_of_the_whole_picture(
 ) -> None:
     seen = dataclasses.replace(
         tokens,
-        glance=torch.ones(4, 10),
+        low_res=torch.ones(4, 10),
         words=SeenWords(("dog",), torch.ones(1), torch.ones(1, 12)),
     )
     joined = prune(pipeline, "tome", seen, questions[0], 9)[0].tokens
     assert joined.words is seen.words
-    assert joined.glance is seen.glance
+    assert joined.low_res is seen.low_res
     assert joined.overview is seen.overview
 
 

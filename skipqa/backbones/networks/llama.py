@@ -1,0 +1,348 @@
+"""The decoder: a Llama-family language model in plain torch.
+
+Enters: embeddings [B, T, D] and a static key/value cache. Leaves: hidden states and logits.
+One class serves SmolLM2-135M on a laptop and the 7B and 13B shapes on a GPU; it knows nothing
+of images, passages or prompts. The cache has a fixed length so that a step can be captured
+in a CUDA graph.
+
+Shapes: B batch, T new tokens, S cached tokens, D width, H heads, G key/value heads, E head width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaConfig:
+    vocabulary: int
+    width: int
+    layers: int
+    heads: int
+    kv_heads: int
+    ffn: int
+    rope_theta: float = 10_000.0
+    norm_eps: float = 1e-5
+    tied: bool = False  # the output layer shares the embedding's weights
+
+    @property
+    def head_width(self) -> int:
+        return self.width // self.heads
+
+    @property
+    def kv_width(self) -> int:
+        return self.kv_heads * self.head_width
+
+
+FEW = 8  # rows, for `product`
+MAX_GUESS = 6  # tokens tried in one pass; a few cost little more than one, many do
+
+SMOLLM2_135M = LlamaConfig(49_152, 576, 30, 9, 3, 1_536, rope_theta=100_000.0, tied=True)
+VICUNA_7B = LlamaConfig(32_000, 4_096, 32, 32, 32, 11_008)
+VICUNA_13B = LlamaConfig(32_000, 5_120, 40, 40, 40, 13_824)
+
+
+class KVCache:
+    """Keys and values of every layer, [layers, B, G, S, E], allocated once."""
+
+    def __init__(
+        self,
+        config: LlamaConfig,
+        batch: int,
+        length: int,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        shape = (config.layers, batch, config.kv_heads, length, config.head_width)
+        self.keys = torch.zeros(shape, dtype=dtype, device=device)
+        self.values = torch.zeros(shape, dtype=dtype, device=device)
+
+    @property
+    def length(self) -> int:
+        return self.keys.shape[3]
+
+    @property
+    def bytes(self) -> int:
+        return self.keys.nbytes + self.values.nbytes
+
+
+class Constraint(Protocol):
+    """What may be generated next, given what was; see `quoting.SpanConstraint`."""
+
+    def allowed(self) -> list[int]: ...
+
+    def advance(self, token: int) -> None: ...
+
+    def likely(self) -> list[int]:
+        """What may well follow; a wrong guess costs time, never a different result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    tokens: list[int]
+    log_probs: list[float]
+    flops: int
+
+
+def product(x: Tensor, weight: Tensor) -> Tensor:
+    """x W^T. With a few rows, as answers have that are weighed, a CPU is twice as quick at W x^T:
+    for the former it rearranges all of W first."""
+    rows = x.flatten(0, -2)
+    if x.device.type != "cpu" or not 1 < len(rows) <= FEW:
+        return F.linear(x, weight)
+    return (weight @ rows.T).T.contiguous().unflatten(0, x.shape[:-1])
+
+
+class Linear(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return product(x, self.weight)
+
+
+class Layer(nn.Module):
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.attention_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
+        # One matrix each for q|k|v and gate|up: fewer, larger products.
+        self.qkv = Linear(config.width, config.width + 2 * config.kv_width, bias=False)
+        self.out = Linear(config.width, config.width, bias=False)
+        self.ffn_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
+        self.gate_up = Linear(config.width, 2 * config.ffn, bias=False)
+        self.down = Linear(config.ffn, config.width, bias=False)
+
+    def forward(
+        self,
+        x_BTD: Tensor,
+        rope: tuple[Tensor, Tensor],
+        keys: Tensor,
+        values: Tensor,
+        positions_T: Tensor,
+        end: int,
+        mask_TS: Tensor | None,
+    ) -> Tensor:
+        q_BHTE, k_BGTE, v_BGTE = self._project(x_BTD, rope)
+        keys.index_copy_(2, positions_T, k_BGTE)
+        values.index_copy_(2, positions_T, v_BGTE)
+        return self._mix(x_BTD, q_BHTE, keys[:, :, :end], values[:, :, :end], mask_TS)
+
+    def whole(self, x_BTD: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+        """As `forward` from the first token on, without a cache."""
+        q_BHTE, k_BGTE, v_BGTE = self._project(x_BTD, rope)
+        return self._mix(x_BTD, q_BHTE, k_BGTE, v_BGTE, None)
+
+    def _project(self, x_BTD: Tensor, rope: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        c = self.config
+        B, T, _ = x_BTD.shape
+        qkv = self.qkv(self.attention_norm(x_BTD)).view(B, T, -1, c.head_width).transpose(1, 2)
+        qk, v_BGTE = qkv.split((c.heads + c.kv_heads, c.kv_heads), dim=1)
+        q_BHTE, k_BGTE = rotate(qk, rope).split((c.heads, c.kv_heads), dim=1)
+        return q_BHTE, k_BGTE, v_BGTE
+
+    def _mix(
+        self, x_BTD: Tensor, q_BHTE: Tensor, keys: Tensor, values: Tensor, mask_TS: Tensor | None
+    ) -> Tensor:
+        B, T, D = x_BTD.shape
+        mixed = F.scaled_dot_product_attention(
+            q_BHTE,
+            keys,
+            values,
+            attn_mask=mask_TS,
+            is_causal=mask_TS is None and T > 1,
+            enable_gqa=self.config.kv_heads != self.config.heads,
+        )
+        x_BTD = x_BTD + self.out(mixed.transpose(1, 2).reshape(B, T, D))
+        gate, up = self.gate_up(self.ffn_norm(x_BTD)).chunk(2, dim=-1)
+        return x_BTD + self.down(F.silu(gate) * up)
+
+
+class Llama(nn.Module):
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocabulary, config.width)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
+        self.norm = nn.RMSNorm(config.width, eps=config.norm_eps)
+        if not config.tied:
+            self.unembedding = nn.Linear(config.width, config.vocabulary, bias=False)
+
+    def forward(
+        self, x_BTD: Tensor, cache: KVCache, positions_T: Tensor, end: int, *, from_zero: bool
+    ) -> Tensor:
+        """Hidden states [B, T, D] of the new tokens, whose keys and values enter the cache.
+
+        `positions_T` are their places; keys before `end` are visible as far as causality allows.
+        `from_zero` says that the tokens are the first ones, so that the plain causal kernel,
+        faster than an explicit mask, is right.
+        """
+        rope = rotation(self.config, positions_T, x_BTD.dtype)
+        mask = None
+        if not from_zero:
+            mask = torch.arange(end, device=x_BTD.device)[None] <= positions_T[:, None]
+        return self.through(x_BTD, cache, rope, positions_T, end, mask)
+
+    def through(
+        self,
+        x_BTD: Tensor,
+        cache: KVCache,
+        rope: tuple[Tensor, Tensor],
+        slots_T: Tensor,
+        end: int,
+        mask_TS: Tensor | None,
+    ) -> Tensor:
+        """As `forward`, of tokens that enter the cache elsewhere than their rotation says and see
+        what `mask_TS` says; without one, what came before them."""
+        for index, layer in enumerate(self.layers):
+            keys, values = cache.keys[index], cache.values[index]
+            x_BTD = layer(x_BTD, rope, keys, values, slots_T, end, mask_TS)
+        return self.norm(x_BTD)
+
+    def states(self, x_BTD: Tensor) -> Tensor:
+        """Hidden states [B, T, D] of whole texts, nothing kept: the form that is trained."""
+        rope = rotation(self.config, torch.arange(x_BTD.shape[1], device=x_BTD.device), x_BTD.dtype)
+        for layer in self.layers:
+            assert isinstance(layer, Layer)
+            x_BTD = layer.whole(x_BTD, rope)
+        return self.norm(x_BTD)
+
+    @property
+    def output_weight(self) -> Tensor:
+        return self.embedding.weight if self.config.tied else self.unembedding.weight
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[…, vocabulary] in float32, for the positions that need it."""
+        return product(hidden, self.output_weight).float()
+
+    @torch.inference_mode()
+    def generate(
+        self,
+        x_1TD: Tensor,
+        max_new: int,
+        stop: Iterable[int] = (),
+        constraint: Constraint | None = None,
+        past: KVCache | None = None,
+    ) -> Generation:
+        """Greedy continuation of one prompt, up to and without a stop token.
+
+        `past` is what was read before the prompt (see `read`); it is left as it is.
+
+        With a constraint only the tokens that it allows are considered, and those that it thinks
+        likely go through in one pass with the token before them: as many as are then chosen were
+        nearly free, the rest is forgotten. The result is that of one token at a time.
+        """
+        stop, device = set(stop), x_1TD.device
+        cache, hidden_ND = self._prefill(x_1TD, past, room=max_new + MAX_GUESS)
+        T = cache.length - max_new - MAX_GUESS  # tokens read by now
+        spent = flops(self.config, x_1TD.shape[1], T)
+        if max_new == 0:
+            return Generation([], [], spent)
+        tokens: list[int] = []
+        scores: list[float] = []
+        guess: list[int] = []
+        while True:
+            for place, scored in enumerate(self.logits(hidden_ND).log_softmax(-1)):
+                token = _best(scored, constraint)
+                if token in stop:
+                    return Generation(tokens, scores, spent)
+                tokens.append(token)
+                scores.append(float(scored[token]))
+                if len(tokens) == max_new:
+                    return Generation(tokens, scores, spent)
+                if constraint is not None:
+                    constraint.advance(token)
+                if place == len(guess) or token != guess[place]:
+                    break
+            guess = [] if constraint is None else constraint.likely()[:MAX_GUESS]
+            step = torch.tensor([[tokens[-1], *guess]], device=device)
+            first = T + len(tokens) - 1
+            end = first + step.shape[1]
+            positions = torch.arange(first, end, device=device)
+            hidden_ND = self(self.embedding(step), cache, positions, end, from_zero=False)[0]
+            spent += flops(self.config, len(positions), end, logits=len(positions))
+
+    @torch.inference_mode()
+    def read(self, x_1TD: Tensor, past: KVCache | None = None) -> KVCache:
+        """`past` and then the keys and values of these tokens: a text to continue later."""
+        return self._prefill(x_1TD, past, room=0)[0]
+
+    def _prefill(self, x_1TD: Tensor, past: KVCache | None, room: int) -> tuple[KVCache, Tensor]:
+        """A cache with room for more, and the last hidden state [1, D]."""
+        start = 0 if past is None else past.length
+        end, device = start + x_1TD.shape[1], x_1TD.device
+        cache = KVCache(self.config, 1, end + room, dtype=x_1TD.dtype, device=device)
+        if past is not None:
+            cache.keys[:, :, :, :start] = past.keys
+            cache.values[:, :, :, :start] = past.values
+        positions = torch.arange(start, end, device=device)
+        hidden_1TD = self(x_1TD, cache, positions, end, from_zero=start == 0)
+        return cache, hidden_1TD[0, -1:]
+
+
+def _best(scored: Tensor, constraint: Constraint | None) -> int:
+    if constraint is None:
+        return int(scored.argmax())
+    allowed = torch.tensor(constraint.allowed(), device=scored.device)
+    return int(allowed[scored[allowed].argmax()])
+
+
+def rotation(config: LlamaConfig, positions_T: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """cos and sin [T, E] of the rotary position embedding; the sine of the first half, whose
+    partner is subtracted, is negative."""
+    half = torch.arange(0, config.head_width, 2, device=positions_T.device, dtype=torch.float32)
+    angles = positions_T[:, None] * config.rope_theta ** (-half / config.head_width)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat((cos, cos), dim=-1).to(dtype), torch.cat((-sin, sin), dim=-1).to(dtype)
+
+
+def rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+    cos, sin = (part.to(x.dtype) for part in rope)  # mixed precision projects to fewer bits
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((second, first), dim=-1) * sin
+
+
+def from_hub_names(state: Mapping[str, Tensor], config: LlamaConfig) -> dict[str, Tensor]:
+    """Weights under the names that the Hub's Llama checkpoints use, renamed and joined."""
+    renamed = {
+        "embedding.weight": state["model.embed_tokens.weight"],
+        "norm.weight": state["model.norm.weight"],
+    }
+    if not config.tied:
+        renamed["unembedding.weight"] = state["lm_head.weight"]
+    for i in range(config.layers):
+        theirs, ours = f"model.layers.{i}.", f"layers.{i}."
+        renamed |= {
+            f"{ours}attention_norm.weight": state[f"{theirs}input_layernorm.weight"],
+            f"{ours}ffn_norm.weight": state[f"{theirs}post_attention_layernorm.weight"],
+            f"{ours}out.weight": state[f"{theirs}self_attn.o_proj.weight"],
+            f"{ours}down.weight": state[f"{theirs}mlp.down_proj.weight"],
+            f"{ours}qkv.weight": torch.cat(
+                [state[f"{theirs}self_attn.{x}_proj.weight"] for x in "qkv"]
+            ),
+            f"{ours}gate_up.weight": torch.cat(
+                [state[f"{theirs}mlp.{x}_proj.weight"] for x in ("gate", "up")]
+            ),
+        }
+    return renamed
+
+
+def flops(config: LlamaConfig, new: int, context: int, *, logits: int = 1) -> int:
+    """FLOPs of one pass: `new` tokens that see `context` tokens, logits at `logits` of them.
+
+    A multiply and an add are two; attention is counted whole, as torch's counter does.
+    """
+    per_layer = config.width * (2 * config.width + 2 * config.kv_width + 3 * config.ffn)
+    attention = 2 * config.width * context
+    linear = new * config.layers * (per_layer + attention)
+    return 2 * (linear + logits * config.width * config.vocabulary)
+
+
+def generation_flops(config: LlamaConfig, prompt: int, steps: int) -> int:
+    """FLOPs of a prompt and then `steps` tokens, one at a time."""
+    decoded = sum(flops(config, 1, prompt + n) for n in range(1, steps + 1))
+    return flops(config, prompt, prompt) + decoded

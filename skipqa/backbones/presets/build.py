@@ -1,0 +1,37 @@
+"""The backbone of a preset, from its config, its published weights and what was trained on top."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from skipqa.assets import Report
+from skipqa.backbones.backbone import Backbone
+from skipqa.backbones.presets.pocket import FineTuned, Pocket
+from skipqa.config import Config
+from skipqa.errors import UserError
+from skipqa.nn.projector import Projector
+
+
+def build(
+    config: Config,
+    *,
+    weights: Path | None = None,
+    projector: Projector | None = None,
+    adapter: Path | None = None,
+    learned: FineTuned | None = None,
+    report: Report = lambda _: None,
+) -> Backbone:
+    """`weights` is a folder of repositories; without it the Hugging Face cache is looked into."""
+    if config.preset == "pocket":
+        if weights is not None:
+            raise UserError("preset pocket fetches its own weights: leave out --weights")
+        if projector is not None or adapter is not None:
+            raise UserError("preset pocket has a decoder that takes no projector and no adapter")
+        return Pocket(config.encode, report, learned)
+    if learned is not None and learned != FineTuned():
+        raise UserError(f"preset {config.preset} takes no tagger, question or reader")
+    from skipqa.backbones.presets.evaclip_vicuna import EvaClipVicuna
+    from skipqa.backbones.presets.llava import Llava
+
+    kind = EvaClipVicuna if config.preset == EvaClipVicuna.preset else Llava
+    return kind(config.encode, weights, report, projector=projector, adapter=adapter)

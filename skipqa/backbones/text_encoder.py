@@ -1,0 +1,59 @@
+"""The text encoder that every preset reads questions and passages with: all-MiniLM-L6-v2.
+
+Enters: texts. Leaves: their states and unit-length embeddings, and what that cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+
+from skipqa import assets
+from skipqa.assets import Report
+from skipqa.backbones.backbone import EncodedTexts
+from skipqa.backbones.networks import bert
+from skipqa.backbones.weights import convert, loading
+
+MAX_TEXT_TOKENS = 128
+AT_ONCE = 32  # texts a pass
+WIDTH = bert.MINILM_L6.width
+
+
+class MiniLm:
+    def __init__(self, report: Report = lambda _: None, delta: Path | None = None) -> None:
+        """`difference` is what training added to the published weights."""
+        self.report = report
+        self.delta = delta
+
+    @cached_property
+    def network(self) -> bert.Bert:
+        network = loading.load(lambda: bert.Bert(bert.MINILM_L6), convert.text(self.report))
+        if self.delta is not None:
+            tuned = loading.tuned(network.state_dict(), self.delta)
+            network.load_state_dict(tuned, assign=True)
+        return network.eval().requires_grad_(False)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        folder = assets.fetch(assets.MINILM, self.report)
+        tokenizer = loading.load_tokenizer(folder)
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(MAX_TEXT_TOKENS)
+        return tokenizer
+
+    @torch.inference_mode()
+    def encode(self, texts: Sequence[str]) -> EncodedTexts:
+        ids = [encoding.ids for encoding in self.tokenizer.encode_batch(list(texts))]
+        states = [
+            state
+            for start in range(0, len(ids), AT_ONCE)
+            for state in self.network.side_by_side(ids[start : start + AT_ONCE])
+        ]
+        flops = sum(bert.flops(self.network.config, len(text)) for text in ids)
+        pooled = [bert.mean_pool(state[None]) for state in states]
+        embeddings = torch.cat(pooled) if pooled else torch.zeros(0, WIDTH)
+        return EncodedTexts(embeddings, tuple(states), flops)

@@ -1,0 +1,69 @@
+"""Networks from their files: published weights, and what training added to them.
+
+They are built without drawing random weights that would be overwritten at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from skipqa.errors import UserError
+from skipqa.nn import compact, low_rank
+
+Network = TypeVar("Network", bound=nn.Module)
+
+
+def load(build: Callable[[], Network], folder: Path) -> Network:
+    """The network with the weights in `folder`, which stay memory-mapped until they are used."""
+    with _no_initialisation():
+        network = build()
+    try:
+        state = load_file(folder / "weights.safetensors")
+    except (OSError, SafetensorError) as error:
+        raise damaged(folder, error) from None
+    network.load_state_dict(state, assign=True)
+    return network.eval().requires_grad_(False)
+
+
+def tuned(published: Mapping[str, Tensor], delta: Path) -> dict[str, Tensor]:
+    """Published weights with the trained difference in a file added."""
+    try:
+        return low_rank.apply(published, compact.unpack(load_file(delta)))
+    except (OSError, SafetensorError, KeyError, RuntimeError) as error:  # torn, or of another size
+        reason = " ".join(str(error).split())
+        raise UserError(f"{delta} does not fit the published network ({reason})") from None
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    try:
+        return Tokenizer.from_file(str(folder / "tokenizer.json"))
+    except Exception as error:  # the tokenizers library raises bare Exception
+        raise damaged(folder, error) from None
+
+
+def damaged(folder: Path, error: Exception) -> UserError:
+    return UserError(
+        f"{folder} is damaged ({error}); delete that folder and the next start makes it again"
+    )
+
+
+@contextmanager
+def _no_initialisation() -> Iterator[None]:
+    """The meta device would do the same but imports a second's worth of torch."""
+    kinds: tuple[Any, ...] = (nn.Linear, nn.Embedding, nn.Conv2d)
+    kept = [kind.reset_parameters for kind in kinds]
+    for kind in kinds:
+        kind.reset_parameters = lambda self: None
+    try:
+        yield
+    finally:
+        for kind, method in zip(kinds, kept, strict=True):
+            kind.reset_parameters = method

@@ -1,1 +1,0 @@
-"""The paper's sparsity bound, and whether its assumptions and predictions hold on real results."""

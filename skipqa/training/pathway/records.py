@@ -1,0 +1,259 @@
+"""Gathered records in memory, the passages that they name, and their way through the stages again.
+
+Enters: the folder that `gather.py` filled. Leaves: tensors over all questions, a table of every
+passage once (its embedding, its words' states), and `replay`, which sends a record through prune,
+regions and retrieve with any budget and any saliency, by the stages' own code.
+
+Shape letters: N questions, V visual tokens, K passages, P passages of the table, d text width.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from skipqa.nn.region_query import DenseRegionQuery, SparseRegionQuery
+from skipqa.nn.saliency import Saliency
+from skipqa.pipeline import Pipeline
+from skipqa.stages.prune import prune
+from skipqa.stages.regions import find_regions
+from skipqa.stages.retrieve import retrieve
+from skipqa.trace import StageRecord
+from skipqa.training.pathway import gather
+from skipqa.training.pathway.gather import Source
+from skipqa.training.run import Run
+from skipqa.types import (
+    Budget,
+    ConceptPrior,
+    Draft,
+    KeptTokens,
+    Passage,
+    Question,
+    Region,
+    Retrieved,
+    RetrievedPassage,
+    SeenWords,
+    VisualTokens,
+)
+
+PASSAGES_A_FILE = 128
+WORDS_A_PASSAGE = 64  # whose states are kept
+
+
+@dataclass(frozen=True, slots=True)
+class PassageTable:
+    passages: tuple[Passage, ...]
+    place: dict[int, int]  # a row of the index -> a row here
+    embeddings: Tensor  # [P, d]
+    states: tuple[Tensor, ...]  # [L, d] each, half precision
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    about: list[dict[str, Any]]  # of each question, what is said in words
+    tensors: dict[str, Tensor]  # [N, …] each
+    table: PassageTable
+
+    def __len__(self) -> int:
+        return len(self.about)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.tensors[name]
+
+    @property
+    def grid(self) -> int:
+        return int(self["meaning"].shape[1] ** 0.5)
+
+    def select(self, split: str, source: str | None = None) -> list[int]:
+        return [
+            i
+            for i, row in enumerate(self.about)
+            if row["split"] == split and source in (None, row["source"])
+        ]
+
+    def only(self, rows: Sequence[int]) -> Records:
+        """These questions alone, over the same passages."""
+        tensors = {name: tensor[list(rows)] for name, tensor in self.tensors.items()}
+        return replace(self, about=[self.about[i] for i in rows], tensors=tensors)
+
+    def part(self, rows: Sequence[int]) -> Records:
+        """These questions alone, to be worked on elsewhere; the states of passages stay here."""
+        fewer = self.only(rows)
+        found = sorted(set(fewer["passages"].flatten().tolist()) - {-1})
+        places = [self.table.place[row] for row in found]
+        table = PassageTable(
+            tuple(self.table.passages[place] for place in places),
+            {row: number for number, row in enumerate(found)},
+            self.table.embeddings[places],
+            (),
+        )
+        return replace(fewer, table=table)
+
+    def question(self, i: int) -> Question:
+        embedding = self["question"][i].float()
+        row = self.about[i]
+        factors = self["expected"][i].float()
+        return Question(
+            row["question"],
+            embedding,
+            tuple(row["words"]),
+            embedding[None],
+            concept_prior=ConceptPrior(factors, row["information"]) if len(factors) else None,
+        )
+
+    def tokens(self, i: int, num_concepts: int) -> VisualTokens:
+        """What the stages up to retrieval ask of them; features are not kept."""
+        probs, concepts = self["evidence"][i].float(), self["concepts"][i].long()
+        evidence = torch.zeros(len(probs), num_concepts).scatter_(1, concepts, probs)
+        return VisualTokens(
+            features=torch.zeros(len(probs), 0),
+            evidence=evidence,
+            meaning=self["meaning"][i].float(),
+            overview=self["overview"][i].float(),
+            grid=self.grid,
+            words=self._words(i),
+        )
+
+    def _words(self, i: int) -> SeenWords | None:
+        """As a decoder is told them; their embeddings are not kept."""
+        names, probs = self.about[i]["seen"], torch.tensor(self.about[i]["probs"])
+        return SeenWords(tuple(names), probs, torch.zeros(len(names), 0)) if names else None
+
+    def draft(self, i: int, vocabulary: Sequence[str]) -> Draft:
+        """What the drafter said, who could have said any of `vocabulary`."""
+        about = self.about[i]
+        return Draft(
+            about["draft"],
+            about["confidence"],
+            "as gathered",
+            tuple((answer, prob) for answer, prob in about["candidates"]),
+            tuple(vocabulary),
+            abstain_prob=about["abstain_prob"],
+        )
+
+    def regions(self, i: int) -> tuple[Region, ...]:
+        """As they were found while gathering."""
+        region_of, saliency = self["region_of"][i], self["saliency"][i].float()
+        found = []
+        for number, named in enumerate(self.about[i]["regions"][: gather.MOST_REGIONS]):
+            members = (region_of == number).nonzero()[:, 0]
+            left, top, right, bottom = self["boxes"][i, number].tolist()
+            found.append(
+                Region(
+                    (left, top, right, bottom),
+                    tuple(members.tolist()),
+                    tuple((int(c), float(s)) for c, s in named),
+                    float(saliency[members].mean()) if len(members) else 0.0,
+                )
+            )
+        return tuple(found)
+
+    def candidates(self, i: int) -> tuple[RetrievedPassage, ...]:
+        """The passages that were retrieved, best first."""
+        rows, scores = self["passages"][i].tolist(), self["scores"][i].tolist()
+        asked_by = self["asked_by"][i].tolist()
+        return tuple(
+            RetrievedPassage(row, self.table.passages[self.table.place[row]], score, region)
+            for row, score, region in zip(rows, scores, asked_by, strict=True)
+            if row >= 0
+        )
+
+    def places(self, i: int) -> list[int]:
+        """Rows of the table of what was retrieved."""
+        return [self.table.place[row] for row in self["passages"][i].tolist() if row >= 0]
+
+
+def collect(
+    rows: Sequence[gather.Asked], source: Source, run: Run, *, workers: int | None = None
+) -> Records:
+    """Gather what is missing, encode each passage once, read it all."""
+    files = gather.gather(rows, source, run, workers=workers)
+    about: list[dict[str, Any]] = []
+    parts: list[dict[str, Tensor]] = []
+    for path in files:
+        with safe_open(path, framework="pt") as file:
+            about += json.loads(file.metadata()["rows"])
+        parts.append(load_file(path))
+    tensors = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    wanted = {row for row in tensors["passages"].flatten().tolist() if row >= 0}
+    wanted |= {row for one in about for row in one["gold_rows"]}
+    return Records(about, tensors, _table(sorted(wanted), source, run, workers))
+
+
+def _table(rows: list[int], source: Source, run: Run, workers: int | None) -> PassageTable:
+    batches = [rows[n : n + PASSAGES_A_FILE] for n in range(0, len(rows), PASSAGES_A_FILE)]
+    files = [run.folder / f"passages-{number:04d}.safetensors" for number in range(len(batches))]
+    todo = [pair for pair in zip(batches, files, strict=True) if not pair[1].exists()]
+    gather.spread(_write_passages, source, todo, run.counted("encoding passages"), workers=workers)
+    passages: list[Passage] = []
+    embeddings, states = [], []
+    for path in files:
+        with safe_open(path, framework="pt") as file:
+            passages += [Passage(*one) for one in json.loads(file.metadata()["passages"])]
+        part = load_file(path)
+        embeddings.append(part["embeddings"].float())
+        states += part["states"].split(part["lengths"].tolist())
+    place = {row: number for number, row in enumerate(rows)}
+    return PassageTable(tuple(passages), place, torch.cat(embeddings), tuple(states))
+
+
+def _write_passages(pipeline: Pipeline, rows: Sequence[int], path: Path) -> None:
+    passages = [pipeline.index.passage(row) for row in rows]
+    encoded = pipeline.backbone.encode_texts([passage.text for passage in passages])
+    states = [some[:WORDS_A_PASSAGE].half() for some in encoded.states]
+    said = [(p.id, p.title, p.text, p.source) for p in passages]
+    partial = path.with_suffix(".partial")
+    save_file(
+        {
+            "embeddings": encoded.embeddings.half(),
+            "states": torch.cat(states),
+            "lengths": torch.tensor([len(some) for some in states]),
+        },
+        partial,
+        metadata={"passages": json.dumps(said)},
+    )
+    partial.replace(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    kept: KeptTokens
+    regions: tuple[Region, ...]
+    retrieved: Retrieved
+    flops: int
+
+
+def replay(
+    records: Records,
+    i: int,
+    pipeline: Pipeline,
+    allowed: Budget,
+    saliency: Saliency | None,
+    query: SparseRegionQuery | DenseRegionQuery | None,
+) -> Replayed:
+    """Record `i` through prune, regions and retrieve, with this budget and these components."""
+    config, concepts = pipeline.config, pipeline.backbone.concepts
+    tokens, question = records.tokens(i, len(concepts)), records.question(i)
+    stages = [StageRecord(name) for name in ("prune", "regions", "retrieve")]
+    kept = prune(tokens, question, allowed, concepts, config.prune, stages[0], saliency)
+    regions = find_regions(kept, config.regions, stages[1])
+    retrieved = retrieve(
+        regions,
+        question,
+        allowed,
+        concepts,
+        pipeline.index,
+        config.retrieve,
+        stages[2],
+        query,
+        tokens,
+    )
+    return Replayed(kept, regions, retrieved, sum(stage.flops for stage in stages))

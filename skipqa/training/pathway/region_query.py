@@ -1,0 +1,107 @@
+"""What a region asks, as a lesson: the gold passage by the score of the regions' queries.
+
+Enters: a sparse region query, gated tokens, the candidates of a few questions. Leaves: the loss.
+A query is scored against passages as the index does, by the inner product with their stored
+weights; terms that occur in no candidate and no untrained query are not computed. It also learns
+to ask what the training-free queries ask, from which it would be far at the start.
+
+Shape letters: B questions, V visual tokens, R regions, K candidates, T terms that occur, d width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from skipqa.knowledge import Index
+from skipqa.nn.region_query import SparseRegionQuery
+from skipqa.stages.retrieve import retrieve
+from skipqa.trace import StageRecord
+from skipqa.training.pathway.context import TrainingContext
+from skipqa.training.pathway.gather import MOST_REGIONS
+from skipqa.types import Budget, Hit, SparseVector
+
+SCALE = 0.5  # a sparse inner product is ten to twenty where it fits
+NOTHING = SparseVector(np.zeros(0, np.int32), np.zeros(0, np.float32))
+
+
+class Asking:
+    def __init__(self, context: TrainingContext, candidates_NK: Tensor, there_NK: Tensor) -> None:
+        self.context, self.rows_NK, self.there_NK = context, candidates_NK, there_NK
+        index, place = context.pipeline.index, context.records.table.place
+        row_of = {number: row for row, number in place.items()}
+        self.passage = cache(lambda number: index.stored_vector(row_of[number]))
+        self.untrained = cache(self._untrained)
+
+    def _untrained(self, i: int) -> tuple[SparseVector, ...]:
+        """The training-free queries of question `i`, a region each."""
+        records, pipeline = self.context.records, self.context.pipeline
+        heard = RecordingIndex(pipeline.index)
+        retrieve(
+            records.regions(i),
+            records.question(i),
+            Budget(tokens=0, passages=1),
+            pipeline.backbone.concepts,
+            heard,  # type: ignore[arg-type]
+            pipeline.config.retrieve,
+            StageRecord("retrieve"),
+        )
+        return (*heard.queries, *[NOTHING] * (MOST_REGIONS - len(heard.queries)))
+
+    def scores(
+        self,
+        query: SparseRegionQuery,
+        some: Tensor,
+        tokens_BVd: Tensor,
+        question_Bd: Tensor,
+        gates_BV: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """[B, K] by the best region, and the mean distance from the untrained queries."""
+        rows = some.tolist()
+        region_BV = self.context.records["region_of"][some]
+        member_BRV = region_BV[:, None, :] == torch.arange(MOST_REGIONS)[:, None]
+        weight_BRV = member_BRV * gates_BV[:, None, :]
+        mass_BR = weight_BRV.sum(2)
+        centre_BRd = weight_BRV @ tokens_BVd / mass_BR[..., None].clamp_min(1e-6)
+        passages = [self.passage(n) for i in rows for n in self.rows_NK[i].tolist()]
+        untrained = [vector for i in rows for vector in self.untrained(i)]
+        terms = np.unique(np.concatenate([vector.terms for vector in (*passages, *untrained)]))
+        passage_BKT = _dense(passages, terms).view(len(rows), -1, len(terms))
+        wanted_BRT = _dense(untrained, terms).view(len(rows), MOST_REGIONS, len(terms))
+        hidden = F.gelu(query.of_region(centre_BRd) + query.of_question(question_Bd)[:, None, :])
+        columns = torch.from_numpy(terms.astype(np.int64))
+        weight, bias = query.to_terms.weight[columns], query.to_terms.bias[columns]
+        asked_BRT = F.linear(hidden, weight, bias).relu().log1p()
+        there_BR = member_BRV.any(2)
+        score_BRK = asked_BRT @ passage_BKT.transpose(1, 2)
+        best_BK = score_BRK.masked_fill(~there_BR[..., None], -torch.inf).amax(1)
+        apart_BR = (asked_BRT - wanted_BRT.log1p()).square().sum(2)
+        return SCALE * best_BK, apart_BR[there_BR].mean()
+
+
+class RecordingIndex:
+    """An index that only hears what it is asked."""
+
+    def __init__(self, index: Index) -> None:
+        self.encoder, self._size = index.encoder, len(index)
+        self.queries: list[SparseVector] = []
+
+    def __len__(self) -> int:
+        return self._size
+
+    def search(self, queries: Sequence[SparseVector], k: int) -> list[list[Hit]]:
+        self.queries = list(queries)[:MOST_REGIONS]
+        return [[] for _ in queries]
+
+
+def _dense(vectors: Sequence[SparseVector], terms: np.ndarray) -> Tensor:
+    """[len(vectors), T]; `terms` ascending and complete."""
+    whole = np.zeros((len(vectors), len(terms)), np.float32)
+    for row, vector in zip(whole, vectors, strict=True):
+        row[np.searchsorted(terms, vector.terms)] = vector.weights
+    return torch.from_numpy(whole)

@@ -1,0 +1,250 @@
+"""The drafter: answers a question from the picture alone, out of a vocabulary.
+
+Enters: frozen features, the words that each picture deserves, questions. Leaves: a `Drafter` and a
+question encoder fine-tuned with it, and the logits of its answers to calibrate it by and for the
+reader to weigh. Answers get credit in proportion to how many people gave them. Where a passage is
+known to say what the picture does not, the right draft is none: the empty answer, which is the
+first of the vocabulary, and which takes its share of every confidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from skipqa.backbones.networks.bert import Bert
+from skipqa.config import Count, Fraction, Weight
+from skipqa.nn.drafter import ABSTAIN, Drafter, DrafterConfig
+from skipqa.training.loop import Phase, batches, fit, steps_for
+from skipqa.training.run import Run
+from skipqa.training.stage1.mixture import Example
+from skipqa.training.stage1.photos import Seen
+from skipqa.training.stage1.words import Words
+
+MAX_ANSWERS = 8  # of one question
+HEAD_WIDTH = 64
+TAUGHT = ("okvqa/train", "pocket-kb/train", "coco/train")
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTraining:
+    epochs: Weight = 7.0
+    focus_epochs: Weight = 3.0  # on OK-VQA and what to leave to others, at the lower rate; 0: none
+    batch: Count = 256
+    lr: Weight = 4e-4
+    focus_lr: Weight = 1e-4
+    text_lr_scale: Fraction = 0.075  # the pretrained question encoder moves more slowly
+    knowledge_times: Count = 3  # how often a question of OK-VQA comes for each other one
+    blind: Fraction = (
+        0.08  # of the questions are asked without the picture, to measure what it adds
+    )
+    width: Count = 384  # heads are 64 wide
+    layers: Count = 4
+    dropout: Fraction = 0.2
+
+
+class DrafterModel(nn.Module):
+    """The drafter and its question encoder, trained together."""
+
+    def __init__(self, drafter: Drafter, text: Bert) -> None:
+        super().__init__()
+        self.drafter, self.text = drafter, text
+        text.requires_grad_(True)  # all but the embeddings, which stay the published ones
+        for part in (text.words, text.places, text.norm):
+            part.requires_grad_(False)
+        text.segment.requires_grad_(False)
+
+    def forward(
+        self, features: Tensor, ids_BT: Tensor, mask_BT: Tensor, words: tuple[Tensor, Tensor]
+    ) -> Tensor:
+        logits: Tensor = self.drafter(features, self.text(ids_BT, mask_BT), mask_BT, words)
+        return logits
+
+
+class Questions:
+    """Token ids, masks and target answers of all examples, on the device.
+
+    `answer` and `score` are what is right, `taught` what the drafter learns: to leave questions
+    that need a passage.
+    """
+
+    def __init__(
+        self,
+        examples: Sequence[Example],
+        answers: Sequence[str],
+        tokenizer: Tokenizer,
+        device: torch.device,
+    ) -> None:
+        encoded = tokenizer.encode_batch([example.question for example in examples])
+        length = max(len(one.ids) for one in encoded)
+        ids = torch.zeros(len(encoded), length, dtype=torch.long)
+        mask = torch.zeros(len(encoded), length, dtype=torch.bool)
+        answer = torch.zeros(len(examples), MAX_ANSWERS, dtype=torch.long)
+        score = torch.zeros(len(examples), MAX_ANSWERS)
+        place = {text: i for i, text in enumerate(answers)}
+        for row, (one, example) in enumerate(zip(encoded, examples, strict=True)):
+            ids[row, : len(one.ids)] = torch.tensor(one.ids)
+            mask[row, : len(one.ids)] = True
+            known = [(score, place[t]) for t, score in example.answers.items() if t in place]
+            for column, best in enumerate(sorted(known, reverse=True)[:MAX_ANSWERS]):
+                score[row, column], answer[row, column] = best
+        photo = torch.tensor([example.photo for example in examples])
+        self.ids, self.mask = ids.to(device), mask.to(device)
+        self.answer, self.score = answer.to(device), score.to(device)
+        self.photo = photo.to(device)
+        left = torch.tensor([example.needs_knowledge for example in examples])[:, None]
+        assert answers[0] == ABSTAIN
+        first = torch.arange(MAX_ANSWERS) == 0
+        self.taught = torch.where(left, 0, answer).to(device)
+        self.credit = torch.where(left, first.float(), score).to(device)
+
+    def text(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Ids and mask, no longer than the longest of these."""
+        mask = self.mask[rows]
+        length = int(mask.sum(1).max())
+        return self.ids[rows, :length], mask[:, :length]
+
+    def known(self, rows: Tensor) -> Tensor:
+        """Those of the rows that some answer of the vocabulary is right for."""
+        return rows[self.credit.sum(1).to(rows.device)[rows] > 0]
+
+    def accuracy(self, logits: Tensor, rows: Tensor) -> float:
+        """The mean soft score of the best answers, in [0, 1]."""
+        rows = rows.to(self.answer.device)
+        given = 1 + logits[:, 1:].argmax(1, keepdim=True) == self.answer[rows]
+        return float((given * self.score[rows]).amax(1).mean())
+
+
+def build(
+    answers: tuple[str, ...],
+    answer_names: Tensor,
+    text: Bert,
+    seen: Seen,
+    training: DraftTraining,
+    seed: int,
+) -> DrafterModel:
+    """A drafter with nothing learned yet; `answer_names` [answers, d] are what answers mean."""
+    torch.manual_seed(seed)
+    config = DrafterConfig(
+        visual_tokens=seen.features.shape[2],
+        visual_width=seen.features.shape[3],
+        question_width=text.config.width,
+        answers=answers,
+        width=training.width,
+        layers=training.layers,
+        heads=max(1, training.width // HEAD_WIDTH),
+        ffn=4 * training.width,
+        words=True,
+        named_answers=True,
+        dropout=training.dropout,
+    )
+    drafter_model = DrafterModel(Drafter(config), text).to(seen.features.device)
+    drafter_model.drafter.answer_names.copy_(answer_names)
+    return drafter_model
+
+
+def train(
+    drafter_model: DrafterModel,
+    seen: Seen,
+    words: Words,
+    questions: Questions,
+    groups: Mapping[str, Tensor],
+    run: Run,
+    training: DraftTraining,
+) -> DrafterModel:
+    """`groups` are rows of `questions`, by the name of what they come from."""
+    device = seen.features.device
+    knowledge, own, other = (questions.known(groups[name]) for name in TAUGHT)
+
+    def phase(
+        name: str, mixed: list[Tensor], epochs: float, lr: float, start: DrafterModel
+    ) -> DrafterModel:
+        batch_at = batches(mixed, training.batch, run.seed)
+
+        def loss(step: int) -> Tensor:
+            rows = batch_at(step).to(device)
+            view = torch.randint(len(seen.features), (len(rows),), device=device)
+            features = seen.features[view, questions.photo[rows]]
+            blind = torch.rand(len(rows), device=device) < training.blind
+            logits = _logits(start, features, rows, questions, words, blind)
+            picked = logits.log_softmax(-1).gather(1, questions.taught[rows])
+            credit = questions.credit[rows]
+            return -(picked * credit / credit.sum(1, keepdim=True)).sum(1).mean()
+
+        steps = steps_for(epochs, mixed, training.batch)
+        slower = [(start.text, training.text_lr_scale)]
+        return fit(name, start, loss, Phase(steps, lr), run, slower=slower, ema_decay=0.998)
+
+    mixed = [knowledge] * training.knowledge_times + [own, other]
+    drafter_model = phase("drafter", mixed, training.epochs, training.lr, drafter_model)
+    if training.focus_epochs:
+        epochs, lr = training.focus_epochs, training.focus_lr
+        drafter_model = phase("drafter-focus", [knowledge, own], epochs, lr, drafter_model)
+    return drafter_model
+
+
+def _logits(
+    drafter_model: DrafterModel,
+    features: Tensor,
+    rows: Tensor,
+    questions: Questions,
+    words: Words,
+    blind: Tensor,
+) -> Tensor:
+    """`blind` [B] is true of questions asked without the picture."""
+    sees = (~blind).float()[:, None]
+    embeddings, probs = words.embedded(questions.photo[rows])
+    shown = embeddings * sees[..., None], probs * sees
+    kind = features.device.type
+    with torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda"):
+        logits: Tensor = drafter_model(
+            features.float() * sees[..., None], *questions.text(rows), shown
+        )
+    return logits.float()
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterEval:
+    """Questions that nothing is trained on, and what a drafter makes of them."""
+
+    groups: Mapping[str, Tensor]  # name -> rows of `questions`
+    questions: Questions
+    seen: Seen
+    words: Words
+
+    @torch.inference_mode()
+    def logits(self, drafter_model: DrafterModel, name: str, *, blind: bool = False) -> Tensor:
+        """Uncalibrated, [rows, answers]."""
+        features, photo = self.seen.features[0], self.questions.photo
+        parts = self.groups[name].to(features.device).split(512)
+
+        def of(rows: Tensor) -> Tensor:
+            unseen = torch.full(rows.shape, blind, device=rows.device)
+            return _logits(
+                drafter_model, features[photo[rows]], rows, self.questions, self.words, unseen
+            )
+
+        return torch.cat([of(part) for part in parts])
+
+    def all_logits(self, drafter_model: DrafterModel, *, blind: bool = False) -> dict[str, Tensor]:
+        return {name: self.logits(drafter_model, name, blind=blind) for name in self.groups}
+
+    def accuracies(self, logits: Mapping[str, Tensor]) -> dict[str, float]:
+        return {name: self.questions.accuracy(logits[name], self.groups[name]) for name in logits}
+
+    def accuracy(self, drafter_model: DrafterModel, name: str) -> float:
+        return self.accuracies({name: self.logits(drafter_model, name)})[name]
+
+    def calibrate(self, drafter_model: DrafterModel, names: Sequence[str]) -> None:
+        """The temperature by which confidence fits how often the best answer is the people's."""
+        found = [self.logits(drafter_model, name) for name in names]
+        logits, rows = torch.cat(found), torch.cat([self.groups[name] for name in names])
+        rows = rows.to(logits.device)
+        score = self.questions.score[rows]
+        best = self.questions.answer[rows].gather(1, score.argmax(1, keepdim=True))[:, 0]
+        known = score.sum(1) > 0
+        drafter_model.drafter.calibrate(logits[known], best[known])

@@ -1,0 +1,268 @@
+"""Photos decoded once, and what the vision tower sees in each.
+
+Enters: zips of photos, and where things are in them. Leaves: features [views, photos, N, F] of the
+picture at the tower's native size, its class evidence, and, pooled, windows of the closer look and
+crops in which the thing is larger, or was made smaller first and pasted into another photo. When it
+has been taught the tower is frozen, so that its views can be kept instead of computed again for
+every question.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from skipqa.backbones.networks.efficientnet_lite import EfficientNetLite
+from skipqa.backbones.presets.pocket import NATIVE_CELLS
+from skipqa.costs.environment import available_cores
+from skipqa.errors import UserError
+from skipqa.nn.tagger import pool_views, pooled
+from skipqa.training.run import Counted
+from skipqa.training.stage1.mixture import Mixture
+
+PIXELS = 256  # the native size
+CELLS = NATIVE_CELLS**2
+HIGH_RES = 512
+WINDOWS = 25  # of 8 x 8 cells, every second one, on the closer look's 16 x 16
+PASTED = (0.15, 0.35)  # how wide a thing becomes in another photo
+SOFT = 0.12  # of its width, the edge that fades into it
+BATCH = 256
+CHUNK = 400  # photos a worker decodes at once
+Job = tuple[Path, list[tuple[int, str]]]  # a zip; rows and names of photos in it
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    features: Tensor  # [views, P, N, F]; the first view is the picture as it is
+    overview: Tensor  # [P, classes], the tower's own evidence
+    windows: Tensor  # [P, windows, 2 F], mean and maximum of each, as the closer look has them
+    zoomed: Tensor  # [crops, P, 2 F], mean and maximum of crops around the thing, or anywhere
+
+
+@dataclass(frozen=True, slots=True)
+class Things:
+    """What has to be known of photos to crop them."""
+
+    boxes: Tensor  # [P, 4] middle, width and height; the whole picture where nothing is known
+    may_mirror: Tensor  # [P] false of flags, which then are others
+    whole: Tensor  # [P] true of a thing to learn that fills its photo
+    grounds: Tensor  # rows of photos of no such thing, to paste one into
+
+    @staticmethod
+    def of(mixture: Mixture) -> Things:
+        boxes = torch.tensor([[0.5, 0.5, 1.0, 1.0]]).repeat(len(mixture.photos), 1)
+        may_mirror = torch.ones(len(mixture.photos), dtype=torch.bool)
+        whole = torch.zeros(len(mixture.photos), dtype=torch.bool)
+        for photo, (kind, _) in mixture.entities.items():
+            may_mirror[photo] = kind != "flag"
+            whole[photo] = photo not in mixture.boxes
+        for photo, box in mixture.boxes.items():
+            boxes[photo] = torch.tensor(box)
+        grounds = torch.tensor(sorted(mixture.labels.keys() - mixture.entities.keys()))
+        return Things(boxes, may_mirror, whole, grounds.long())
+
+    def paste(
+        self,
+        shown: Tensor,
+        rows: Tensor,
+        pixels: Tensor,
+        generator: torch.Generator,
+        fraction: float,
+    ) -> tuple[Tensor, Tensor]:
+        """`shown` are the photos `rows`: that share of the things that fill theirs, small in
+        another; and the boxes of all."""
+        boxes = self.boxes[rows]
+        drawn = torch.rand(len(rows), generator=generator) < fraction
+        some = (drawn & self.whole[rows]).nonzero()[:, 0]
+        if len(some) == 0 or len(self.grounds) == 0:
+            return shown, boxes
+        ground = self.grounds[torch.randint(len(self.grounds), some.shape, generator=generator)]
+        under = as_input(pixels[ground.to(pixels.device)], shown.device)
+        shown = shown.clone()
+        shown[some.to(shown.device)], boxes[some] = paste(shown[some], under, generator)
+        return shown, boxes
+
+
+def decode(photos: Mapping[tuple[Path, str], int], counted: Counted = lambda *_: None) -> Tensor:
+    """[P, 3, S, S] bytes, on all cores."""
+    by_archive: dict[Path, list[tuple[int, str]]] = {}
+    for (archive, name), row in photos.items():
+        by_archive.setdefault(archive, []).append((row, name))
+    jobs: list[Job] = [
+        (archive, wanted[start : start + CHUNK])
+        for archive, wanted in by_archive.items()
+        for start in range(0, len(wanted), CHUNK)
+    ]
+    pixels = torch.empty(len(photos), 3, PIXELS, PIXELS, dtype=torch.uint8)
+    done = 0
+    for (_, wanted), found in zip(jobs, _decode_all(jobs, len(photos)), strict=True):
+        rows = torch.tensor([row for row, _ in wanted])
+        pixels[rows] = torch.from_numpy(found).permute(0, 3, 1, 2)
+        done += len(wanted)
+        counted(done, len(photos))
+    return pixels
+
+
+def _decode_all(jobs: list[Job], photos: int) -> Iterable[NDArray[np.uint8]]:
+    if photos < CHUNK:  # not worth starting processes for
+        yield from map(_decode_some, jobs)
+    else:
+        with ProcessPoolExecutor(available_cores()) as pool:
+            yield from pool.map(_decode_some, jobs)
+
+
+def _decode_some(job: Job) -> NDArray[np.uint8]:
+    archive, wanted = job
+    found = np.empty((len(wanted), PIXELS, PIXELS, 3), np.uint8)
+    with zipfile.ZipFile(archive) as file:
+        for place, (_, name) in enumerate(wanted):
+            try:
+                with Image.open(io.BytesIO(file.read(name))) as image:
+                    small = image.convert("RGB").resize((PIXELS, PIXELS), Image.Resampling.BICUBIC)
+            except (OSError, zipfile.BadZipFile) as error:
+                raise UserError(f"{archive} holds no photo at {name}: {error}") from None
+            found[place] = np.asarray(small)
+    return found
+
+
+@torch.inference_mode()
+def see(
+    encoder: EfficientNetLite,
+    pixels: Tensor,
+    things: Things,
+    device: torch.device,
+    *,
+    views: int = 3,
+    crops: int = 6,
+    counted: Counted = lambda *_: None,
+) -> Seen:
+    """All photos through the tower, in half precision where the device computes in it. In every
+    third crop a thing is pasted into another photo first."""
+    total, width = len(pixels), encoder.config.features
+    half = {"dtype": torch.bfloat16, "device": device}
+    features = torch.empty(views, total, CELLS, width, **half)  # type: ignore[call-overload]
+    windows = torch.empty(total, WINDOWS, 2 * width, **half)  # type: ignore[call-overload]
+    zoomed = torch.empty(crops, total, 2 * width, **half)  # type: ignore[call-overload]
+    overview = torch.empty(total, encoder.config.classes, device=device)
+    generator, rows = torch.Generator().manual_seed(0), torch.arange(total)
+
+    def look(shown: Tensor) -> Tensor:
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            found: Tensor = encoder(shown.contiguous(memory_format=torch.channels_last))
+        return found
+
+    for start in range(0, total, BATCH):
+        some = slice(start, min(start + BATCH, total))
+        plain = as_input(pixels[some], device)
+        mirrored = things.may_mirror[some]
+        for view in range(views):
+            shown = plain
+            if view == 1:
+                shown = torch.where(mirrored.to(device)[:, None, None, None], plain.flip(3), plain)
+            elif view > 1:
+                shown = crop(plain, frames(len(plain), generator, mirrored))
+            found = look(shown)
+            features[view, some] = found.flatten(2).transpose(1, 2)
+            if view == 0:
+                logits = encoder.classifier(found.float().mean((2, 3)))
+                overview[some] = logits.softmax(-1)
+        for number in range(crops):
+            small = float(number % 3 == 2)
+            shown, boxes = things.paste(plain, rows[some], pixels, generator, small)
+            around = zooms(boxes, generator, mirrored)
+            zoomed[number, some] = pooled(look(crop(shown, around)).flatten(2).transpose(1, 2))
+        high_res = F.interpolate(plain, (HIGH_RES, HIGH_RES), mode="bicubic", antialias=True)
+        windows[some] = pool_views(look(high_res), NATIVE_CELLS).flatten(1, 2)
+        counted(some.stop, total)
+    return Seen(features, overview, windows, zoomed)
+
+
+def as_input(pixels: Tensor, device: torch.device) -> Tensor:
+    """Bytes as the tower wants them."""
+    return pixels.to(device, non_blocking=True).float() / 127.5 - 1
+
+
+def paste(things: Tensor, grounds: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Each picture small on another, all as small and each anywhere; and where, [B, 4]."""
+    size, (least, most) = things.shape[-1], PASTED
+    side = round(size * (least + (most - least) * float(torch.rand(1, generator=generator))))
+    small = F.interpolate(things, (side, side), mode="bicubic", antialias=True).clamp(-1, 1)
+    place = torch.arange(side, device=things.device) + 0.5
+    inside = torch.minimum(place, side - place) / max(1.0, SOFT * side)
+    mask = inside.clamp(max=1)[:, None] * inside.clamp(max=1)
+    corner_B2 = torch.randint(size - side + 1, (len(things), 2), generator=generator)
+    scenes = grounds.clone()
+    for scene, thing, (left, top) in zip(scenes, small, corner_B2.tolist(), strict=True):
+        scene[:, top : top + side, left : left + side].lerp_(thing, mask)
+    middle_B2 = (corner_B2 + side / 2) / size
+    return scenes, torch.cat((middle_B2, torch.full_like(middle_B2, side / size)), dim=1)
+
+
+def frames(
+    count: int, generator: torch.Generator, may_mirror: Tensor, least: float = 0.6
+) -> Tensor:
+    """[B, 2, 3] windows of between `least` and all of the area, mirrored or not."""
+
+    def draw() -> Tensor:
+        return torch.rand(count, generator=generator)
+
+    area = least + (1 - least) * draw()
+    width = (area.sqrt() * (0.85 + 0.3 * draw())).clamp(max=1)
+    height = (area / width).clamp(max=1)
+    across, down = (1 - width) * (2 * draw() - 1), (1 - height) * (2 * draw() - 1)
+    return _windows(width, height, across, down, _mirrored(draw(), may_mirror))
+
+
+def zooms(
+    boxes_B4: Tensor, generator: torch.Generator, may_mirror: Tensor, least: float = 0.3
+) -> Tensor:
+    """[B, 2, 3] square windows in which the box is at least `least` wide or high, and whole. One
+    that fills the picture is cut down to a quarter of it at most."""
+    x, y, w, h = boxes_B4.T
+
+    def draw() -> Tensor:
+        return torch.rand(len(boxes_B4), generator=generator)
+
+    larger = torch.maximum(w, h)
+    fills = larger > 0.95
+    side = (larger / (least + (1 - least) * draw())).clamp(max=1)
+    side = torch.where(fills, 0.5 + 0.5 * draw(), side)
+
+    def middle(centre: Tensor, size: Tensor) -> Tensor:
+        """Anywhere such that box and window are inside; of what fills the picture, the window."""
+        low = torch.where(fills, side / 2, torch.maximum(side / 2, centre + size / 2 - side / 2))
+        high = torch.where(
+            fills, 1 - side / 2, torch.minimum(1 - side / 2, centre - size / 2 + side / 2)
+        )
+        return low + (high - low) * draw()
+
+    across, down = 2 * middle(x, w) - 1, 2 * middle(y, h) - 1
+    return _windows(side, side, across, down, _mirrored(draw(), may_mirror))
+
+
+def _mirrored(draw: Tensor, may_mirror: Tensor) -> Tensor:
+    return torch.where((draw < 0.5) & may_mirror, -1.0, 1.0)
+
+
+def _windows(width: Tensor, height: Tensor, across: Tensor, down: Tensor, sign: Tensor) -> Tensor:
+    window = torch.zeros(len(width), 2, 3)
+    window[:, 0, 0], window[:, 1, 1] = width * sign, height
+    window[:, 0, 2], window[:, 1, 2] = across, down
+    return window
+
+
+def crop(pixels: Tensor, windows_B23: Tensor) -> Tensor:
+    """Each picture's window, as large as the picture."""
+    grid = F.affine_grid(windows_B23.to(pixels.device), list(pixels.shape), align_corners=False)
+    return F.grid_sample(pixels, grid, align_corners=False, padding_mode="reflection")

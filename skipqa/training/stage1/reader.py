@@ -1,0 +1,282 @@
+"""The reader: the language model learns to answer in few words from words and facts.
+
+Enters: questions, the words and facts that stand beside them, answers with their scores. Leaves:
+the decoder with all layers trained, its greedy answers and what it thinks of others'. An answer
+is drawn anew each time in proportion to the square of its score, so that the model learns how
+people spread, and leans to where they agree.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from skipqa.backbones.networks.llama import Llama
+from skipqa.backbones.presets.pocket import END
+from skipqa.config import Count, Weight
+from skipqa.errors import UserError
+from skipqa.evaluation.scoring.okvqa import normalise
+from skipqa.nn import low_rank
+from skipqa.stages.prompts import reading_prompt
+from skipqa.training.loop import Phase, bucketed, fit, steps_for
+from skipqa.training.run import Counted, Run
+from skipqa.training.stage1.drafter import TAUGHT
+from skipqa.training.stage1.mixture import Example
+from skipqa.training.stage1.words import Words
+
+MAX_ANSWER_TOKENS = 8
+UNWANTED = -100  # no target: what stands in the prompt, and padding
+GOLD = 0.8  # how often passages that state the answer are among the facts
+MISPLACED = 0.3  # how often the facts are in any order, not the best last
+MANY = 16  # facts that a dense system reads
+Form = Literal["few", "unread", "blind", "many"]
+# How often a question is asked with the few facts of a sparse system, with none (at a glance, as
+# without retrieval), without the picture too, and with a dense system's many: all systems share
+# this reader, so each finds it taught in its own form.
+FORMS: Mapping[Form, float] = {"few": 0.72, "unread": 0.16, "blind": 0.05, "many": 0.07}
+MOST_TOKENS = 24_576  # of a batch: with many facts it has fewer questions
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderTraining:
+    epochs: Weight = 1.5
+    focus_epochs: Weight = 3.0  # on knowledge questions alone, at the lower rate; 0: none
+    batch: Count = 128
+    lr: Weight = 2e-4
+    focus_lr: Weight = 5e-5
+    knowledge_times: Count = 2  # how often a knowledge question comes for each other one
+
+
+@dataclass(frozen=True, slots=True)
+class Seeing:
+    """What may stand beside a question: words of its picture, and passages."""
+
+    low_res: Words
+    high_res: Words
+    glosses: Mapping[int, str]  # definitions of some of the words, by their index
+    facts: Mapping[str, str]  # passages that state answers, by id; others' lead astray
+
+    def prompts(
+        self,
+        examples: Sequence[Example],
+        rows: Iterable[int],
+        seed: int,
+        form: Form | None = None,
+    ) -> list[str]:
+        """Of those rows, empty elsewhere; in one form, or each in a form of its own."""
+        near = Neighbours(self.facts)
+        low_res, high_res = self.low_res.to("cpu"), self.high_res.to("cpu")
+        texts = [""] * len(examples)
+        for row in rows:
+            example, draw = examples[row], random.Random(seed + row)
+            kind = form or draw.choices(list(FORMS), list(FORMS.values()))[0]
+            words = low_res if kind == "unread" else high_res
+            known = (self.glosses.get(i) for i in words.indices[example.photo].tolist())
+            facts = facts_shown(example, kind, [gloss for gloss in known if gloss], near, draw)
+            shown = [] if kind == "blind" else words.written(example.photo)
+            texts[row] = reading_prompt(facts, shown, example.question)
+        return texts
+
+
+def facts_shown(
+    example: Example, form: Form, seen: Sequence[str], near: Neighbours, draw: random.Random
+) -> list[str]:
+    """What the reader finds beside a question while it learns: passages that state the answer
+    after others that do not, or only others, or none, as retrieval will bring them."""
+    if form in ("blind", "unread"):
+        return []
+    gold = [draw.choice(hop) for hop in example.hops] if draw.random() < GOLD else []
+    if form == "many":
+        others = [*seen[:MANY], *near.some(example, draw, MANY)]
+        facts = [*gold, *draw.sample(others, min(len(others), MANY - len(gold)))]
+        draw.shuffle(facts)
+        return facts
+    others = near.some(example, draw, 4) if example.hops else list(seen[:4])
+    count = max(0, draw.choice((0, 1, 2, 2)) - len(gold))
+    facts = [*draw.sample(others, min(len(others), count)), *gold]
+    if draw.random() < MISPLACED:
+        draw.shuffle(facts)
+    return facts
+
+
+class Neighbours:
+    """Passages that look like an answer's: of the same thing, or with the same to say of others."""
+
+    def __init__(self, facts: Mapping[str, str]) -> None:
+        self.ids = sorted(facts)
+        self.facts = facts
+        self.places = {facts[id]: place for place, id in enumerate(self.ids)}
+        self.alike: dict[str, list[str]] = {}
+        for id in self.ids:
+            self.alike.setdefault(self._says(id), []).append(id)
+
+    def some(self, example: Example, draw: random.Random, count: int) -> list[str]:
+        right = {text for hop in example.hops for text in hop}
+        found: list[str] = []
+        for hop in example.hops[:1]:
+            place = self.places[hop[0]]
+            near = [self.ids[i % len(self.ids)] for i in range(place - 3, place + 4)]
+            alike = self.alike[self._says(self.ids[place])]
+            found = [*near, *draw.sample(alike, min(len(alike), count))]
+        if len(found) < count and self.ids:
+            found += draw.choices(self.ids, k=count - len(found))
+        texts = [self.facts[id] for id in dict.fromkeys(found)]
+        return [text for text in draw.sample(texts, len(texts)) if text not in right][:count]
+
+    @staticmethod
+    def _says(id: str) -> str:
+        return id.rpartition(":")[2]
+
+
+class Prompts:
+    """Prompts and answers as token ids."""
+
+    def __init__(self, texts: Sequence[str], tokenizer: Tokenizer) -> None:
+        end = tokenizer.token_to_id(END)
+        if end is None:
+            raise UserError(f"the decoder's tokenizer has no {END}")
+        self.ids = [one.ids for one in tokenizer.encode_batch(list(texts))]
+        self.tokenizer, self.end = tokenizer, end
+        self._answers: dict[str, list[int]] = {}
+
+    def answer(self, text: str) -> list[int]:
+        """After the prompt's colon, hence with a space before it; then the end."""
+        if text not in self._answers:
+            self._answers[text] = [*self.tokenizer.encode(" " + text).ids, self.end]
+        return self._answers[text]
+
+    def batch(
+        self, rows: Sequence[int], answers: Sequence[str], device: torch.device
+    ) -> tuple[Tensor, Tensor]:
+        """Ids [B, L] padded at the end, and the ids to predict, unwanted elsewhere."""
+        prompts = [self.ids[row] for row in rows]
+        pairs = list(zip(prompts, map(self.answer, answers), strict=True))
+        length = max(len(prompt) + len(answer) for prompt, answer in pairs)
+        ids = torch.zeros(len(pairs), length, dtype=torch.long)
+        wanted = torch.full((len(pairs), length), UNWANTED)
+        for place, (prompt, answer) in enumerate(pairs):
+            end = len(prompt) + len(answer)
+            ids[place, :end] = torch.tensor(prompt + answer)
+            wanted[place, len(prompt) : end] = torch.tensor(answer)
+        return ids.to(device, non_blocking=True), wanted.to(device, non_blocking=True)
+
+
+def losses(decoder: Llama, ids: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """The loss of each wanted token, and which they are, [B, L - 1]."""
+    kind = ids.device.type
+    with torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda"):
+        hidden = decoder.states(decoder.embedding(ids))[:, :-1]
+        chosen = wanted[:, 1:] != UNWANTED
+        logits = decoder.logits(hidden[chosen])
+    return F.cross_entropy(logits.float(), wanted[:, 1:][chosen], reduction="none"), chosen
+
+
+def train(
+    decoder: Llama,
+    prompts: Prompts,
+    examples: Sequence[Example],
+    groups: Mapping[str, Tensor],
+    run: Run,
+    training: ReaderTraining,
+    rank: int,
+) -> Llama:
+    """`groups`: rows of prompts and examples alike, by the name of what they come from. All
+    weights learn from the mixture, then factors of `rank`, so that shipping them costs nothing."""
+    device = decoder.embedding.weight.device
+    published = copy.deepcopy(decoder.state_dict())
+    lengths = torch.tensor([len(ids) for ids in prompts.ids])
+    decoder.requires_grad_(True)
+    decoder.embedding.requires_grad_(False)  # shared by everything ever learned; and large
+
+    def phase(name: str, mixed: list[Tensor], epochs: float, lr: float, start: Llama) -> Llama:
+        batch_at = bucketed(mixed, lengths, training.batch, run.seed, most=MOST_TOKENS)
+
+        def loss(step: int) -> Tensor:
+            rows = batch_at(step).tolist()
+            draw = random.Random(run.seed * 1_000_003 + step)
+            answers = [_draw(examples[row], draw) for row in rows]
+            return losses(start, *prompts.batch(rows, answers, device))[0].mean()
+
+        steps = steps_for(epochs, mixed, training.batch)
+        return fit(name, start, loss, Phase(steps, lr), run)
+
+    *knowledge, other = (groups[name] for name in TAUGHT)
+    mixed = knowledge * training.knowledge_times + [other]
+    decoder = phase("reader", mixed, training.epochs, training.lr, decoder)
+    if training.focus_epochs:
+        epochs, lr = training.focus_epochs, training.focus_lr
+        low_rank.factor(decoder, published, rank)
+        decoder = phase("reader-focus", knowledge, epochs, lr, decoder)
+        low_rank.merge(decoder)
+    return decoder
+
+
+def _draw(example: Example, draw: random.Random) -> str:
+    texts = list(example.answers)
+    return draw.choices(texts, [example.answers[text] ** 2 for text in texts])[0]
+
+
+@torch.inference_mode()
+def generate(
+    decoder: Llama,
+    prompts: Prompts,
+    rows: Sequence[int],
+    counted: Counted = lambda *_: None,
+    size: int = 256,
+) -> list[str]:
+    """Greedy answers, normalised. Every step reads its prompts anew: they are short and few."""
+    device = decoder.embedding.weight.device
+    kind = device.type
+    found: dict[int, list[int]] = {row: [] for row in rows}
+    order = sorted(rows, key=lambda row: len(prompts.ids[row]))
+    for start in range(0, len(order), size):
+        open_rows = order[start : start + size]
+        for _ in range(MAX_ANSWER_TOKENS):
+            if not open_rows:
+                break
+            texts = [prompts.ids[row] + found[row] for row in open_rows]
+            ids = torch.zeros(len(texts), max(map(len, texts)), dtype=torch.long)
+            for place, text in enumerate(texts):
+                ids[place, : len(text)] = torch.tensor(text)
+            with torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda"):
+                hidden = decoder.states(decoder.embedding(ids.to(device)))
+                last = torch.tensor([len(text) - 1 for text in texts], device=device)
+                best = decoder.logits(hidden[torch.arange(len(texts)), last]).argmax(-1).tolist()
+            still = []
+            for row, token in zip(open_rows, best, strict=True):
+                if token != prompts.end:
+                    found[row].append(token)
+                    still.append(row)
+            open_rows = still
+        counted(min(start + size, len(order)), len(order))
+    return [normalise(prompts.tokenizer.decode(found[row]).strip()) for row in rows]
+
+
+@torch.inference_mode()
+def log_probs(
+    decoder: Llama,
+    prompts: Prompts,
+    pairs: Sequence[tuple[int, str]],
+    counted: Counted = lambda *_: None,
+    size: int = 1_024,
+) -> Tensor:
+    """Of each (row, answer), the answer's end included."""
+    device = decoder.embedding.weight.device
+    found = torch.zeros(len(pairs))
+    order = sorted(range(len(pairs)), key=lambda i: len(prompts.ids[pairs[i][0]]))
+    for start in range(0, len(order), size):
+        chosen = order[start : start + size]
+        rows, answers = zip(*(pairs[i] for i in chosen), strict=True)
+        each, where = losses(decoder, *prompts.batch(rows, answers, device))
+        table = torch.zeros(where.shape, device=device).masked_scatter_(where, each)
+        found[torch.tensor(chosen)] = -table.sum(1).cpu()
+        counted(start + len(chosen), len(order))
+    return found

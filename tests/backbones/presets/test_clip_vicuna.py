@@ -1,0 +1,182 @@
+"""The larger backbones against transformers: tiny random weights, whole tensors, float32."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from tiny_models import IMAGE, PATCH, eva_parts, write_ablation, write_eva, write_submission
+
+from skipqa.backbones.networks import clip
+from skipqa.backbones.presets.clip_vicuna import ClipVicuna
+from skipqa.backbones.presets.evaclip_vicuna import EvaClipVicuna
+from skipqa.backbones.presets.llava import Llava
+from skipqa.backbones.weights import hub
+from skipqa.config import EncodeConfig
+from skipqa.errors import MissingExtra
+
+transformers = pytest.importorskip("transformers")
+close = torch.testing.assert_close
+SETTINGS = EncodeConfig(scales=(IMAGE,), cell=PATCH)
+
+
+@pytest.fixture(scope="module")
+def submission(tmp_path_factory: pytest.TempPathFactory) -> EvaClipVicuna:
+    return EvaClipVicuna(SETTINGS, write_submission(tmp_path_factory.mktemp("submission")))
+
+
+@pytest.fixture(scope="module")
+def ablation(tmp_path_factory: pytest.TempPathFactory) -> Llava:
+    return Llava(SETTINGS, write_ablation(tmp_path_factory.mktemp("ablation")))
+
+
+@pytest.fixture(scope="module")
+def pixels() -> torch.Tensor:
+    return torch.randn(1, 3, IMAGE, IMAGE, generator=torch.Generator().manual_seed(1))
+
+
+def logits(backbone: ClipVicuna, embedded_1TD: torch.Tensor) -> torch.Tensor:
+    from skipqa.backbones.networks.llama import KVCache
+
+    length = embedded_1TD.shape[1]
+    cache, places = KVCache(backbone.decoder_config, 1, length), torch.arange(length)
+    return backbone.decoder.logits(
+        backbone.decoder(embedded_1TD, cache, places, length, from_zero=True)
+    )
+
+
+def test_vicuna_has_the_logits_of_transformers(submission: EvaClipVicuna) -> None:
+    theirs = transformers.LlamaForCausalLM.from_pretrained(submission.folders[0])
+    text = "What is this?"
+    ids = [submission.published_decoder.bos_token_id, *submission._ids(text)]
+    with torch.inference_mode():
+        expected = theirs(torch.tensor([ids])).logits
+        assert expected.std() > 0.1
+        close(logits(submission, submission.embed(text, None)), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_answers_are_weighed_beside_a_reply(submission: EvaClipVicuna) -> None:
+    prompt, candidates = "What is this?", [("tea", 0.0), ("a cup", 0.0)]
+    alone, weighed = (submission.generate(prompt, 3, candidates=b) for b in ((), candidates))
+    assert (alone.text, alone.weights) == (weighed.text, ())
+    apart, spent = submission.loglikelihood(prompt, ["tea", "a cup", alone.text])
+    assert weighed.weights[0] == pytest.approx(apart[0], abs=1e-4), "the better of the two"
+    assert weighed.weights[-1] == pytest.approx(apart[-1], abs=1e-4)
+    assert weighed.flops < alone.flops + spent, "the prompt is read once"
+
+
+def test_llava_sees_and_says_what_transformers_does(ablation: Llava, pixels: torch.Tensor) -> None:
+    theirs = transformers.LlavaNextForConditionalGeneration.from_pretrained(ablation.folders[0])
+    with torch.inference_mode():
+        states = theirs.model.vision_tower(pixels, output_hidden_states=True).hidden_states
+        seen = ablation.clip.see(pixels)
+        close(seen.features, states[-2][:, 1:], rtol=1e-4, atol=1e-4)
+        visual = theirs.model.multi_modal_projector(states[-2][:, 1:])[0]
+        assert ablation.projector is not None
+        close(ablation.projector(seen.features[0]), visual, rtol=1e-4, atol=1e-4)
+        embedded = ablation.embed("USER: <image> What is this?", visual)
+        expected = theirs.lm_head(theirs.model.language_model(inputs_embeds=embedded)[0])
+        assert expected.std() > 0.1
+        close(logits(ablation, embedded), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_clip_is_that_of_transformers(ablation: Llava, pixels: torch.Tensor) -> None:
+    """With CLIP's own vision tower, whole images and texts; patches by their definition."""
+    folder, config = ablation.folders[1], ablation.clip_config
+    theirs = transformers.CLIPModel.from_pretrained(folder)
+    state = clip.from_hub_names(hub.Tensors(folder, torch.device("cpu"), torch.float32), config)
+    ours = hub.fill(lambda: clip.Clip(config), state)
+    ids = torch.tensor([[256, 5, 6, 7, 257, 0], [256, 9, 257, 0, 0, 0]])
+    with torch.inference_mode():
+        both = theirs(input_ids=ids, pixel_values=pixels)
+        seen = ours.see(pixels)
+        close(seen.whole, both.image_embeds, rtol=1e-4, atol=1e-5)
+        close(ours.read(ids, torch.tensor([4, 2])), both.text_embeds, rtol=1e-4, atol=1e-5)
+
+        x = theirs.vision_model(pixels, output_hidden_states=True).hidden_states[-2][:, 1:]
+        last = theirs.vision_model.encoder.layers[-1]
+        x = x + last.self_attn.out_proj(last.self_attn.v_proj(last.layer_norm1(x)))
+        x = x + last.mlp(last.layer_norm2(x))
+        x = theirs.visual_projection(theirs.vision_model.post_layernorm(x))
+        close(seen.patches, torch.nn.functional.normalize(x, dim=-1), rtol=1e-4, atol=1e-5)
+
+
+def test_eva_is_that_of_transformers(tmp_path: Path, pixels: torch.Tensor) -> None:
+    """At twice the size it was trained at: positions are interpolated the same way."""
+    torch.manual_seed(7)
+    vision, text = eva_parts()
+    torch.manual_seed(7)
+    write_eva(tmp_path / "eva")
+    tensors = hub.Tensors(tmp_path / "eva", torch.device("cpu"), torch.float32)
+    config = clip.open_clip_config(tensors.shapes)
+    ours = hub.fill(lambda: clip.Clip(config), clip.from_open_clip_names(tensors, config))
+    for layer in vision.encoder.layers:
+        layer.self_attn.qkv.bias.data.chunk(3)[1].zero_()  # EVA's keys have no bias
+    ids = torch.tensor([[256, 5, 6, 7, 257]])
+    with torch.inference_mode():
+        theirs = vision(pixels, interpolate_pos_encoding=True, output_hidden_states=True)
+        seen = ours.see(pixels)
+        close(seen.features, theirs.hidden_states[-2][:, 1:], rtol=1e-4, atol=1e-4)
+        whole = ours.vision_to_joint(vision.post_layernorm(theirs.hidden_states[-1][:, 0]))
+        close(seen.whole, torch.nn.functional.normalize(whole, dim=-1), rtol=1e-4, atol=1e-5)
+        words = torch.nn.functional.normalize(text(ids).text_embeds, dim=-1)
+        close(ours.read(ids, torch.tensor([4])), words, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [IMAGE, 2 * IMAGE])
+def test_flops_of_seeing_are_what_torch_counts(submission: EvaClipVicuna, size: int) -> None:
+    from skipqa.costs.flops import count_flops
+
+    pixels = torch.zeros(1, 3, size, size)
+    counted = count_flops(lambda: submission.clip.see(pixels))
+    assert clip.flops(submission.clip_config, size) == pytest.approx(counted, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["submission", "ablation"])
+def test_evidence_is_a_distribution_on_every_token(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    backbone: ClipVicuna = request.getfixturevalue(name)
+    image = Image.linear_gradient("L").resize((90, 40)).convert("RGB")
+    tokens, flops = backbone.encode_low_res(image)
+    assert backbone.encode_high_res(image, tokens) == (tokens, 0), "there is nothing finer"
+    assert len(tokens) == backbone.widths.tokens == (IMAGE // PATCH) ** 2
+    assert tokens.features.shape == (16, backbone.widths.vision)
+    assert tokens.meaning.shape == (16, backbone.widths.text)
+    for evidence in (tokens.evidence, tokens.overview[None]):
+        assert evidence.shape[1] == len(backbone.concepts) == 1_000
+        close(evidence.sum(1), torch.ones(len(evidence)))
+    assert tokens.evidence.std(0).max() > 1e-6, "patches differ"
+    assert flops > 0
+
+
+def test_an_older_tokenizer_needs_the_whole_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What transformers says where sentencepiece is not installed."""
+
+    def complain(folder: Path) -> None:
+        raise ValueError("`tiktoken` is required to read a `tiktoken` file.")
+
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", complain)
+    with pytest.raises(MissingExtra, match=r"skipqa\[hub\]"):
+        hub.read_tokenizer(tmp_path)
+
+
+def test_weights_in_several_pickled_files_are_read(
+    submission: EvaClipVicuna, tmp_path: Path
+) -> None:
+    """As Vicuna is published."""
+    whole = hub.Tensors(submission.folders[0], torch.device("cpu"), torch.float32)
+    places = {name: f"pytorch_model-{i % 2 + 1}-of-2.bin" for i, name in enumerate(whole)}
+    for file in set(places.values()):
+        torch.save({n: whole[n] for n, at in places.items() if at == file}, tmp_path / file)
+    index = {"metadata": {}, "weight_map": places}
+    (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    parts = hub.Tensors(tmp_path, torch.device("cpu"), torch.float32)
+    assert parts.shapes == whole.shapes
+    for name in whole:
+        assert torch.equal(parts[name], whole[name])

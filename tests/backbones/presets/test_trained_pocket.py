@@ -1,0 +1,330 @@
+"""What training added to the pocket networks: a tagger, a question encoder, a reader."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from safetensors.torch import load_file
+
+from skipqa.backbones import concepts
+from skipqa.backbones.concepts import Concept, Concepts
+from skipqa.backbones.presets.pocket import (
+    NATIVE_CELLS,
+    NUM_WORDS,
+    FineTuned,
+    Pocket,
+    surest,
+    tag_views,
+)
+from skipqa.backbones.text_encoder import MiniLm
+from skipqa.config import EncodeConfig
+from skipqa.costs.flops import count_flops
+from skipqa.nn import compact, low_rank
+from skipqa.nn.tagger import Tagger, TaggerConfig
+from skipqa.pipeline import Pipeline
+from skipqa.stages.draft import draft
+from skipqa.stages.encode import encode
+from skipqa.trace import StageRecord
+from skipqa.types import VisualTokens
+
+PROMPT = "Fact: tea (noun): a drink of leaves\nPicture: cup\nQuestion: What is in it?\nAnswer:"
+BESIDE = [("tea", 0.0), ("a cup of coffee", 0.0), ("Earl Grey", 0.0)]
+NAMES = [name for name, _ in BESIDE]
+
+
+@pytest.fixture(scope="module")
+def plain(pipeline: Pipeline) -> Pocket:
+    assert isinstance(pipeline.backbone, Pocket)
+    return pipeline.backbone
+
+
+@pytest.fixture(scope="module")
+def trained(trained_pipeline: Pipeline) -> Pocket:
+    assert isinstance(trained_pipeline.backbone, Pocket)
+    return trained_pipeline.backbone
+
+
+@pytest.fixture(scope="module")
+def tagger(trained: Pocket) -> Tagger:
+    assert trained.learned.tagger is not None
+    return trained.learned.tagger
+
+
+@pytest.fixture(scope="module")
+def image(photo: Path) -> Image.Image:
+    with Image.open(photo) as image:
+        return image.convert("RGB")
+
+
+@pytest.fixture(scope="module")
+def seen(trained: Pocket, image: Image.Image) -> VisualTokens:
+    return trained.encode_high_res(image, trained.encode_low_res(image)[0])[0]
+
+
+@pytest.fixture(scope="module")
+def plainly_seen(trained: Pocket, image: Image.Image) -> VisualTokens:
+    """By the trained tower alone."""
+    tower = Pocket(EncodeConfig(), learned=FineTuned(vision=trained.learned.vision))
+    return tower.encode_high_res(image, tower.encode_low_res(image)[0])[0]
+
+
+class TestReader:
+    def test_weighing_beside_it_changes_no_completion(self, trained: Pocket) -> None:
+        alone, weighed = trained.generate(PROMPT, 8), trained.generate(PROMPT, 8, candidates=BESIDE)
+        assert weighed.text == alone.text
+        assert (weighed.prompt_tokens, weighed.new_tokens) == (
+            alone.prompt_tokens,
+            alone.new_tokens,
+        )
+        assert alone.weights == ()
+        assert len(weighed.weights) == len(BESIDE) + 1  # the completion's own is the last
+        apart, _ = trained.loglikelihood(PROMPT, [*NAMES, weighed.text])
+        for weight, wanted in zip(weighed.weights, apart, strict=True):
+            assert weight == pytest.approx(wanted, abs=1e-3) or wanted < apart[0] == max(apart[:3])
+        assert weighed.weights[0] == pytest.approx(apart[0], abs=1e-3)
+
+    def test_a_weight_is_that_of_the_answer_and_its_end(self, trained: Pocket) -> None:
+        """Held to `log_probability`, which goes through `generate`."""
+        (whole,), _ = trained.loglikelihood(PROMPT, ["green tea"])
+        said = trained.log_prob(PROMPT, "green tea")
+        (end,), _ = trained.loglikelihood(f"{PROMPT} green tea", [""])
+        assert whole == pytest.approx(said + end, abs=1e-3)
+
+    def test_flops_are_what_torch_counts(self, trained: Pocket) -> None:
+        found = []
+        counted = count_flops(lambda: found.append(trained.generate(PROMPT, 4, candidates=BESIDE)))
+        assert found[0].flops == counted
+        counted = count_flops(lambda: found.append(trained.loglikelihood(PROMPT, NAMES)))
+        assert found[1][1] == counted
+
+    def test_it_is_the_published_decoder_and_the_difference(
+        self, plain: Pocket, trained: Pocket
+    ) -> None:
+        assert trained.learned.reader is not None
+        published, tuned = plain.decoder.state_dict(), trained.decoder.state_dict()
+        learned = compact.unpack(load_file(trained.learned.reader))
+        name = next(name for name in learned if name.endswith(low_rank.DOWN))
+        weight = name.removesuffix(low_rank.DOWN)
+        added = learned[weight + low_rank.UP].T @ learned[name]
+        torch.testing.assert_close(tuned[weight] - published[weight], added, atol=1e-5, rtol=1e-3)
+        assert trained.decoder_tokenizer.to_str() == plain.decoder_tokenizer.to_str()
+
+
+class TestQuestions:
+    def test_the_drafters_encoder_is_beside_the_published_one(
+        self, plain: Pocket, trained: Pocket, image: Image.Image
+    ) -> None:
+        """What is compared with passages is encoded as they are."""
+        text, record = "What is in the cup?", StageRecord("encode")
+        published, own = plain.encode_texts([text]), trained.encode_for_drafter(text)
+        assert own is not None
+        _, asked = encode(image, text, trained, EncodeConfig(scales=(64,)), record)
+        assert torch.equal(asked.embedding, published.embeddings[0])
+        assert torch.equal(asked.states, published.states[0])
+        assert asked.drafter_states is not None
+        assert torch.equal(asked.drafter_states, own.states[0])
+        assert record.flops == trained.encode_low_res(image, (64,))[1] + published.flops + own.flops
+        assert own.states[0].shape == published.states[0].shape
+        assert not torch.allclose(own.states[0], published.states[0], atol=1e-2)
+        assert own.flops == published.flops
+        assert plain.encode_for_drafter(text) is None
+        _, asked = encode(image, text, plain, EncodeConfig(scales=(64,)), record)
+        assert asked.drafter_states is None
+
+    def test_a_difference_is_added_to_the_published_weights(self, trained: Pocket) -> None:
+        assert trained.learned.question is not None
+        base = MiniLm().network.state_dict()
+        wanted = low_rank.apply(base, compact.unpack(load_file(trained.learned.question)))
+        found = MiniLm(delta=trained.learned.question).network.state_dict()
+        assert found.keys() == wanted.keys()
+        assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+        assert any(not torch.equal(base[name], wanted[name]) for name in wanted)
+
+
+def small_tagger(names: tuple[str, ...], kinds: tuple[str, ...], width: int = 6) -> Tagger:
+    torch.manual_seed(0)
+    made = Tagger(TaggerConfig(names, kinds, width=width, hidden=8, text_width=4)).eval()
+    made.meanings.copy_(F.normalize(torch.randn(len(names), 4), dim=-1))
+    return made.requires_grad_(False)
+
+
+class TestConcepts:
+    def test_what_can_be_looked_up_stands_after_the_classes(self) -> None:
+        names = ("person", "beagle", "siamese", "rose", "oat milk", "mali")
+        tagger = small_tagger(names, ("", "dog", "cat", "flower", "food", "flag"))
+        known = Concepts((Concept("n1", ("cup",), "a cup", ()),), torch.ones(1, 4))
+        found = concepts.with_tags(known, tagger)
+        assert [c.name for c in found.entries] == [
+            "cup", "beagle", "siamese", "rose", "oat milk", "flag of mali",
+        ]  # fmt: skip
+        assert found[0] == known[0]
+        assert found[5].names == ("flag of mali", "mali")
+        assert found[1].kinds == (("dog",), ("animal",))
+        assert found[3].kinds == (("flower", "plant"),)
+        assert torch.equal(found.embeddings, torch.cat((known.embeddings, tagger.meanings[1:])))
+
+    def test_common_things_alone_add_nothing(self) -> None:
+        known = Concepts((Concept("n1", ("cup",), "a cup", ()),), torch.ones(1, 4))
+        found = concepts.with_tags(known, small_tagger(("person", "car"), ("", "")))
+        assert found.entries == known.entries
+        assert torch.equal(found.embeddings, known.embeddings)
+
+    def test_the_shipped_ones_have_a_meaning_each(self, plain: Pocket, trained: Pocket) -> None:
+        assert trained.concepts.entries[: len(plain.concepts)] == plain.concepts.entries
+        assert len(trained.concepts.embeddings) == len(trained.concepts)
+        lengths = trained.concepts.embeddings.norm(dim=1)
+        torch.testing.assert_close(lengths, torch.ones_like(lengths), atol=0.01, rtol=0)  # 8 bits
+
+
+class TestSeeing:
+    def test_evidence_is_a_distribution_over_all_concepts(
+        self, trained: Pocket, seen: VisualTokens
+    ) -> None:
+        assert seen.evidence.shape == (256, len(trained.concepts))
+        assert seen.overview.shape == (len(trained.concepts),)
+        assert (seen.evidence >= 0).all()
+        torch.testing.assert_close(seen.evidence.sum(1), torch.ones(256))
+        assert float(seen.overview.sum()) == pytest.approx(1, abs=1e-5)
+        torch.testing.assert_close(seen.meaning.norm(dim=1), torch.ones(256))
+
+    def test_the_tower_sees_what_it_saw(
+        self, plain: Pocket, seen: VisualTokens, plainly_seen: VisualTokens
+    ) -> None:
+        """Tags take a share of the evidence; the rest goes to the classes as before."""
+        assert torch.equal(seen.features, plainly_seen.features)
+        classes = seen.evidence[:, : len(plain.concepts)]
+        torch.testing.assert_close(classes / classes.sum(1, keepdim=True), plainly_seen.evidence)
+
+    def test_without_a_tagger_it_sees_the_classes_alone(
+        self, trained: Pocket, image: Image.Image, plainly_seen: VisualTokens
+    ) -> None:
+        others = dataclasses.replace(trained.learned, tagger=None)
+        backbone = Pocket(EncodeConfig(), learned=others)
+        found, _ = backbone.encode_high_res(image, backbone.encode_low_res(image)[0])
+        for name in ("features", "evidence", "meaning", "overview", "low_res"):
+            assert torch.equal(getattr(found, name), getattr(plainly_seen, name)), name
+        assert found.words is None
+
+    def test_words_are_the_best_of_tags_and_classes(
+        self,
+        plain: Pocket,
+        trained: Pocket,
+        tagger: Tagger,
+        seen: VisualTokens,
+        plainly_seen: VisualTokens,
+    ) -> None:
+        assert seen.words is not None
+        assert seen.low_res is not None
+        assert len(seen.words.names) == len(seen.words.probs) == NUM_WORDS == 12
+        probs = seen.words.probs.tolist()
+        assert probs == sorted(probs, reverse=True)
+        assert "espresso" in seen.words.names[:2]  # a class, among the best tags
+        assert "cup" in seen.words.names
+        tags = tagger(seen.low_res[None])[0].sigmoid()
+        windows = [
+            seen.features.view(16, 16, -1)[top : top + 8, left : left + 8].flatten(0, 1)
+            for top in range(0, 9, 2)
+            for left in range(0, 9, 2)
+        ]
+        tags = tags.maximum(tagger(torch.stack(windows)).sigmoid().amax(0))
+        for name, prob, embedding in zip(
+            seen.words.names, probs, seen.words.embeddings, strict=True
+        ):
+            # A tag and a class may have the same name: one of them is meant.
+            options = [
+                (tags[i], tagger.meanings[i])
+                for i in range(len(tags))
+                if tagger.config.word(i) == name
+            ]
+            options += [
+                (plainly_seen.overview[i], plain.concepts.embeddings[i])
+                for i, concept in enumerate(plain.concepts.entries)
+                if concept.name == name
+            ]
+            assert any(
+                math.isclose(prob, float(has), abs_tol=1e-5) and torch.equal(embedding, meaning)
+                for has, meaning in options
+            ), name
+        everything = torch.cat((tags, plainly_seen.overview)).sort(descending=True).values
+        torch.testing.assert_close(seen.words.probs, everything[:NUM_WORDS])
+
+    @pytest.mark.parametrize("side", [4, 8, 11, 24])
+    def test_each_view_is_judged_by_itself(self, side: int) -> None:
+        tagger = small_tagger(("a", "b", "c"), ("", "dog", "cat"))
+        features = torch.randn(1, 6, side, side, generator=torch.Generator().manual_seed(side))
+        found = tag_views(tagger, features)
+        size = min(NATIVE_CELLS, side)
+        starts = range(0, side - size + 1, 2)
+        assert found.shape == (1, 3, len(starts), len(starts))
+        for row, top in enumerate(starts):
+            for column, left in enumerate(starts):
+                window = features[:, :, top : top + size, left : left + size]
+                alone = tagger(window.flatten(2).transpose(1, 2)).sigmoid()
+                torch.testing.assert_close(found[:, :, row, column], alone)
+
+    def test_a_name_counts_as_far_as_the_surest_view_has_it(self) -> None:
+        """Of a batch as of each picture alone."""
+        tagger = small_tagger(("a", "b", "c"), ("", "dog", "cat"))
+        generator = torch.Generator().manual_seed(0)
+        coarse, fine = (torch.randn(2, 6, side, side, generator=generator) for side in (8, 16))
+        found = surest([tag_views(tagger, coarse), tag_views(tagger, fine)])
+        for picture in range(2):
+            whole = tagger(coarse[picture].flatten(1).T[None])[0].sigmoid()
+            windows = tag_views(tagger, fine[picture : picture + 1])[0].flatten(1)
+            assert windows.shape == (3, 25)
+            torch.testing.assert_close(found[picture], whole.maximum(windows.amax(1)))
+
+    def test_a_glance_says_what_a_closer_look_adds_to(
+        self,
+        trained: Pocket,
+        tagger: Tagger,
+        image: Image.Image,
+        seen: VisualTokens,
+        plainly_seen: VisualTokens,
+    ) -> None:
+        low_res, _ = trained.encode_low_res(image)
+        assert low_res.low_res is not None
+        assert low_res.words is not None
+        assert seen.words is not None
+        assert torch.equal(low_res.features, low_res.low_res)
+        probs = tagger(low_res.low_res[None])[0].sigmoid()
+        everything = torch.cat((probs, plainly_seen.overview)).sort(descending=True).values
+        torch.testing.assert_close(low_res.words.probs, everything[:NUM_WORDS])
+        assert (seen.words.probs >= low_res.words.probs - 1e-6).all()
+        assert trained.encode_high_res(image, low_res, (256,)) == (low_res, 0)
+
+    def test_flops_of_tagging_are_what_torch_counts(
+        self, plain: Pocket, trained: Pocket, image: Image.Image
+    ) -> None:
+        def both(backbone: Pocket) -> tuple[int, int]:
+            said, scales = [], (256, 320)
+
+            def see() -> None:
+                low_res, cheap = backbone.encode_low_res(image, scales)
+                said.append(cheap + backbone.encode_high_res(image, low_res, scales)[1])
+
+            counted = count_flops(see)
+            return said[0], counted
+
+        _ = plain.concepts, trained.concepts  # else the first to be asked reads them
+        (said, counted), (said_plain, counted_plain) = both(trained), both(plain)
+        assert said - said_plain == counted - counted_plain > 0
+
+    @pytest.mark.parametrize("scales", [(96,), (160, 320), (512,)])
+    def test_a_glance_is_what_the_drafter_knows_at_any_scale(
+        self, trained_pipeline: Pipeline, image: Image.Image, scales: tuple[int, ...]
+    ) -> None:
+        backbone, config = trained_pipeline.backbone, EncodeConfig(scales=scales)
+        record = StageRecord("")
+        tokens, asked = encode(image, "What is in the cup?", backbone, config, record)
+        assert tokens.low_res is not None
+        assert len(tokens.low_res) == backbone.widths.low_res
+        learned = trained_pipeline.components.drafter
+        known, settings = backbone.concepts, trained_pipeline.config.draft
+        assert draft(asked, tokens, known, settings, record, learned).candidates

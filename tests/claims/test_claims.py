@@ -1,0 +1,455 @@
+"""Each claim holds, fails, stays undecided or unmeasured by its rule."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from skipqa.claims.claims import CLAIMS, claims_table, judge
+from skipqa.claims.verdict import Evidence, Verdict
+from skipqa.errors import UserError
+from skipqa.evaluation.harness import Row, make_record
+from skipqa.evaluation.reports.runs import read_runs
+
+if TYPE_CHECKING:
+    from conftest import MakeRun
+
+    from skipqa.pipeline import Answer
+
+MANY = range(2_000)
+Judge = Callable[..., tuple[str, str]]
+
+
+@pytest.fixture
+def verdict(tmp_path: Path) -> Judge:
+    """The verdict on one claim and what was said, given runs and results files."""
+
+    def find(number: int, folders: list[Path], **benchmarks: Any) -> tuple[str, str]:
+        results = tmp_path / "results"
+        results.mkdir(exist_ok=True)
+        for subject, found in benchmarks.items():
+            header = {"machine": {"gpu": "abacus"}, "versions": {}, "commit": "abc"}
+            path = results / f"{subject}_abacus_202611.json"
+            path.write_text(json.dumps({**header, "results": found}))
+        sets = read_runs(folders) if folders else []
+        finding = judge(Evidence(sets, results))[number - 1][1]
+        return str(finding.verdict), finding.said
+
+    return find
+
+
+def test_there_are_twenty_and_none_is_measured_by_nothing(tmp_path: Path) -> None:
+    judged = judge(Evidence([], tmp_path))
+    assert len(judged) == len(CLAIMS) == 20
+    assert {finding.verdict for _, finding in judged} == {Verdict.UNMEASURED}
+    assert all("needs" in finding.said for _, finding in judged)
+    assert claims_table(judged).count("**not measured**") == 20
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "flops", "ms", "expected"),
+    [
+        (0.5, 20e9, 300, "holds"),
+        (0.5, 30e9, 300, "does not hold"),  # FLOPs
+        (0.5, 20e9, 500, "does not hold"),  # latency
+        (0.3, 20e9, 300, "does not hold"),  # accuracy
+        (0.398, 20e9, 300, "undecided"),
+    ],
+)
+def test_1_accuracy_and_cost(
+    made: MakeRun, verdict: Judge, accuracy: float, flops: float, ms: float, expected: str
+) -> None:
+    n = range(500)
+    folders = [
+        made("skip", "skip", accuracy, questions=n, flops=flops, ms=ms),
+        made("dense", "dense", 0.4, questions=n, flops=100e9, ms=1_000),
+        made("fid", "fid", 0.2, questions=n, flops=1e9, ms=1),
+    ]
+    found, said = verdict(1, folders)
+    assert found == expected
+    assert "against dense on 500 questions" in said, "the strongest baseline"
+
+
+def test_1_is_undecided_where_several_processes_answered(made: MakeRun, verdict: Judge) -> None:
+    n = range(500)
+    folders = [
+        made("skip", "skip", 0.5, questions=n, flops=20e9, ms=300, alone=False),
+        made("dense", "dense", 0.4, questions=n, flops=100e9, ms=1_000),
+    ]
+    found, said = verdict(1, folders)
+    assert found == "undecided"
+    assert said.endswith("5.00x fewer FLOPs, not timed")
+
+
+def test_1_other_machines_are_not_timed(made: MakeRun, verdict: Judge) -> None:
+    other = {"machine": {"cpu": "zx81", "cores": 1}}
+    folders = [
+        made("skip", "skip", 0.6, questions=MANY, flops=1e9, ms=1),
+        made("dense", "dense", 0.4, questions=MANY, header=other),
+    ]
+    assert verdict(1, folders)[0] == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("kept", "expected"), [(0.5, "holds"), (0.4, "does not hold"), (0.495, "undecided")]
+)
+def test_2_retention(made: MakeRun, verdict: Judge, kept: float, expected: str) -> None:
+    folders = [
+        made("a", "skip", kept, questions=MANY, retention=0.11),
+        made("b", "skip-no-pruning", 0.5, questions=MANY, tokens=576),
+    ]
+    found, said = verdict(2, folders)
+    assert found == expected
+    assert said == f"{200 * kept:.1f} % of 50.0 on 2,000 questions"
+
+
+@pytest.mark.parametrize(("random", "expected"), [(0.3, "holds"), (0.45, "does not hold")])
+@pytest.mark.parametrize("swept", [False, True])
+def test_3_random(made: MakeRun, verdict: Judge, random: float, expected: str, swept: bool) -> None:
+    own = {"retention": 0.11} if swept else {}
+    drawn = {"pruner": "random", "retention": 0.11} if swept else {}
+    folders = [
+        made("a", "skip", 0.5, questions=MANY, **own),
+        made("b", "skip" if swept else "skip-random-pruning", random, questions=MANY, **drawn),
+    ]
+    assert verdict(3, folders)[0] == expected
+
+
+@pytest.mark.parametrize(("lift", "expected"), [(0.5, "holds"), (0.1, "does not hold")])
+def test_4_small_entities(made: MakeRun, verdict: Judge, lift: float, expected: str) -> None:
+    def fields(fraction: float) -> Callable[[int], dict[str, Any]]:
+        return lambda q: {"subset": "small", "recall@4": float(q % 100 < 100 * fraction)}
+
+    folders = [
+        made("a", "skip", questions=MANY, fields=fields(0.3 + lift)),
+        made("b", "skip-global-retrieval", questions=MANY, fields=fields(0.3)),
+    ]
+    found, said = verdict(4, folders)
+    assert found == expected
+    assert said.startswith(f"30.0 → {30 + 100 * lift:.1f} on 2,000 questions")
+
+
+def small_things(gain: float) -> dict[str, Any]:
+    recall = {"low_res": 0.25, "kept tokens": 0.3, "skip": 0.3 + gain}
+    return {
+        "small": {
+            "recall": {way: {"mean": mean} for way, mean in recall.items()},
+            "skip_less": {"kept tokens": gained(gain)},
+        }
+    }
+
+
+def gained(difference: float) -> dict[str, float]:
+    """As a results file keeps it, within a point either way."""
+    low, high = difference - 0.01, difference + 0.01
+    return {"difference": difference, "low": low, "high": high, "p_value": 0.5, "count": 1_250}
+
+
+@pytest.mark.parametrize(
+    ("gain", "expected"), [(0.3, "holds"), (0.1, "does not hold"), (0.275, "undecided")]
+)
+def test_4_by_the_benchmark_rather_than_by_runs(
+    made: MakeRun, verdict: Judge, gain: float, expected: str
+) -> None:
+    def fields(question: int) -> dict[str, Any]:
+        return {"subset": "small", "recall@4": 1.0}
+
+    systems = ("skip", "skip-global-retrieval")
+    folders = [made(system, system, fields=fields) for system in systems]
+    found, said = verdict(4, folders, small_things=small_things(gain))
+    assert found == expected
+    assert said.startswith(f"30.0 → {30 + 100 * gain:.1f} on 1,250 questions of Pocket-KB, +")
+    assert said.endswith("points; one query of the picture at a glance has 25.0")
+
+
+@pytest.mark.parametrize(
+    ("drafted", "accuracy", "expected"),
+    [
+        (0.36, 0.5, "holds"),
+        (0.20, 0.5, "does not hold"),
+        (0.36, 0.45, "does not hold"),
+        (0.36, 0.49, "undecided"),
+    ],
+)
+def test_6_fast_path(
+    made: MakeRun, verdict: Judge, drafted: float, accuracy: float, expected: str
+) -> None:
+    folders = [
+        made("a", "skip", accuracy, questions=MANY, drafted=drafted),
+        made("b", "skip-no-draft", 0.5, questions=MANY),
+    ]
+    assert verdict(6, folders)[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("rate", "gain", "expected"),
+    [
+        (0.36, 0.001, "holds"),
+        (0.20, 0.001, "does not hold"),
+        (0.36, -0.03, "does not hold"),
+        (0.36, -0.01, "undecided"),
+    ],
+)
+def test_6_by_the_benchmark_rather_than_by_runs(
+    made: MakeRun, verdict: Judge, rate: float, gain: float, expected: str
+) -> None:
+    folders = [made("a", "skip", 1.0), made("b", "skip-no-draft", 0.0)]
+    shipped = {"all": {"rate": rate, "gain": gained(gain)}}
+    found, said = verdict(6, folders, fast_path_val={"shipped": shipped})
+    assert found == expected
+    assert said.startswith(f"{100 * rate:.1f} % at {100 * gain:+.1f} (")
+    assert said.endswith("points on 1,250 questions of OK-VQA and VQAv2")
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "flops", "expected"),
+    [
+        (0.6, 50e9, "holds"),
+        (0.6, 60e9, "does not hold"),
+        (0.4, 50e9, "does not hold"),
+        (0.5, 50e9, "undecided"),
+    ],
+)
+def test_8_budget(
+    made: MakeRun, verdict: Judge, accuracy: float, flops: float, expected: str
+) -> None:
+    trained = {"components": {"budget": "a"}}
+    folders = [
+        made("a", "skip", accuracy, questions=MANY, flops=flops, **trained),
+        made("b", "skip-fixed-budget", 0.5, questions=MANY, flops=50e9, **trained),
+    ]
+    found, said = verdict(8, folders, later_stages=later_stages(0.0, 0.0))
+    assert found == expected
+    assert "on 2,000 questions with" in said, "runs before the stage's own measure"
+
+
+def later_stages(low: float, high: float, ships: bool = True) -> dict[str, Any]:
+    val = {
+        "questions": 350,
+        "adaptive": {"score": 0.51, "giga_flops": 26.0},
+        "fixed_at_equal_flops": 0.48,
+        "gain": {"mean": 0.03, "low": low, "high": high},
+    }
+    return {"stage5": {"budget": {"ships": ships, "val": val}}}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ships", "expected"),
+    [
+        (0.01, 0.05, True, "holds"),
+        (0.01, 0.05, False, "holds"),
+        (-0.01, 0.05, True, "undecided"),
+        (-0.05, -0.01, True, "does not hold"),
+    ],
+)
+def test_8_untrained_budgets_are_not_adaptive(
+    made: MakeRun, verdict: Judge, low: float, high: float, ships: bool, expected: str
+) -> None:
+    folders = [made("a", "skip", 1.0), made("b", "skip-fixed-budget", 0.0)]
+    found, said = verdict(8, folders)
+    assert found == "not measured"
+    assert said.endswith("with a trained `budget`")
+    found, said = verdict(8, folders, later_stages=later_stages(low, high, ships))
+    assert found == expected
+    assert said.startswith("51.0 against 48.0 for the best fixed one at 26.0 GFLOPs, +3.0 (")
+    assert said.endswith("this budget does not ship") is not ships
+
+
+@pytest.mark.parametrize(("at_64", "expected"), [(0.5, "holds"), (0.3, "does not hold")])
+def test_10_bound(made: MakeRun, verdict: Judge, at_64: float, expected: str) -> None:
+    folders = [
+        made(str(retention), "skip", accuracy, retention=retention)
+        for retention, accuracy in ((0.05, 0.2), (1 / 9, at_64), (0.5, 0.5), (1.0, 0.5))
+    ]
+    found, said = verdict(10, folders)
+    assert found == expected
+    assert "51 of 576" in said
+
+
+@pytest.mark.parametrize(
+    ("step", "same", "expected"),
+    [(1, False, "holds"), (20, False, "does not hold"), (0, True, "not measured")],
+)
+def test_12_seeds(made: MakeRun, verdict: Judge, step: int, same: bool, expected: str) -> None:
+    folders = [
+        made(
+            str(seed),
+            "skip",
+            0.5 + seed * step / 1_000,
+            questions=range(1_000),
+            seed=seed,
+            components={"drafter": "same" if same else str(seed)},
+            config={"preset": "pocket", "draft": {"threshold": 0.3 if same else seed / 10}},
+        )
+        for seed in range(3)
+    ]
+    assert verdict(12, folders)[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "expected"),
+    [
+        ((0.350, 0.352, 0.354), "holds"),
+        ((0.350, 0.352, 0.364), "does not hold"),
+        ((0.350, 0.352), "not measured"),
+    ],
+)
+def test_12_stage_1_where_no_runs_tell(
+    made: MakeRun, verdict: Judge, accuracies: tuple[float, ...], expected: str
+) -> None:
+    seeds = {
+        str(seed): {"reader": {"joint": {"okvqa/val": {"accuracy": accuracy}}}}
+        for seed, accuracy in enumerate(accuracies)
+    }
+    found, said = verdict(12, [made("a", "skip")], stage1={"seeds": seeds})
+    assert found == expected
+    assert said.endswith("stage I's own measure") is (expected != "not measured")
+
+
+def test_12_runs_count_before_stage_1(made: MakeRun, verdict: Judge) -> None:
+    folders = [made(str(s), "skip", seed=s, components={"drafter": str(s)}) for s in range(3)]
+    found, said = verdict(12, folders, stage1={})
+    assert found == "holds"
+    assert said.endswith("40 questions")
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "expected"),
+    [(0.6, "holds"), (0.5, "does not hold"), (0.3, "does not hold")],
+)
+def test_13_significance(made: MakeRun, verdict: Judge, accuracy: float, expected: str) -> None:
+    folders = [made("a", "skip", accuracy, questions=MANY), made("b", "dense", 0.5, questions=MANY)]
+    assert verdict(13, folders)[0] == expected
+
+
+def test_16_only_vqav2_counts(made: MakeRun, verdict: Judge) -> None:
+    here = [made("a", "skip-nr", 0.6), made("b", "dense", 0.4)]
+    found, said = verdict(16, here)
+    assert found == "not measured"
+    assert "`skip-nr` (not built yet), `dense` over" in said
+    there = [
+        made("c", "skip-nr", 0.6, questions=MANY, file="vqav2/val.jsonl"),
+        made("d", "dense", 0.4, questions=MANY, file="vqav2/val.jsonl"),
+    ]
+    found, said = verdict(16, here + there)
+    assert found == "holds"
+    assert said.startswith("vqav2/val.jsonl: +20.0")
+
+
+def test_17_multihop(made: MakeRun, verdict: Judge) -> None:
+    def fields(question: int) -> dict[str, Any]:
+        return {"subset": "multihop" if question % 2 else "small"}
+
+    folders = [
+        made("a", "skip-iter", 0.6, questions=MANY, fields=fields),
+        made("b", "dense", 0.4, questions=MANY, fields=fields),
+    ]
+    found, said = verdict(17, folders)
+    assert found == "holds"
+    assert "on 1,000 questions" in said
+
+
+@pytest.mark.parametrize(
+    ("rescued", "expected"), [(60, "holds"), (20, "does not hold"), (None, "undecided")]
+)
+def test_18_longtail(made: MakeRun, verdict: Judge, rescued: int | None, expected: str) -> None:
+    """Of 100 rare questions none is right, of 100 popular ones all: a gap of 100 points."""
+
+    def fields(helped: int) -> Callable[[int], dict[str, Any]]:
+        right = 0 if rescued is None else 1
+        return lambda q: {"popularity": q, "score": float(q < helped or (right and q >= 100))}
+
+    folders = [
+        made("a", "skip-adr", questions=range(200), fields=fields(rescued or 0)),
+        made("b", "skip", questions=range(200), fields=fields(0)),
+    ]
+    assert verdict(18, folders)[0] == expected
+
+
+@pytest.mark.parametrize(("unique", "expected"), [(5, "holds"), (9, "does not hold")])
+def test_19_duplicates(made: MakeRun, verdict: Judge, unique: int, expected: str) -> None:
+    folder = made("a", "skip", fields=lambda question: {"hits": 10, "unique": unique})
+    assert verdict(19, [folder])[0] == expected
+
+
+def test_19_the_harness_records_hits(looked_up: Answer) -> None:
+    record = make_record(Row(1, 1, "a.png", "Why?", {"yes": 1.0}), looked_up)
+    assert record["hits"] == looked_up.trace["retrieve"].result.num_hits
+    assert len(record["retrieved"]) <= record["unique"] <= record["hits"]
+
+
+def test_20_corpus(made: MakeRun, verdict: Judge) -> None:
+    folders = [made("a", "skip"), made("b", "skip", index={"name": "mine", "passages": 3})]
+    assert verdict(20, folders[:1])[0] == "not measured"
+    assert verdict(20, folders)[0] == "holds"
+
+
+LAYERS = [{"batch": b, "passages": 6, "times_faster": 7.5 + b} for b in (1, 8)]
+PATHWAY = {
+    "load": {"draft_rate": 0.375},
+    "summary": {
+        "flops": {"fused": {"times_fewer": 11.0}},
+        "latency_ms": {"fused": {"0.375": {"times_faster": 3.0}}},
+        "kv_cache": {"fused": {"saved": 0.9}, "read": {"saved": 0.65}},
+    },
+}
+SLOW = {"layers": [*LAYERS, {"batch": 32, "passages": 6, "times_faster": 2.0}]}
+COLLAPSE = {"staged": {"runs": 5, "collapsed": 0}, "joint": {"runs": 5, "collapsed": 4}}
+
+
+@pytest.mark.parametrize(
+    ("number", "subject", "results", "expected"),
+    [
+        (5, "kernels", {"layers": LAYERS}, "holds"),
+        (5, "kernels", SLOW, "does not hold"),
+        (5, "kernels", {"layers": []}, "not measured"),
+        (5, "kernels", {"levels": []}, "not measured"),
+        (7, "verifier", {"f1": 0.91}, "holds"),
+        (7, "verifier", {"f1": 0.89}, "does not hold"),
+        (9, "fidelity", {"eta": 0.01, "spearman": 0.8}, "holds"),
+        (9, "fidelity", {"eta": 0.02, "spearman": 0.8}, "does not hold"),
+        (11, "collapse", COLLAPSE, "holds"),
+        (11, "collapse", COLLAPSE | {"joint": COLLAPSE["staged"]}, "does not hold"),
+        (14, "pathway", PATHWAY, "holds"),
+        (
+            15,
+            "routing_overhead",
+            {"A": {"fraction": 0.01}, "B": {"fraction": 0.06}},
+            "does not hold",
+        ),
+        (15, "routing_overhead", {"A": {"fraction": 0.01}}, "holds"),
+    ],
+)
+def test_claims_of_benchmarks(
+    verdict: Judge, number: int, subject: str, results: Any, expected: str
+) -> None:
+    assert verdict(number, [], **{subject: results})[0] == expected
+
+
+def test_1_names_the_pathway_without_counting_it(verdict: Judge) -> None:
+    found, said = verdict(1, [], pathway=PATHWAY)
+    assert found == "not measured"
+    assert "At 7B shapes with random weights, no accuracy: fused: 11.00x fewer FLOPs" in said
+
+
+def test_a_damaged_results_file_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "kernels_abacus_202611.json").write_text("{")
+    with pytest.raises(UserError, match=r"kernels_abacus_202611\.json: not JSON"):
+        judge(Evidence([], tmp_path))
+
+
+def test_several_sets_are_as_good_as_the_weakest(made: MakeRun, verdict: Judge) -> None:
+    folders = [
+        made("a", "skip", 0.6, questions=MANY),
+        made("b", "dense", 0.4, questions=MANY),
+        made("c", "skip", 0.3, questions=MANY, file="other"),
+        made("d", "dense", 0.4, questions=MANY, file="other"),
+    ]
+    found, said = verdict(13, folders)
+    assert found == "does not hold"
+    assert said.startswith("okvqa/val.jsonl: +20.0")
+    assert "; other: -10.0" in said

@@ -1,0 +1,79 @@
+"""Saliency fidelity of the real pipeline: a token's worth is what its loss costs the answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from skipqa.claims.token_worth import Proxy, measure_question
+from skipqa.cli.theory import app
+from skipqa.evaluation.results import newest
+from skipqa.pipeline import Pipeline
+
+QUESTION, ANSWER = "How is this drink brewed?", "by forcing hot water under pressure"
+
+
+class Blinded:
+    """The pipeline's backbone, that sees the mean token in one place."""
+
+    def __init__(self, pipeline: Pipeline, position: int) -> None:
+        self.backbone, self.position = pipeline.backbone, position
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.backbone, name)
+
+    def encode_high_res(self, *arguments: object) -> object:
+        tokens, flops = self.backbone.encode_high_res(*arguments)  # type: ignore[arg-type]
+        changed = {}
+        for name in ("features", "evidence", "meaning"):
+            rows = getattr(tokens, name).clone()
+            rows[self.position] = rows.mean(0)
+            changed[name] = rows
+        return dataclasses.replace(tokens, **changed), flops
+
+
+@pytest.mark.parametrize("proxy", ["answer", "evidence"])
+def test_worth_is_what_is_lost_without_the_token(
+    pipeline: Pipeline, photo: Path, proxy: Proxy
+) -> None:
+    def score(backbone: object) -> float:
+        system = Pipeline(backbone, pipeline.index, pipeline.config)  # type: ignore[arg-type]
+        trace = system.answer(photo, QUESTION, fast_path=False).trace
+        if proxy == "evidence":
+            return math.log(max(trace["verify"].result.scores))
+        return pipeline.backbone.log_prob(trace["decode"].result, ANSWER)
+
+    saliency, worth = measure_question(
+        pipeline, photo, QUESTION, ANSWER, proxy=proxy, tokens=3, seed=4
+    )
+    assert saliency.shape == worth.shape == (3,)
+    drawn = torch.randperm(256, generator=torch.Generator().manual_seed(4))[:3].sort().values
+    whole = score(pipeline.backbone)
+    for position, found in zip(drawn.tolist(), worth.tolist(), strict=True):
+        expected = whole - score(Blinded(pipeline, position))
+        assert found == pytest.approx(expected, abs=1e-4)
+
+
+def test_command(photo: Path, home: Path, tmp_path: Path) -> None:
+    rows = [
+        {"question_id": 1, "image": photo.name, "question": QUESTION, "answer": ANSWER},
+        {"question_id": 2, "image": "nowhere.png", "question": QUESTION, "answer": ANSWER},
+    ]
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    arguments = ["fidelity", "--questions", str(questions), "--images", str(photo.parent)]
+    arguments += ["--results", str(tmp_path / "results")]
+    ran = CliRunner().invoke(app, [*arguments, "--tokens", "4", "--proxy", "evidence", "--json"])
+    assert ran.exit_code == 0, ran.output
+    said = json.loads(ran.stdout)
+    assert said["num_questions"] == 1
+    assert -1 <= said["spearman"] <= 1
+    assert said["eta"] >= 0
+    assert said["bad_rows"] == ["line 2: no photo 'nowhere.png'"]
+    assert newest(tmp_path / "results", "fidelity")["results"] == said, "as a report reads it"

@@ -1,0 +1,353 @@
+"""Stages II to VI on a small world over the real backbone: each ends, resumes, repeats itself."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import small_world
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+
+from skipqa import components
+from skipqa.config import PruneConfig
+from skipqa.errors import UserError
+from skipqa.evaluation import systems
+from skipqa.evaluation.systems import Variant
+from skipqa.evaluation.systems.changes import with_components
+from skipqa.pipeline import Pipeline
+from skipqa.trace import StageRecord
+from skipqa.training.pathway import gather
+from skipqa.training.pathway import stage2_saliency as pruning
+from skipqa.training.pathway import stage3_fusion as pathways
+from skipqa.training.pathway import stage4_verifier as verifying
+from skipqa.training.pathway import stage5_budget as budgeting
+from skipqa.training.pathway import stage6_joint as together
+from skipqa.training.pathway.collapse import openness
+from skipqa.training.pathway.context import Gathering, TrainingContext, take_over
+from skipqa.training.pathway.gather import Asked
+from skipqa.training.pathway.records import replay
+from skipqa.training.run import Run
+from skipqa.training.sampling import inverse_frequency
+from skipqa.training.stage1.mixture import Split
+from skipqa.types import Budget
+
+COUNTS = {f"pocket-kb/{kind}": 99 for kind in ("train", "fresh", "held-out", "val")}
+PATHS = pathways.PathwayTraining(steps=3, batch=4, query_hidden=8)
+STAGES: dict[str, tuple[Callable[..., dict[str, Any]], Any, tuple[str, ...]]] = {
+    "saliency": (
+        pruning.run,
+        pruning.SaliencyTraining(steps=6, batch=4, hidden=8),
+        ("saliency", "keep_head"),
+    ),
+    "pathways": (pathways.run, PATHS, ("saliency", "region_query", "fusion")),
+    "verifier": (
+        verifying.run,
+        verifying.VerifierTraining(steps=30, batch=8, hidden=16, oracle_questions=1),
+        ("verifier",),
+    ),
+    "budget": (
+        budgeting.run,
+        budgeting.BudgetTraining(steps=10, questions=4),
+        ("budget",),
+    ),
+    "together": (
+        together.run,
+        together.JointTraining(
+            steps=3, pathways=PATHS, verifier=verifying.VerifierTraining(batch=4, hidden=16)
+        ),
+        ("saliency", "region_query", "fusion", "verifier"),
+    ),
+}
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory, photo: Path) -> Path:
+    return small_world.write(tmp_path_factory.mktemp("world") / "pocket-kb", photo)
+
+
+@pytest.fixture(scope="module")
+def rows(world: Path) -> list[Asked]:
+    found = sorted(
+        gather.questions(None, world, COUNTS, seed=1), key=lambda row: int(row.id.partition("-")[2])
+    )
+    counts: dict[Split, int] = {
+        "train": small_world.TRAIN,
+        "held-out": small_world.HELD_OUT,
+        "val": small_world.VAL,
+    }
+    splits = [split for split, count in counts.items() for _ in range(count)]
+    return [replace(row, split=split) for row, split in zip(found, splits, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def context(world: Path, pipeline: Pipeline, rows: list[Asked]) -> TrainingContext:
+    return small_world.context(world, pipeline, rows)
+
+
+@pytest.fixture(scope="module")
+def finished(context: TrainingContext, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Every stage, each in a folder of its own."""
+    folders = {}
+    for name, (run, settings, _) in STAGES.items():
+        folders[name] = tmp_path_factory.mktemp(name)
+        run(small_world.again(context, folders[name]), settings)
+    return folders
+
+
+def same(first: Path, second: Path, files: tuple[str, ...]) -> bool:
+    for name in files:
+        a, b = (load_file(folder / "trained" / f"{name}.safetensors") for folder in (first, second))
+        if a.keys() != b.keys() or not all(torch.equal(a[key], b[key]) for key in a):
+            return False
+    return True
+
+
+def test_questions_are_drawn_by_the_seed(world: Path) -> None:
+    some = gather.questions(None, world, {"pocket-kb/train": 5}, seed=1)
+    more = gather.questions(None, world, {"pocket-kb/train": 9}, seed=1)
+    assert [row.id for row in some] == [row.id for row in more][:5]
+    with pytest.raises(UserError, match="nothing to learn from"):
+        gather.questions(None, world, {"pocket-kb/val": 5}, seed=1)
+
+
+def test_records_hold_what_the_pipeline_saw(context: TrainingContext, rows: list[Asked]) -> None:
+    records = context.records
+    assert len(records) == len(rows)
+    assert records["meaning"].shape == (len(rows), 256, 384)
+    assert records.select("val") == list(range(len(rows) - small_world.VAL, len(rows)))
+    gold = records["gold"].any(1).float().mean()
+    assert gold > 0.5
+    for i in range(len(rows)):
+        ids = [one.passage.id for one in records.candidates(i)]
+        flags = records["gold"][i].tolist()
+        assert [id in rows[i].gold for id in ids] == flags[: len(ids)]
+        assert not any(flags[len(ids) :])
+
+
+def test_a_record_goes_through_the_stages_as_its_question_did(context: TrainingContext) -> None:
+    records, budget = context.records, context.pipeline.config.budget
+    for i in (0, 5):
+        again = replay(
+            records, i, context.pipeline, Budget(budget.most_tokens(256), 16), None, None
+        )
+        kept = again.kept.positions == records["kept"][i].nonzero()[:, 0]
+        assert kept.float().mean() > 0.95
+        found = [p.row for p in again.retrieved.passages]
+        assert found == [p.row for p in records.candidates(i)]
+        assert [r.box for r in again.regions] == [r.box for r in records.regions(i)]
+
+
+def test_gathering_goes_on_after_a_kill(
+    context: TrainingContext, rows: list[Asked], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gather, "A_FILE", 2)
+    observed: list[str] = []
+    observe = gather.observe
+
+    def counted(pipeline: Pipeline, row: Asked) -> Any:
+        observed.append(row.id)
+        if len(observed) == 4:
+            raise Killed
+        return observe(pipeline, row)
+
+    monkeypatch.setattr(gather, "observe", counted)
+    source = small_world.Shared()
+    with pytest.raises(Killed):
+        gather.gather(rows[:4], source, Run(tmp_path), workers=1)
+    assert len(list(tmp_path.glob("*.safetensors"))) == 1
+    gather.gather(rows[:4], source, Run(tmp_path), workers=1)
+    assert observed[4:] == [row.id for row in rows[2:4]]
+    with pytest.raises(UserError, match="holds a run with other number, questions"):
+        gather.gather(rows[:3], source, Run(tmp_path), workers=1)
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_stage_leaves_its_parts_and_says_which_won(finished: dict[str, Path], name: str) -> None:
+    folder, files = finished[name], STAGES[name][2]
+    metrics = json.loads((folder / "metrics.json").read_text())[name]
+    ships = metrics["ships"]
+    ships = ships if isinstance(ships, dict) else {files[0]: ships}
+    ships = ships | {"keep_head": True}  # a rival's, it has nothing to win
+    for part in files:
+        assert (folder / "trained" / f"{part}.safetensors").is_file()
+        assert (folder / f"{part}.safetensors").is_file() == ships.get(part, False)
+    learned = components.load(folder / "trained", preset="pocket")
+    assert all(getattr(learned, part) is not None for part in files)
+
+
+def test_what_a_stage_leaves_needs_no_other_records(finished: dict[str, Path]) -> None:
+    """None of it sees, so the next stage may begin with it."""
+    seeing = {
+        gather.Source(components=folder).fingerprint()["seeing"] for folder in finished.values()
+    }
+    assert len(seeing) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "stop_at"),
+    [
+        ("saliency", "pruning questions"),
+        ("saliency", "keep_head"),
+        ("verifier", "reading records"),
+        ("together", "together"),
+    ],
+)
+def test_a_killed_stage_ends_with_the_same_bits(
+    context: TrainingContext, finished: dict[str, Path], tmp_path: Path, name: str, stop_at: str
+) -> None:
+    """And the same again from nothing: the seed decides."""
+    run, settings, files = STAGES[name]
+
+    def progress(what: str, done: int, total: int, loss: float | None) -> None:
+        if what == stop_at:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(small_world.again(context, tmp_path, progress=progress), settings)
+    run(small_world.again(context, tmp_path), settings)
+    assert same(tmp_path, finished[name], files)
+
+
+def test_a_finished_stage_does_nothing(context: TrainingContext, finished: dict[str, Path]) -> None:
+    def progress(*_: object) -> None:
+        raise AssertionError
+
+    for name, (run, settings, _) in STAGES.items():
+        metrics = run(small_world.again(context, finished[name], progress=progress), settings)
+        assert metrics == json.loads((finished[name] / "metrics.json").read_text())
+
+
+def test_the_keep_head_is_measured_as_the_saliency_is_and_prunes(
+    context: TrainingContext, finished: dict[str, Path]
+) -> None:
+    """Its folder has it beside what answers: all that `--components` needs."""
+    metrics = json.loads((finished["saliency"] / "metrics.json").read_text())
+    for split in ("held-out", "val"):
+        saliency, blind = (metrics[name][split] for name in ("saliency", "keep_head"))
+        assert saliency["questions"] == blind["questions"] > 0
+        for count, here in saliency["by_tokens"].items():
+            assert here["training_free"] == blind["by_tokens"][count]["training_free"]
+    learned = components.load(finished["saliency"], preset="pocket")
+    components.check_widths(learned, context.pipeline.backbone.widths, preset="pocket")
+    assert learned.keep_head is not None
+    tokens = context.records.tokens(0, len(context.pipeline.backbone.concepts))
+    pruner = systems.build(
+        Variant("skip", "dynamicvit"),
+        with_components(context.pipeline, keep_head=learned.keep_head),
+    ).stages.prune
+    concepts, record = context.pipeline.backbone.concepts, StageRecord("prune")
+    one, other = (
+        pruner(tokens, context.records.question(i), Budget(29, 1), concepts, PruneConfig(), record)
+        for i in (0, 1)
+    )
+    wanted = learned.keep_head(context.records["meaning"][0].float()).topk(29).indices
+    assert set(one.positions.tolist()) == set(wanted.tolist())
+    assert torch.equal(one.positions, other.positions)  # whatever is asked
+    assert record.why == "by the keep head"
+
+
+def test_collapse_is_seen() -> None:
+    gates = torch.rand(10, 64)
+    assert not openness(gates).collapsed
+    undecided = openness(gates * 0.4)  # as drawn, a fifth is open
+    assert (undecided.open, undecided.collapsed, undecided.drawn_collapsed) == (0.0, True, False)
+    assert openness(gates * 0.004).drawn_collapsed
+    assert openness(1 - gates * 0.4).collapsed
+    assert not openness(torch.arange(64) < 16).collapsed
+
+
+def test_rare_categories_come_as_often() -> None:
+    draw = inverse_frequency(list(range(100)), ["common"] * 90 + ["rare"] * 10, 400, seed=3)
+    assert torch.equal(draw(7), draw(7))
+    assert not torch.equal(draw(7), draw(8))
+    rare = torch.cat([draw(step) for step in range(5)]) >= 90
+    assert 0.45 < rare.float().mean() < 0.55
+
+
+def test_the_gates_shut_out_what_speaks_for_others() -> None:
+    """The right passage is likelier when only the token that fits it is let through."""
+    tokens = torch.eye(4)[None, :3]
+    question, passages = torch.zeros(1, 4), torch.eye(4)[None, :2]
+    everything = pruning.passage_logits(question, tokens, torch.ones(1, 3), passages)
+    chosen = pruning.passage_logits(question, tokens, torch.tensor([[1.0, 0.0, 0.0]]), passages)
+    assert everything.softmax(1)[0, 0] == pytest.approx(0.5)
+    assert chosen.softmax(1)[0, 0] > 0.99
+
+
+def test_shut_gates_leave_a_loss(context: TrainingContext) -> None:
+    """At a low temperature a gate is 0 to the last bit, and all of them may be."""
+    settings, some = pathways.PathwayTraining(), torch.tensor(context.rows("train", gold=True)[:2])
+    parts, lesson = pathways.build(context, settings), pathways.prepare(context)
+    shut = torch.zeros(len(some), context.records["meaning"].shape[1])
+    said, _ = pathways.read(context, parts.fusion, settings, lesson, some, shut, 0.1, 0.6)
+    assert torch.isfinite(said).all()
+
+
+def test_boxes_are_tokens() -> None:
+    assert pruning.in_box((0, 0, 1, 1), 4).all()
+    assert pruning.in_box((0.0, 0.0, 0.5, 0.25), 4).nonzero()[:, 0].tolist() == [0, 1]
+    assert int(pruning.in_box((0.52, 0.52, 0.53, 0.53), 4).sum()) == 1
+
+
+def test_fixed_budgets_may_be_mixed() -> None:
+    value, giga = torch.tensor([0.2, 0.6, 0.5]), torch.tensor([10.0, 30.0, 40.0])
+    expected = {
+        5.0: (0.2, [1.0, 0.0, 0.0]),  # there is nothing cheaper
+        10.0: (0.2, [1.0, 0.0, 0.0]),
+        20.0: (0.4, [0.5, 0.5, 0.0]),
+        35.0: (0.6, [0.0, 1.0, 0.0]),  # to spend more may be worse
+        50.0: (0.6, [0.0, 1.0, 0.0]),
+    }
+    for flops, (best, drawn) in expected.items():
+        found = budgeting.best_fixed(value, giga, flops)
+        assert float(found[0]) == pytest.approx(best, abs=1e-5)
+        assert found[1].tolist() == pytest.approx(drawn, abs=1e-5)
+
+
+def test_a_controller_learns_who_needs_passages(context: TrainingContext, tmp_path: Path) -> None:
+    """Where the question says whether passages help, adaptive budgets beat all fixed ones."""
+    generator = torch.Generator().manual_seed(0)
+    n, needs = 240, torch.arange(240) % 2 == 0
+    points = torch.tensor(budgeting.PASSAGES)
+    value = torch.where(needs[:, None], (points > 0).float(), (points == 0).float())
+    direction = torch.randn(384, generator=generator)
+    question = torch.randn(n, 384, generator=generator) + 2 * needs[:, None] * direction
+    whole = budgeting.Worth(
+        value[:, None, :].expand(-1, len(budgeting.TOKENS), -1),
+        (10.0 + points).expand(n, len(budgeting.TOKENS), -1),
+        torch.zeros(n, 384),
+        F.normalize(question, dim=1),
+    )
+    known, unseen = whole[:160], whole[160:]
+    for variant in budgeting.VARIANTS:
+        settings = budgeting.BudgetTraining(variant=variant)
+        controller = budgeting.train(small_world.again(context, tmp_path), known, settings)
+        found = budgeting.compare(controller, known, unseen, 256)
+        assert found["gain"]["low"] > 0
+        assert 0.3 < found["no_retrieval"] < 0.7
+
+
+def test_settings_are_merged_and_read_back(tmp_path: Path) -> None:
+    start = tmp_path / "start"
+    start.mkdir()
+    components.write_settings(
+        start / "settings.toml", {"decode": {"prompt": "short"}, "x": {"y": [1, True]}}
+    )
+    take_over(start, tmp_path / "run")
+    found = tomllib.loads((tmp_path / "run" / "settings.toml").read_text())
+    assert found == {"decode": {"prompt": "short"}, "x": {"y": [1, True]}}
+
+
+def test_a_limit_is_of_every_kind() -> None:
+    assert set(Gathering().at_most(7).counts().values()) == {7}

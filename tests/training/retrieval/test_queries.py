@@ -1,0 +1,127 @@
+"""Questions made from passages: the same ones each time, some held out, none of Pocket-KB's val."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+from tiny_training import write_lines
+
+from skipqa.training.retrieval.queries import (
+    UNSEEN,
+    Query,
+    from_factbook,
+    from_fields,
+    from_pocket_kb,
+    from_wordnet,
+    is_held_out,
+)
+from skipqa.types import Passage
+from skipqa.wordnet import Synset
+
+SYNSETS = {
+    s.id: s
+    for s in (
+        Synset("n1", "noun", ("drink", "beverage"), "any liquid suitable for drinking", ()),
+        *(
+            Synset(
+                f"n{i}",
+                "noun",
+                (f"brew {i}", f"tea {i}"),
+                'hot liquid used for comfort, made from leaves; "a brew 7 at noon"',
+                ("n1",),
+            )
+            for i in range(2, 60)
+        ),
+    )
+}
+PASSAGE = Passage(
+    "factbook:kg:economy:exchange-rates",
+    "Kyrgyzstan: Economy > Exchange rates",
+    "Kyrgyzstan, Exchange rates: Currency: soms per US dollar; official rate: 87; note: old",
+    "factbook",
+)
+
+
+def seeded(id: str) -> Random:
+    return Random(f"7 {id}")
+
+
+def test_a_definition_asks_for_its_word_without_saying_it() -> None:
+    found = list(from_wordnet(SYNSETS, seeded))
+    assert found == list(from_wordnet(SYNSETS, seeded))
+    assert all(query.gold[0].startswith("wordnet:n") for query in found)
+    alone = [query for query in found if not query.name]
+    named = [query for query in found if query.name]
+    assert alone
+    assert named
+    assert all("brew" not in query.text and "tea" not in query.text for query in alone)
+    assert all(query.whole == f"{query.name}: {query.text}" for query in named)
+    assert any("purpose" in query.text for query in named)  # it says what it is used for
+    assert any("this drink" in query.text for query in named)
+    assert not any("noon" in query.text for query in found)  # examples are no definition
+
+
+def test_a_field_is_asked_for_by_its_name_its_labels_and_what_it_says() -> None:
+    texts = " ".join(
+        query.text
+        for seed in range(40)
+        for query in from_factbook([PASSAGE], lambda id, seed=seed: Random(f"{seed} {id}"))  # type: ignore[misc]
+    ).lower()
+    for word in ("exchange rates", "official rate", "soms", "this flag"):
+        assert word in texts
+    assert "the note of" not in texts
+    assert not list(from_factbook([PASSAGE], lambda _: None))
+
+
+def test_fields_are_asked_for_in_peoples_words() -> None:
+    parts = [
+        Passage(f"factbook:{i}:people:population#{j}", f"L{i}: People > Population", "", "factbook")
+        for i in range(60)
+        for j in range(2)
+    ]
+    found = list(from_fields(parts, seed=1))
+    assert found == list(from_fields(parts, seed=1))
+    assert all(len(query.gold) == 2 for query in found)
+    never_taught = [query for query in found if query.source in UNSEEN]
+    assert never_taught
+    assert all(query.held_out for query in never_taught)
+    assert {q.name for q in found} == {f"L{land}" for land in range(60)}
+    words = {query.text for query in never_taught}
+    assert words.isdisjoint(query.text for query in found if query.source == "factbook")
+
+
+def test_only_training_questions_of_pocket_kb_and_the_same_in_other_words(tmp_path: Path) -> None:
+    asked, own = "Up to how many years does a dog of this breed usually live?", "Is it hairy?"
+
+    def row(entity: str, question: str, hops: list[list[str]]) -> dict[str, object]:
+        named = {"question": question, "name": "Pug", "entity": entity, "hops": hops}
+        return {**named, "category": "dog", "relation": "life" if question == asked else "own"}
+
+    hops = [["p:1", "p:2"], ["q:1"]]
+    dogs = [f"dog:{i}" for i in range(30)]
+    rows = [row("dog:0", asked, hops), row("dog:0", asked, hops), row("dog:0", "What is it?", [])]
+    rows += [row("dog:0", own, [["p:3"]])]
+    rows += [row(dog, asked, hops) for dog in dogs[1:]]
+    write_lines(tmp_path / "train.jsonl", rows)
+    write_lines(tmp_path / "val.jsonl", [row("dog:0", "Never read", hops)])
+    found = list(from_pocket_kb(tmp_path, seed=3, reworded=4))
+    assert found == list(from_pocket_kb(tmp_path, seed=3, reworded=4))
+    as_written = [query for query in found if query.text == asked]
+    assert as_written == [
+        Query("Pug", asked, ("p:1", "p:2"), "pocket-kb", is_held_out(dog)) for dog in dogs
+    ]
+    assert sum(query.source == "pocket-kb" for query in found) == 5 * 31
+    assert sum(query.gold == ("p:3",) for query in found) == 5
+    words = {query.text for query in found if query.source == UNSEEN[0]}
+    assert words
+    assert all(query.held_out for query in found if query.source == UNSEEN[0])
+    assert words.isdisjoint(query.text for query in found if query.source == "pocket-kb")
+    assert "Never read" not in {query.text for query in found}
+
+
+@pytest.mark.parametrize("kind", ["wordnet:n", "dog:"])
+def test_about_a_tenth_is_held_out(kind: str) -> None:
+    fraction = sum(is_held_out(f"{kind}{i}") for i in range(2_000)) / 2_000
+    assert 0.07 < fraction < 0.13

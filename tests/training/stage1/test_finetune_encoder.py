@@ -1,0 +1,235 @@
+"""The tower learns names of things, keeps what it knew, and looks at no photo it may not see."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_training import networks
+from torch import Tensor
+
+from skipqa.backbones.networks.efficientnet_lite import EfficientNetLite
+from skipqa.training.run import Run
+from skipqa.training.stage1 import encoder as encoder
+from skipqa.training.stage1 import photos
+from skipqa.training.stage1.encoder import EncoderTraining
+from skipqa.training.stage1.photos import Things
+from skipqa.training.stage1.tagger import UNKNOWN, Targets
+
+CPU = torch.device("cpu")
+PHOTOS, SIZE = 24, 64
+TRAINING = EncoderTraining(epochs=3.0, batch=8)
+ROWS = range(PHOTOS - 6)  # the others are held out
+
+
+class Killed(Exception):
+    pass
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    """Noise with a patch whose colour is the thing; every third photo is of no thing."""
+
+    pixels: Tensor
+    things: Things
+    targets: Targets
+
+
+@pytest.fixture
+def world() -> World:
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 80, (PHOTOS, 3, SIZE, SIZE), generator=generator)
+    wanted = torch.full((PHOTOS, 4), UNKNOWN)
+    wanted[::3, :2] = torch.tensor([1.0, 0.0])
+    boxes = torch.tensor([[0.5, 0.5, 1.0, 1.0]]).repeat(PHOTOS, 1)
+    for photo in (photo for photo in range(PHOTOS) if photo % 3):
+        thing = photo % 2
+        pixels[photo, 2 * thing, 16:48, 16:48] = 255
+        wanted[photo, 2:] = torch.eye(2)[thing]
+        boxes[photo] = torch.tensor([0.5, 0.5, 0.5, 0.5])
+    return World(
+        pixels.to(torch.uint8),
+        Things(
+            boxes,
+            may_mirror=torch.ones(PHOTOS, dtype=torch.bool),
+            whole=torch.zeros(PHOTOS, dtype=torch.bool),
+            grounds=torch.arange(0, PHOTOS, 3),
+        ),
+        Targets(("cup", "dog", "mali", "pug"), ("", "", "flag", "dog"), wanted),
+    )
+
+
+def teach(
+    world: World,
+    run: Run,
+    training: EncoderTraining = TRAINING,
+    rows: Sequence[int] = ROWS,
+    published: EfficientNetLite | None = None,
+) -> EfficientNetLite:
+    start = published or networks().vision
+    return encoder.teach(start, world.pixels, world.things, world.targets, rows, run, training, CPU)
+
+
+def weights(network: EfficientNetLite) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in network.state_dict().items()}
+
+
+def same(first: EfficientNetLite, second: EfficientNetLite) -> bool:
+    a, b = weights(first), weights(second)
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def losses(folder: Path) -> list[float]:
+    return [json.loads(line)["loss"] for line in (folder / "metrics.jsonl").open()]
+
+
+def test_the_published_tower_is_left_alone(world: World, tmp_path: Path) -> None:
+    published = networks().vision
+    before = weights(published)
+    taught = teach(world, Run(tmp_path), published=published)
+    assert taught is not published
+    assert all(torch.equal(before[name], value) for name, value in published.state_dict().items())
+    assert not any(parameter.requires_grad for parameter in published.parameters())
+    assert not any(parameter.requires_grad for parameter in taught.parameters())
+    assert not taught.training
+    assert taught.state_dict().keys() == before.keys()
+    after = taught.state_dict()
+    changed = {name.partition(".")[0] for name in before if not after[name].equal(before[name])}
+    assert changed == {"stem", "blocks", "head", "classifier"}
+
+
+def test_it_learns(world: World, tmp_path: Path) -> None:
+    """Without a memory, and nothing mixed or smoothed, so that the loss can become none."""
+    alone = dataclasses.replace(TRAINING, memory=0.0, mixed=0.0, apart=0.0)
+    training = dataclasses.replace(alone, epochs=30.0, lr=4e-2, encoder_lr_scale=0.3)
+    teach(world, Run(tmp_path), training)
+    first, *_, last = losses(tmp_path)
+    assert last < 0.2 * first
+
+
+def test_memory_keeps_what_the_published_tower_says(world: World, tmp_path: Path) -> None:
+    published = networks().vision
+    shown = photos.as_input(world.pixels[ROWS], CPU)
+
+    def says(network: EfficientNetLite) -> Tensor:
+        with torch.inference_mode():
+            return network.classifier(network(shown).mean((2, 3))).log_softmax(-1)
+
+    def forgot(memory: float) -> float:
+        training = dataclasses.replace(
+            TRAINING, epochs=5.0, lr=1e-2, encoder_lr_scale=0.5, memory=memory
+        )
+        taught = teach(world, Run(tmp_path / str(memory)), training)
+        before = says(published)
+        return float((before.exp() * (before - says(taught))).sum(1).mean())
+
+    assert forgot(50.0) < 0.5 * forgot(0.0)
+
+
+def test_other_photos_are_never_looked_at(world: World, tmp_path: Path) -> None:
+    """Neither their pixels nor what is known of them."""
+    first = teach(world, Run(tmp_path / "a"))
+    held_out = torch.ones(PHOTOS, dtype=torch.bool)
+    held_out[torch.tensor(ROWS)] = False
+    world.pixels[held_out] = 255 - world.pixels[held_out]
+    world.things.boxes[held_out] = torch.tensor([0.2, 0.2, 0.1, 0.1])
+    world.targets.wanted[held_out] = 1 - world.targets.wanted[held_out]
+    assert same(first, teach(world, Run(tmp_path / "b")))
+    world.pixels[ROWS[1]] = 255 - world.pixels[ROWS[1]]
+    assert not same(first, teach(world, Run(tmp_path / "c")))
+
+
+def test_what_else_a_photo_shows_is_left_to_the_tagger(world: World, tmp_path: Path) -> None:
+    first = teach(world, Run(tmp_path / "a"))
+    world.targets.wanted[::3, :2] = torch.tensor([0.0, 1.0])
+    assert same(first, teach(world, Run(tmp_path / "b")))
+
+
+def test_without_things_there_is_nothing_to_learn(world: World, tmp_path: Path) -> None:
+    published, targets = networks().vision, world.targets
+    nothing = dataclasses.replace(
+        world, targets=Targets(targets.names[:2], ("", ""), targets.wanted[:, :2])
+    )
+    assert teach(nothing, Run(tmp_path), published=published) is published
+    assert not list(tmp_path.iterdir())
+
+
+def test_things_alone_will_do(world: World, tmp_path: Path) -> None:
+    rows = [photo for photo in ROWS if photo % 3]
+    published = networks().vision
+    assert not same(teach(world, Run(tmp_path), rows=rows), published)
+
+
+@pytest.mark.parametrize("kill_at", [1, 4])
+def test_a_killed_run_ends_with_the_same_bits(
+    world: World, tmp_path: Path, kill_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = teach(world, Run(tmp_path / "whole"))
+    zooms, left = photos.zooms, [kill_at]
+
+    def killed(*arguments: object, **named: object) -> Tensor:
+        if left[0] == 0:
+            raise Killed
+        left[0] -= 1
+        return zooms(*arguments, **named)  # type: ignore[arg-type]
+
+    run = Run(tmp_path / "killed", save_every_s=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(photos, "zooms", killed)
+        with pytest.raises(Killed):
+            teach(world, run)
+    assert torch.load(run.state("encoder"), weights_only=True)["step"] == kill_at
+    assert same(whole, teach(world, run))
+    assert same(whole, teach(world, run))  # and of a finished one, its result
+
+
+def test_a_seed_decides(world: World, tmp_path: Path) -> None:
+    first = teach(world, Run(tmp_path / "a", seed=1))
+    assert not same(first, teach(world, Run(tmp_path / "b", seed=2)))
+
+
+def test_every_name_counts_and_what_is_unknown_does_not() -> None:
+    wanted = torch.tensor([[1.0, 0.0, UNKNOWN], [UNKNOWN, UNKNOWN, UNKNOWN]])
+    logits = torch.zeros(2, 3, requires_grad=True)
+    loss = encoder._naming(logits, wanted)
+    assert float(loss.detach()) == pytest.approx(2 * 0.6931 / 2, abs=1e-3)  # summed, then a mean
+    loss.backward()
+    assert logits.grad is not None
+    assert logits.grad.tolist() == [[-0.25, 0.25, 0.0], [0.0, 0.0, 0.0]]
+
+
+@given(st.integers(0, 1_000), st.floats(0.0, 0.9))
+def test_another_light_is_still_a_picture(seed: int, most: float) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    pixels = 2 * torch.rand(4, 3, 8, 8, generator=generator) - 1
+    found = encoder._relit(pixels, generator, most)
+    assert found.shape == pixels.shape
+    assert float(found.abs().max()) <= 1
+    if most == 0:
+        torch.testing.assert_close(found, pixels)
+    one = found[0].flatten()[pixels[0].flatten().argsort()]
+    assert (one.diff() >= -1e-6).all()  # what was brighter still is
+
+
+def test_each_picture_has_a_light_of_its_own() -> None:
+    pixels = torch.linspace(-0.5, 0.5, 192).view(1, 3, 8, 8).expand(4, 3, 8, 8)
+    found = encoder._relit(pixels, torch.Generator().manual_seed(0))
+    assert len({round(float(picture.mean()), 5) for picture in found}) == 4
+    assert len({round(float(picture.std()), 5) for picture in found}) == 4
+
+
+@given(st.integers(0, 2**31), st.floats(0, 1))
+def test_some_are_enlarged_from_fewer_pixels(seed: int, fraction: float) -> None:
+    pixels = torch.rand(6, 3, 64, 64, generator=torch.Generator().manual_seed(seed)) * 2 - 1
+    seen = encoder._enlarged(pixels, torch.Generator().manual_seed(seed), fraction)
+    assert seen.shape == pixels.shape
+    assert float(seen.abs().max()) <= 1
+    same_as_before = [bool(torch.equal(a, b)) for a, b in zip(seen, pixels, strict=True)]
+    drawn = torch.rand(6, generator=torch.Generator().manual_seed(seed)) < fraction
+    assert same_as_before == (~drawn).tolist()

@@ -1,0 +1,253 @@
+"""Photos as pixels, and pixels as what the tower sees."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from tiny_training import networks, photo_names, write_zip
+from torch import Tensor
+
+from skipqa.errors import UserError
+from skipqa.nn.tagger import pool_views
+from skipqa.training.stage1 import photos
+from skipqa.training.stage1.mixture import Mixture
+from skipqa.training.stage1.photos import Things
+
+CPU = torch.device("cpu")
+seeds = st.integers(0, 2**31)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> dict[tuple[Path, str], int]:
+    """Five photos of two zips, their rows mixed."""
+    first, second = tmp_path / "a.zip", tmp_path / "b.zip"
+    write_zip(first, photo_names(0, 3))
+    write_zip(second, photo_names(10, 2))
+    names = [*((first, name) for name in photo_names(0, 3)), *((second, n) for n in photo_names(10, 2))]  # fmt: skip  # noqa: E501
+    return dict(zip(names, (4, 0, 2, 1, 3), strict=True))
+
+
+def test_every_photo_is_in_its_row(
+    table: dict[tuple[Path, str], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(photos, "CHUNK", 2)  # several jobs, in processes
+    counted: list[tuple[int, int]] = []
+    pixels = photos.decode(table, lambda *done: counted.append(done))
+    assert counted == [(2, 5), (3, 5), (5, 5)]
+    for (archive, name), row in table.items():
+        with zipfile.ZipFile(archive) as file:
+            image = Image.open(io.BytesIO(file.read(name))).convert("RGB")
+        size = (photos.PIXELS, photos.PIXELS)
+        expected = np.asarray(image.resize(size, Image.Resampling.BICUBIC))
+        assert np.array_equal(pixels[row].permute(1, 2, 0).numpy(), expected)
+
+
+def test_what_is_no_photo_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("notes.webp", "Once upon a time")
+    with pytest.raises(UserError, match=r"a.zip holds no photo at notes.webp"):
+        photos.decode({(path, "notes.webp"): 0})
+
+
+def things(count: int, *, flags: tuple[int, ...] = ()) -> Things:
+    """Whole pictures, some of them of flags."""
+    photos = {(Path("z"), str(row)): row for row in range(count)}
+    return Things.of(Mixture(photos=photos, entities=dict.fromkeys(flags, ("flag", "mali"))))
+
+
+def test_where_things_are() -> None:
+    mixture = Mixture(
+        photos={(Path("z"), str(row)): row for row in range(4)},
+        labels={0: ("cup",), 3: ("dog",)},
+        entities={1: ("flag", "mali"), 3: ("dog", "pug")},
+        boxes={1: (0.5, 0.4, 0.3, 0.2)},
+    )
+    found = Things.of(mixture)
+    whole = pytest.approx([0.5, 0.5, 1.0, 1.0])
+    assert found.boxes.tolist() == [whole, pytest.approx([0.5, 0.4, 0.3, 0.2]), whole, whole]
+    assert found.may_mirror.tolist() == [True, False, True, True]
+    assert found.whole.tolist() == [False, False, False, True]
+    assert found.grounds.tolist() == [0]
+
+
+def test_views(table: dict[tuple[Path, str], int]) -> None:
+    """Plain, mirrored unless it is a flag, and a crop; the closer look by its windows."""
+    pixels, encoder = photos.decode(table), networks().vision
+    flag = 2
+    counted: list[tuple[int, int]] = []
+    shown = things(5, flags=(flag,))
+    seen = photos.see(
+        encoder, pixels, shown, CPU, views=3, crops=2, counted=lambda *done: counted.append(done)
+    )
+    assert counted == [(5, 5)]
+    width = encoder.config.features
+    assert seen.features.shape == (3, 5, photos.CELLS, width)
+    assert seen.zoomed.shape == (2, 5, 2 * width)
+    plain = pixels.float() / 127.5 - 1
+    mirrored = plain.flip(3)
+    mirrored[flag] = plain[flag]
+    with torch.inference_mode():
+        for view, expected in enumerate((plain, mirrored)):
+            features = encoder(expected).flatten(2).transpose(1, 2).bfloat16()
+            torch.testing.assert_close(seen.features[view], features, rtol=0.02, atol=1e-3)
+        logits = encoder.classifier(encoder(plain).mean((2, 3)))
+        larger = torch.nn.functional.interpolate(
+            plain, (photos.HIGH_RES, photos.HIGH_RES), mode="bicubic", antialias=True
+        )
+        windows = pool_views(encoder(larger), photos.NATIVE_CELLS).flatten(1, 2)
+    torch.testing.assert_close(seen.overview, logits.softmax(-1))
+    assert windows.shape[1] == photos.WINDOWS
+    torch.testing.assert_close(seen.windows, windows.bfloat16(), rtol=0.02, atol=1e-3)
+    again = photos.see(encoder, pixels, shown, CPU, views=3, crops=2)
+    assert torch.equal(seen.features, again.features)
+    assert torch.equal(seen.zoomed, again.zoomed)
+
+
+def edges(windows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Left, right, top and bottom, in [0, 1] of the picture."""
+    assert (windows[:, 0, 1] == 0).all()
+    assert (windows[:, 1, 0] == 0).all()
+    across, down = (windows[:, 0, 2] + 1) / 2, (windows[:, 1, 2] + 1) / 2
+    width, height = windows[:, 0, 0].abs(), windows[:, 1, 1]
+    return across - width / 2, across + width / 2, down - height / 2, down + height / 2
+
+
+def inside(windows: Tensor) -> bool:
+    left, right, top, bottom = edges(windows)
+    low, high = torch.minimum(left, top), torch.maximum(right, bottom)
+    return bool((low >= -1e-5).all() and (high <= 1 + 1e-5).all())
+
+
+@given(seeds, st.floats(0.1, 0.7))
+def test_a_frame_is_inside_the_picture_and_most_of_it(seed: int, least: float) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    found = photos.frames(64, generator, torch.ones(64, dtype=torch.bool), least)
+    assert inside(found)
+    left, right, top, bottom = edges(found)
+    area = (right - left) * (bottom - top)
+    assert (area >= least - 1e-5).all()
+    assert (area <= 1 + 1e-5).all()
+
+
+@st.composite
+def boxes(draw: st.DrawFn) -> list[float]:
+    """Inside the picture: its middle, its width and height."""
+    sizes = [draw(st.floats(0.02, 1.0)) for _ in range(2)]
+    middles = [draw(st.floats(size / 2, 1 - size / 2)) for size in sizes]
+    return [*middles, *sizes]
+
+
+@given(seeds, st.lists(boxes(), min_size=1, max_size=8), st.floats(0.05, 0.95))
+def test_a_zoom_has_the_whole_box_and_shows_it_large(
+    seed: int, some: list[list[float]], least: float
+) -> None:
+    wanted = torch.tensor(some)
+    generator = torch.Generator().manual_seed(seed)
+    found = photos.zooms(wanted, generator, torch.ones(len(some), dtype=torch.bool), least)
+    assert inside(found)
+    left, right, top, bottom = edges(found)
+    side = right - left
+    torch.testing.assert_close(side, bottom - top)
+    x, y, w, h = wanted.T
+    larger = torch.maximum(w, h)
+    fills = larger > 0.95
+    assert (side[fills] >= 0.5 - 1e-5).all()
+    slack = 1e-5
+    held = (left <= x - w / 2 + slack) & (x + w / 2 <= right + slack)
+    held &= (top <= y - h / 2 + slack) & (y + h / 2 <= bottom + slack)
+    assert (held | fills).all()
+    assert ((larger >= least * side - slack) | fills).all()
+
+
+@given(seeds)
+def test_flags_are_never_mirrored_and_half_of_the_others_are(seed: int) -> None:
+    may_mirror = torch.arange(400) % 2 == 0
+    wanted = torch.tensor([[0.4, 0.5, 0.3, 0.6]]).repeat(400, 1)
+    generator = torch.Generator().manual_seed(seed)
+    for found in (
+        photos.frames(400, generator, may_mirror),
+        photos.zooms(wanted, generator, may_mirror),
+    ):
+        mirrored = found[:, 0, 0] < 0
+        assert not mirrored[~may_mirror].any()
+        assert 0.3 < float(mirrored[may_mirror].float().mean()) < 0.7
+
+
+@given(seeds)
+def test_a_crop_shows_its_window(seed: int) -> None:
+    """Of a picture whose pixels say where they are."""
+    size, count = 64, 8
+    middles = (2 * torch.arange(size) + 1) / size - 1
+    across = middles.expand(count, size, size)
+    place = torch.stack((across, across.transpose(1, 2), torch.zeros_like(across)), dim=1)
+    generator = torch.Generator().manual_seed(seed)
+    windows = photos.frames(count, generator, torch.ones(count, dtype=torch.bool))
+    cropped = photos.crop(place, windows)
+    within = slice(1, -1)  # at the very edge the picture is reflected
+    for axis, line in ((0, cropped[:, 0, size // 2]), (1, cropped[:, 1, :, size // 2])):
+        expected = windows[:, axis, axis, None] * middles + windows[:, axis, 2, None]
+        torch.testing.assert_close(line[:, within], expected[:, within], rtol=0, atol=1e-4)
+
+
+def test_all_of_a_picture_is_the_picture() -> None:
+    pixels = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    whole = torch.tensor([[[1.0, 0, 0], [0, 1, 0]]]).repeat(2, 1, 1)
+    torch.testing.assert_close(photos.crop(pixels, whole), pixels, rtol=0, atol=1e-5)
+    whole[:, 0, 0] = -1
+    torch.testing.assert_close(photos.crop(pixels, whole), pixels.flip(3), rtol=0, atol=1e-5)
+
+
+def test_bytes_as_input() -> None:
+    found = photos.as_input(torch.tensor([0, 255], dtype=torch.uint8), CPU)
+    assert found.tolist() == [-1.0, 1.0]
+
+
+@given(seed=seeds, size=st.integers(24, 64))
+def test_a_pasted_thing_is_where_its_box_says(seed: int, size: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    things, grounds = torch.ones(3, 3, size, size), -torch.ones(3, 3, size, size)
+    scenes, boxes = photos.paste(things, grounds, generator)
+    assert (grounds == -1).all()  # left as they were
+    x, y, width, height = boxes.T
+    least, most = photos.PASTED
+    assert (width == height).all()
+    assert least - 1 / size < width[0] < most + 1 / size
+    for scene, left, top in zip(scenes, x - width / 2, y - width / 2, strict=True):
+        across, down, side = (round(float(v) * size) for v in (left, top, width[0]))
+        inside = torch.zeros(size, size, dtype=torch.bool)
+        inside[down : down + side, across : across + side] = True
+        assert (scene[:, ~inside] == -1).all()
+        assert (scene[:, inside] > -1).all()
+        assert scene[:, down + side // 2, across + side // 2].min() > 0.99
+
+
+def test_only_things_that_fill_their_photo_are_pasted() -> None:
+    whole = torch.tensor([True, False, True, False])
+    shown = Things(
+        boxes=torch.tensor([[0.5, 0.5, 1.0, 1.0]]).repeat(4, 1),
+        may_mirror=torch.ones(4, dtype=torch.bool),
+        whole=whole,
+        grounds=torch.tensor([3]),
+    )
+    pixels = torch.full((4, 3, 32, 32), 255, dtype=torch.uint8)
+    pixels[3] = 0
+    rows, plain = torch.tensor([2, 1]), torch.ones(2, 3, 32, 32)
+    generator = torch.Generator().manual_seed(0)
+    pasted, boxes = shown.paste(plain, rows, pixels, generator, fraction=1.0)
+    assert pasted[0].min() == -1
+    assert torch.equal(pasted[1], plain[1])
+    assert boxes[0, 2] < 0.5
+    assert boxes[1].tolist() == [0.5, 0.5, 1.0, 1.0]
+    assert (plain == 1).all()
+    same, boxes = shown.paste(plain, rows, pixels, generator, fraction=0.0)
+    assert torch.equal(same, plain)
+    assert (boxes[:, 2] == 1).all()

@@ -1,0 +1,213 @@
+"""The tagger learns from what is known, and no photo is named by a tagger that saw it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from skipqa.nn.tagger import Tagger, TaggerConfig
+from skipqa.training.run import Run
+from skipqa.training.stage1 import tagger as tags
+from skipqa.training.stage1.mixture import KINDS, Mixture
+from skipqa.training.stage1.photos import Seen, pooled
+from skipqa.training.stage1.tagger import (
+    HIDDEN,
+    UNKNOWN,
+    TagProbs,
+    TagTraining,
+    Targets,
+    Views,
+    loss_of_known,
+    mean_average_precision,
+    recognised,
+)
+
+PHOTOS, WIDTH = 40, 6
+CONFIG = TaggerConfig(("a", "b"), ("", "dog"), width=WIDTH, hidden=8, text_width=4, dropout=0.1)
+
+
+@pytest.fixture
+def shown() -> Tensor:
+    """Which of the two things each photo shows."""
+    return torch.randint(0, 2, (PHOTOS, 2), generator=torch.Generator().manual_seed(0)).float()
+
+
+@pytest.fixture
+def seen(shown: Tensor) -> Seen:
+    """A feature for each thing, the others are noise."""
+    generator = torch.Generator().manual_seed(1)
+    features = torch.randn(3, PHOTOS, 4, WIDTH, generator=generator)
+    features[..., :2] += 4 * shown[:, None]
+    views = torch.stack([pooled(view) for view in features.bfloat16()])
+    return Seen(
+        features[:2].bfloat16(), torch.zeros(PHOTOS, 3), views[1:].transpose(0, 1), views[2:]
+    )
+
+
+@pytest.fixture
+def wanted(shown: Tensor) -> Tensor:
+    """Some photos have no label, some have one."""
+    found = shown.clone()
+    found[::7] = UNKNOWN
+    found[1::7, 1] = UNKNOWN
+    return found
+
+
+@pytest.fixture
+def targets(wanted: Tensor) -> Targets:
+    return Targets(CONFIG.names, CONFIG.kinds, wanted)
+
+
+def test_targets() -> None:
+    mixture = Mixture(
+        photos={(Path("z"), str(n)): n for n in range(6)},
+        labels={0: ("cup", "cat"), 2: (), 4: ("dog",)},
+        entities={1: ("flag", "mali"), 3: ("dog", "pug")},
+    )
+    found = tags.targets(mixture)
+    assert found.names == ("cat", "cup", "dog", "pug", "mali")
+    assert found.kinds == ("", "", "", "dog", "flag")
+    u = UNKNOWN
+    assert found.wanted.tolist() == [
+        [1, 1, 0, 0, 0],  # no dog: no pug
+        [u, u, u, 0, 1],
+        [0, 0, 0, 0, 0],
+        [u, u, u, 1, 0],
+        [0, 0, 1, u, 0],  # a dog: nobody knows which
+        [u, u, u, u, u],
+    ]
+
+
+def test_of_every_kind_it_is_known_what_may_hide_it() -> None:
+    assert HIDDEN.keys() == set(KINDS.values())
+
+
+CLASSES = sorted({"cup", "car", "zebra"}.union(*HIDDEN.values()))
+
+
+@given(st.sets(st.sampled_from(CLASSES)))
+def test_a_label_is_never_of_a_thing(shown: set[str]) -> None:
+    """It says of every kind either that there is none, or nothing."""
+    entities = {1 + place: (kind, "x") for place, kind in enumerate(HIDDEN)}
+    photos = {(Path("z"), str(n)): n for n in range(1 + len(entities))}
+    mixture = Mixture(photos=photos, labels={0: tuple(sorted(shown))}, entities=entities)
+    found = tags.targets(mixture)
+    for kind, value in zip(found.kinds, found.wanted[0].tolist(), strict=True):
+        if kind:
+            assert value == (0 if HIDDEN[kind].isdisjoint(shown) else UNKNOWN)
+    assert set(found.wanted[0, [not kind for kind in found.kinds]].tolist()) <= {0, 1}
+    things = found.wanted[1:, [bool(kind) for kind in found.kinds]]
+    assert things.sum(1).tolist() == [1] * len(entities)
+    assert (things != UNKNOWN).all()
+
+
+def test_what_is_unknown_gives_no_gradient(wanted: Tensor) -> None:
+    logits = torch.randn(wanted.shape, requires_grad=True)
+    loss_of_known(logits, wanted).backward()
+    assert logits.grad is not None
+    assert (logits.grad[wanted == UNKNOWN] == 0).all()
+    assert (logits.grad[wanted != UNKNOWN] != 0).all()
+
+
+def test_a_batch_of_which_nothing_is_known_teaches_nothing() -> None:
+    logits = torch.randn(3, 2, requires_grad=True)
+    loss = loss_of_known(logits, torch.full((3, 2), UNKNOWN))
+    loss.backward()
+    assert float(loss.detach()) == 0
+    assert logits.grad is not None
+    assert (logits.grad == 0).all()
+
+
+def test_a_crop_may_have_lost_what_a_photo_shows_but_not_the_thing(
+    seen: Seen, targets: Targets
+) -> None:
+    views = Views.of(seen, targets)
+    assert views.whole == 2
+    assert len(views.pooled) == 3
+    torch.manual_seed(0)
+    photo = torch.arange(PHOTOS).repeat(20)
+    features, known = views.draw(photo)
+    cut = (features == views.pooled[2, photo].float()).all(1)
+    assert 0.2 < float(cut.float().mean()) < 0.5
+    assert (known[cut, 0] == UNKNOWN).all()  # "a", of no kind
+    assert torch.equal(known[~cut], targets.wanted[photo[~cut]])
+    assert torch.equal(known[:, 1], targets.wanted[photo, 1])  # "b", a dog
+    whole = (features == views.pooled[0, photo].float()).all(1)
+    whole |= (features == views.pooled[1, photo].float()).all(1)
+    assert (whole | cut).all()
+
+
+def test_shares_come_from_taggers_that_did_not_see_the_photo(
+    seen: Seen, targets: Targets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saw: list[Tensor] = []
+
+    def fit(*arguments: object) -> int:
+        chosen = arguments[3]
+        assert isinstance(chosen, Tensor)
+        saw.append(chosen)
+        return len(saw) - 1
+
+    def probabilities(tagger: int, features: Tensor) -> Tensor:
+        return torch.full((*features.shape[:-1], 2), float(tagger))
+
+    monkeypatch.setattr(tags, "_fit", fit)
+    monkeypatch.setattr(tags, "probabilities", probabilities)
+    whole, probs = tags.train(seen, targets, CONFIG, Run(tmp_path), TagTraining())
+    labelled = (targets.wanted != UNKNOWN).any(1)
+    assert torch.equal(saw[int(whole)], labelled)  # type: ignore[call-overload]
+    for fraction in (probs.low_res, probs.high_res):
+        for photo in range(PHOTOS):
+            assert not saw[int(fraction[photo, 0])][photo]
+    assert sum(int(chosen.sum()) for chosen in saw[:-1]) == (tags.FOLDS - 1) * int(labelled.sum())
+
+
+def test_it_learns(seen: Seen, targets: Targets, tmp_path: Path) -> None:
+    training = TagTraining(epochs=60.0, batch=16, lr=1e-2)
+    tagger, probs = tags.train(seen, targets, CONFIG, Run(tmp_path), training)
+    assert isinstance(tagger, Tagger)
+    assert isinstance(probs, TagProbs)
+    assert probs.low_res.shape == probs.high_res.shape == targets.wanted.shape
+    assert (probs.high_res >= probs.low_res).all()  # the surest of all views, the glance is one
+    for fraction in (probs.low_res, probs.high_res):
+        # about half of the labels are 1
+        assert mean_average_precision(fraction, targets.wanted) > 0.8
+
+
+def test_the_surest_window_is_what_a_closer_look_says(
+    seen: Seen, targets: Targets, tmp_path: Path
+) -> None:
+    """Of photos without labels, which the tagger itself is asked about."""
+    training = TagTraining(epochs=4.0, batch=16)
+    tagger, probs = tags.train(seen, targets, CONFIG, Run(tmp_path), training)
+    photo = 7
+    views = torch.cat((pooled(seen.features[0, photo])[None], seen.windows[photo])).float()
+    expected = tagger.judge(views).sigmoid()
+    torch.testing.assert_close(probs.low_res[photo], expected[0], rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(probs.high_res[photo], expected.amax(0), rtol=1e-3, atol=1e-4)
+
+
+def test_recognised() -> None:
+    known = Targets(("cup", "pug", "corgi", "mali"), ("", "dog", "dog", "flag"), torch.empty(0))
+    probs = torch.tensor([[0.9, 0.5, 0.4, 0.1], [0.0, 0.1, 0.2, 0.3], [0.0, 0.9, 0.0, 0.0]])
+    checks = {0: ("dog", "pug"), 1: ("dog", "corgi")}  # the cup is no thing; the flag is surer
+    assert recognised(probs, known, checks) == 0.5
+    assert recognised(probs, known, checks | {2: ("flag", "pug")}) == pytest.approx(1 / 3)
+    assert recognised(probs, known, {}) == 0
+
+
+def test_nothing_is_recognised_where_no_things_are_known() -> None:
+    assert recognised(torch.ones(2, 1), Targets(("cup",), ("",), torch.empty(0)), {}) == 0
+
+
+def test_mean_average_precision() -> None:
+    probs = torch.tensor([[0.9, 0.1, 0.5], [0.8, 0.2, 0.5], [0.7, 0.3, 0.5], [0.99, 0.0, 0.5]])
+    wanted = torch.tensor([[1.0, 1, 0], [0, 0, 0], [1, 1, 0], [UNKNOWN, UNKNOWN, 0]])
+    # (1 + 2/3) / 2 and (1 + 2/3) / 2; nobody has the third
+    assert mean_average_precision(probs, wanted) == pytest.approx(5 / 6)
+    assert mean_average_precision(probs[:, 2:], wanted[:, 2:]) == 0
