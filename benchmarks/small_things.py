@@ -40,7 +40,7 @@ from skipqa.evaluation.systems.ablations import (
 )
 from skipqa.evaluation.systems.changes import up_to_retrieval, with_config, with_stages
 from skipqa.pipeline import Pipeline
-from skipqa.training.pathway.gather import Source, spread
+from skipqa.training.pipelines import Source, spread
 from skipqa.types import KeptTokens, VisualTokens
 
 Row = dict[str, Any]

@@ -47,9 +47,9 @@ from skipqa.stages.prune import prune
 from skipqa.stages.regions import find_regions
 from skipqa.stages.retrieve import retrieve, weighted_sum
 from skipqa.trace import StageRecord
-from skipqa.training.retrieval import concept_prior as concept_prior
-from skipqa.training.retrieval.paraphrases import unseen
-from skipqa.training.retrieval.queries import UNSEEN, from_fields
+from skipqa.training.retrieval import concept_prior
+from skipqa.training.retrieval.paraphrases import held_out_wordings
+from skipqa.training.retrieval.queries import HELD_OUT_SOURCES, from_fields
 from skipqa.types import Budget, Region, SparseVector
 
 K = 4
@@ -120,13 +120,15 @@ def reworded(rows: Sequence[Row]) -> list[Row]:
     return [
         {**row, "question": text}
         for row in wanted.values()
-        for text in unseen(row["question"], row["relation"], row["category"])
+        for text in held_out_wordings(row["question"], row["relation"], row["category"])
     ]
 
 
 def one_each(rows: Sequence[Row]) -> list[Row]:
     """Each row in one such wording, in turn; those that have none are left out."""
-    found = [(row, unseen(row["question"], row["relation"], row["category"])) for row in rows]
+    found = [
+        (row, held_out_wordings(row["question"], row["relation"], row["category"])) for row in rows
+    ]
     return [
         {**row, "question": texts[place % len(texts)]}
         for place, (row, texts) in enumerate(found)
@@ -142,7 +144,7 @@ def of_fields(one: Index, seed: int) -> list[Row]:
         {"name": q.name, "question": q.text, "hops": [q.gold], "category": "country",
          "entity": q.name, "relation": q.gold[0].rpartition(":")[2].partition("#")[0]}
         for q in found
-        if q.source in UNSEEN
+        if q.source in HELD_OUT_SOURCES
     ]  # fmt: skip
 
 

@@ -1,9 +1,9 @@
-"""The folder of a run: what was asked for, what is finished, what was measured.
+"""The folder of a run: its config, what is finished, what was measured.
 
-Leaves in it `config.json` (a run that was asked for otherwise is refused), `metrics.json` (a part
-named there is finished and has its files), `metrics.jsonl` as training goes, the same for
-TensorBoard where that is installed, and in `state/`, until the end, what a killed run goes on
-from. It knows nothing of networks.
+Leaves in it `config.json` (a run with another config is refused), `metrics.json` (a part named
+there is finished and has its files), `metrics.jsonl` during training, the same for TensorBoard
+where that is installed, and in `state/`, until the end, what a killed run resumes from. It knows
+nothing of networks.
 """
 
 from __future__ import annotations

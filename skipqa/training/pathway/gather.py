@@ -18,12 +18,10 @@ import json
 import random
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from io import BytesIO
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +29,6 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from skipqa import pipeline as pipelines
-from skipqa.costs.environment import available_cores
 from skipqa.data.files import check_rows, read_jsonl
 from skipqa.data.pocket_kb.text import accepted, says
 from skipqa.errors import UserError
@@ -40,17 +36,18 @@ from skipqa.evaluation.systems.changes import up_to_retrieval, with_components, 
 from skipqa.nn.budget import BudgetController, DiscreteBudgetConfig
 from skipqa.pipeline import Pipeline
 from skipqa.stages.signals import about_titles
-from skipqa.training.run import Counted, Run
+from skipqa.training.pipelines import PipelineWorkers, run_jobs
+from skipqa.training.run import Run
 from skipqa.training.stage1.mixture import HELD_OUT_OF, Split, is_held_out, pocket_kb_split
 from skipqa.types import Budget
 
 SPLITS: tuple[Split, ...] = ("train", "val")
 A_FILE = 32  # questions
-NAMES_A_TOKEN = 32  # the rest of a token's evidence is too thin to name a region
+NAMES_PER_TOKEN = 32  # the rest of a token's evidence is too thin to name a region
 MOST_REGIONS = 8
+MOST_PASSAGES = 16
 LEARNED_FROM_RECORDS = ("saliency", "keep_head", "region_query", "fusion", "verifier", "budget")
 AFTER_RETRIEVAL = ("reader",)  # where a record ends
-MOST_PASSAGES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,123 +148,30 @@ def _okvqa(data: Path, pocket_kb: Path | None, name: Split) -> Iterator[Asked]:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """How a worker builds the pipeline for itself."""
-
-    preset: str = "pocket"
-    components: Path | None = None
-    index: Path | None = None
-    overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-    def load(self) -> Pipeline:
-        pipeline = pipelines.load(
-            self.preset,
-            components=self.components,
-            index=self.index,
-            overrides=dict(self.overrides),
-        )
-        encoder = pipeline.index.encoder  # most questions are asked of many photos
-        encoder.encode_query = lru_cache(1_024)(encoder.encode_query)  # type: ignore[method-assign]
-        return pipeline
-
-    def fingerprint(self, without: Sequence[str] = LEARNED_FROM_RECORDS) -> dict[str, Any]:
-        """What a stage depends on, its components but those, which stages train."""
-        folder = self.components or pipelines.bundled_components(self.preset)
-        digest = hashlib.sha256()
-        for path in sorted(folder.glob("*.safetensors")) if folder else ():
-            if path.stem not in without:
-                digest.update(path.name.encode() + path.read_bytes())
-        index = "default" if self.index is None else (self.index / "manifest.json").read_text()
-        return {
-            "preset": self.preset,
-            "seeing": digest.hexdigest()[:16],
-            "index": hashlib.sha256(index.encode()).hexdigest()[:16],
-            "overrides": dict(self.overrides),
-        }
-
-
 def gather(
-    rows: Sequence[Asked], source: Source, run: Run, *, workers: int | None = None
+    rows: Sequence[Asked], fingerprint: Mapping[str, Any], workers: PipelineWorkers, run: Run
 ) -> list[Path]:
-    """The files of the records, in the order of `rows`; those that are there are left alone."""
+    """The files of the records, in the order of `rows`; existing ones are left alone. The
+    `fingerprint` is of what the workers' pipelines depend on up to retrieval."""
     asked = [row.about() for row in rows]
     run.claim(
         {
             "questions": hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16],
             "number": len(rows),
-            **source.fingerprint(LEARNED_FROM_RECORDS + AFTER_RETRIEVAL),
+            **fingerprint,
         }
     )
     batches = [rows[first : first + A_FILE] for first in range(0, len(rows), A_FILE)]
     files = [run.folder / f"records-{number:05d}.safetensors" for number in range(len(batches))]
     todo = [pair for pair in zip(batches, files, strict=True) if not pair[1].exists()]
     counted, before = run.counted("gathering"), len(files) - len(todo)
-    spread(
+    run_jobs(
+        workers,
         write,
-        source,
         todo,
         lambda done, _: counted(min(len(rows), (before + done) * A_FILE), len(rows)),
-        workers=workers,
     )
     return files
-
-
-def spread(
-    work: Callable[..., Any],
-    source: Source,
-    jobs: Sequence[tuple[Any, ...]],
-    counted: Counted = lambda *_: None,
-    *,
-    workers: int | None = None,
-) -> list[Any]:
-    """`work(pipeline, *job)` of every job, in their order; where there are several cores, in as
-    many processes, each with a pipeline of its own."""
-    workers = available_cores() if workers is None else workers
-    counted(0, len(jobs))
-    found: list[Any] = []
-    if workers < 2 or len(jobs) < 2:
-        pipeline = source.load() if jobs else None
-        for done, job in enumerate(jobs, start=1):
-            found.append(work(pipeline, *job))
-            counted(done, len(jobs))
-        return found
-    sent = [_pool(workers).submit(_work, work, source, _packed(job)) for job in jobs]
-    try:
-        for done, finished in enumerate(as_completed(sent), start=1):
-            finished.result()
-            counted(done, len(jobs))
-    except BaseException:
-        for one in sent:
-            one.cancel()
-        raise
-    return [one.result() for one in sent]
-
-
-@cache
-def _pool(workers: int) -> ProcessPoolExecutor:
-    """For as long as this process lives: to start one takes seconds."""
-    return ProcessPoolExecutor(workers, get_context("spawn"), one_thread)
-
-
-def one_thread() -> None:
-    torch.set_num_threads(1)  # a process a core: threads of one would wait for another's
-
-
-def _packed(job: tuple[Any, ...]) -> bytes:
-    """Tensors as bytes: handed over as shared memory they would each keep a file open."""
-    buffer = BytesIO()
-    torch.save(job, buffer)
-    return buffer.getvalue()
-
-
-_loaded: list[tuple[Source, Pipeline]] = []  # the last one of this worker process
-
-
-def _work(work: Callable[..., Any], source: Source, packed: bytes) -> Any:
-    if not _loaded or _loaded[0][0] != source:
-        _loaded[:] = [(source, source.load())]
-    return work(_loaded[0][1], *torch.load(BytesIO(packed), weights_only=False))
 
 
 def write(pipeline: Pipeline, rows: Sequence[Asked], path: Path) -> None:
@@ -292,7 +196,7 @@ def observe(pipeline: Pipeline, row: Asked) -> tuple[dict[str, Tensor], dict[str
     [(retrieved, question, _, kept, regions, *_)] = seen
     drafted, expected = trace["draft"].result, question.concept_prior
     tokens = kept.tokens
-    prob, concept = tokens.evidence.topk(min(NAMES_A_TOKEN, tokens.evidence.shape[1]), dim=1)
+    prob, concept = tokens.evidence.topk(min(NAMES_PER_TOKEN, tokens.evidence.shape[1]), dim=1)
     region_of = torch.full((len(tokens),), -1, dtype=torch.int8)
     boxes = torch.zeros(MOST_REGIONS, 4)
     for number, region in enumerate(regions[:MOST_REGIONS]):

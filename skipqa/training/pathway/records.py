@@ -1,4 +1,4 @@
-"""Gathered records in memory, the passages that they name, and their way through the stages again.
+"""Gathered records in memory, the passages that they name, and their replay through the stages.
 
 Enters: the folder that `gather.py` filled. Leaves: tensors over all questions, a table of every
 passage once (its embedding, its words' states), and `replay`, which sends a record through prune,
@@ -10,7 +10,7 @@ Shape letters: N questions, V visual tokens, K passages, P passages of the table
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from skipqa.stages.regions import find_regions
 from skipqa.stages.retrieve import retrieve
 from skipqa.trace import StageRecord
 from skipqa.training.pathway import gather
-from skipqa.training.pathway.gather import Source
+from skipqa.training.pipelines import PipelineWorkers, run_jobs
 from skipqa.training.run import Run
 from skipqa.types import (
     Budget,
@@ -44,8 +44,8 @@ from skipqa.types import (
     VisualTokens,
 )
 
-PASSAGES_A_FILE = 128
-WORDS_A_PASSAGE = 64  # whose states are kept
+PASSAGES_PER_FILE = 128
+WORDS_PER_PASSAGE = 64  # whose states are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +172,13 @@ class Records:
 
 
 def collect(
-    rows: Sequence[gather.Asked], source: Source, run: Run, *, workers: int | None = None
+    rows: Sequence[gather.Asked],
+    fingerprint: Mapping[str, Any],
+    workers: PipelineWorkers,
+    run: Run,
 ) -> Records:
-    """Gather what is missing, encode each passage once, read it all."""
-    files = gather.gather(rows, source, run, workers=workers)
+    """Gather what is missing, encode each passage once, read everything."""
+    files = gather.gather(rows, fingerprint, workers, run)
     about: list[dict[str, Any]] = []
     parts: list[dict[str, Tensor]] = []
     for path in files:
@@ -183,16 +186,16 @@ def collect(
             about += json.loads(file.metadata()["rows"])
         parts.append(load_file(path))
     tensors = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-    wanted = {row for row in tensors["passages"].flatten().tolist() if row >= 0}
-    wanted |= {row for one in about for row in one["gold_rows"]}
-    return Records(about, tensors, _table(sorted(wanted), source, run, workers))
+    needed = {row for row in tensors["passages"].flatten().tolist() if row >= 0}
+    needed |= {row for one in about for row in one["gold_rows"]}
+    return Records(about, tensors, _table(sorted(needed), workers, run))
 
 
-def _table(rows: list[int], source: Source, run: Run, workers: int | None) -> PassageTable:
-    batches = [rows[n : n + PASSAGES_A_FILE] for n in range(0, len(rows), PASSAGES_A_FILE)]
+def _table(rows: list[int], workers: PipelineWorkers, run: Run) -> PassageTable:
+    batches = [rows[n : n + PASSAGES_PER_FILE] for n in range(0, len(rows), PASSAGES_PER_FILE)]
     files = [run.folder / f"passages-{number:04d}.safetensors" for number in range(len(batches))]
     todo = [pair for pair in zip(batches, files, strict=True) if not pair[1].exists()]
-    gather.spread(_write_passages, source, todo, run.counted("encoding passages"), workers=workers)
+    run_jobs(workers, _write_passages, todo, run.counted("encoding passages"))
     passages: list[Passage] = []
     embeddings, states = [], []
     for path in files:
@@ -208,7 +211,7 @@ def _table(rows: list[int], source: Source, run: Run, workers: int | None) -> Pa
 def _write_passages(pipeline: Pipeline, rows: Sequence[int], path: Path) -> None:
     passages = [pipeline.index.passage(row) for row in rows]
     encoded = pipeline.backbone.encode_texts([passage.text for passage in passages])
-    states = [some[:WORDS_A_PASSAGE].half() for some in encoded.states]
+    states = [some[:WORDS_PER_PASSAGE].half() for some in encoded.states]
     said = [(p.id, p.title, p.text, p.source) for p in passages]
     partial = path.with_suffix(".partial")
     save_file(

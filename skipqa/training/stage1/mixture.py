@@ -68,8 +68,8 @@ class Mixture:
     def select(self, source: str, split: Split) -> list[int]:
         return [i for i, e in enumerate(self.examples) if (e.source, e.split) == (source, split)]
 
-    def to_learn_from(self) -> list[int]:
-        """The photos that training may look at."""
+    def train_photos(self) -> list[int]:
+        """Rows of the photos that may be trained on."""
         asked = {example.photo for example in self.examples if example.split == "train"}
         return sorted(asked.union(self.labels, self.entities))
 

@@ -117,7 +117,7 @@ def test_things_to_check_by_are_not_to_learn_from(data: Path, pocket_kb: Path) -
     assert set(mixture.checks["val"].values()) == set(mixture.entities.values())
     for split, things in mixture.checks.items():
         assert photos_of(mixture, split) >= names_of(mixture, {*things})
-        assert not {*things} & {*mixture.to_learn_from()}
+        assert not {*things} & {*mixture.train_photos()}
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_boxes_are_of_composed_pictures(data: Path, pocket_kb: Path) -> None:
 def test_what_training_may_look_at(data: Path, pocket_kb: Path) -> None:
     """Photos that are asked about to train on, or labelled; no held-out one, none to score by."""
     mixture = read(data, pocket_kb)
-    rows = mixture.to_learn_from()
+    rows = mixture.train_photos()
     assert rows == sorted(set(rows))
     looked_at = names_of(mixture, {*rows})
     assert looked_at >= photos_of(mixture, "train")

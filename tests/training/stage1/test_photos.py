@@ -1,4 +1,4 @@
-"""Photos as pixels, and pixels as what the tower sees."""
+"""Photos as pixels, and pixels as the encoder's features."""
 
 from __future__ import annotations
 
@@ -80,25 +80,25 @@ def test_where_things_are() -> None:
 
 
 def test_views(table: dict[tuple[Path, str], int]) -> None:
-    """Plain, mirrored unless it is a flag, and a crop; the closer look by its windows."""
+    """Plain, mirrored unless it is a flag, and a crop; high resolution by its windows."""
     pixels, encoder = photos.decode(table), networks().vision
     flag = 2
     counted: list[tuple[int, int]] = []
     shown = things(5, flags=(flag,))
-    seen = photos.see(
-        encoder, pixels, shown, CPU, views=3, crops=2, counted=lambda *done: counted.append(done)
+    seen = photos.extract(
+        encoder, pixels, shown, views=3, crops=2, counted=lambda *done: counted.append(done)
     )
     assert counted == [(5, 5)]
     width = encoder.config.features
-    assert seen.features.shape == (3, 5, photos.CELLS, width)
-    assert seen.zoomed.shape == (2, 5, 2 * width)
+    assert seen.views.shape == (3, 5, photos.CELLS, width)
+    assert seen.crops.shape == (2, 5, 2 * width)
     plain = pixels.float() / 127.5 - 1
     mirrored = plain.flip(3)
     mirrored[flag] = plain[flag]
     with torch.inference_mode():
         for view, expected in enumerate((plain, mirrored)):
             features = encoder(expected).flatten(2).transpose(1, 2).bfloat16()
-            torch.testing.assert_close(seen.features[view], features, rtol=0.02, atol=1e-3)
+            torch.testing.assert_close(seen.views[view], features, rtol=0.02, atol=1e-3)
         logits = encoder.classifier(encoder(plain).mean((2, 3)))
         larger = torch.nn.functional.interpolate(
             plain, (photos.HIGH_RES, photos.HIGH_RES), mode="bicubic", antialias=True
@@ -107,9 +107,9 @@ def test_views(table: dict[tuple[Path, str], int]) -> None:
     torch.testing.assert_close(seen.overview, logits.softmax(-1))
     assert windows.shape[1] == photos.WINDOWS
     torch.testing.assert_close(seen.windows, windows.bfloat16(), rtol=0.02, atol=1e-3)
-    again = photos.see(encoder, pixels, shown, CPU, views=3, crops=2)
-    assert torch.equal(seen.features, again.features)
-    assert torch.equal(seen.zoomed, again.zoomed)
+    again = photos.extract(encoder, pixels, shown, views=3, crops=2)
+    assert torch.equal(seen.views, again.views)
+    assert torch.equal(seen.crops, again.crops)
 
 
 def edges(windows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
