@@ -8,6 +8,7 @@ that visual evidence can be compared with words. Made once, then read from the c
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,8 +22,10 @@ from skipqa import assets
 from skipqa.assets import Report
 from skipqa.backbones.weights.convert import converted, imagenet_synsets
 from skipqa.backbones.weights.loading import damaged
-from skipqa.nn.tagger import Tagger
+from skipqa.nn.tagger import Tagger, bare_name
 from skipqa.wordnet import Synset, read_synsets
+
+_NOT_WORDS = re.compile(r"[^a-z0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +44,32 @@ class Concept:
 class Concepts:
     entries: tuple[Concept, ...]
     embeddings: Tensor  # [C, d_text], unit length: the concept's names
-    called: Mapping[str, Sequence[int]] = field(init=False, repr=False)  # by name and by kind
+    # Concept numbers by exact name and by kind, and by `plain_name` of each name
+    called: Mapping[str, Sequence[int]] = field(init=False, repr=False)
+    by_plain_name: Mapping[str, Sequence[int]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         called: dict[str, list[int]] = {}
+        by_plain_name: dict[str, list[int]] = {}
         for number, concept in enumerate(self.entries):
             for name in {*concept.names, *(name for kind in concept.kinds for name in kind)}:
                 called.setdefault(name, []).append(number)
+            for name in concept.names:
+                by_plain_name.setdefault(plain_name(name), []).append(number)
         object.__setattr__(self, "called", called)
+        object.__setattr__(self, "by_plain_name", by_plain_name)
 
     def __len__(self) -> int:
         return len(self.entries)
 
     def __getitem__(self, index: int) -> Concept:
         return self.entries[index]
+
+
+def plain_name(text: str) -> str:
+    """A name as it is matched against titles: lower case, words and numbers only, and a flag by
+    its country."""
+    return bare_name(_NOT_WORDS.sub(" ", text.lower()).strip())
 
 
 def with_tags(concepts: Concepts, tagger: Tagger) -> Concepts:
