@@ -20,7 +20,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from skipqa.backbones.backbone import IMAGE, Backbone, Completion
+from skipqa.backbones.backbone import IMAGE, Backbone, Completion, Decoding
 from skipqa.backbones.concepts import Concepts
 from skipqa.config import DecodeConfig
 from skipqa.language import STOP_WORDS, base_forms, words_of
@@ -79,14 +79,16 @@ def decode(
         unread = reading_prompt([], words, question.text)
 
         def generate(candidates: Sequence[tuple[str, float]]) -> Completion:
-            return backbone.generate(prompt, config.max_new_tokens, candidates=candidates)
+            decoding = Decoding(config.max_new_tokens, candidates=tuple(candidates))
+            return backbone.generate(prompt, decoding)
 
         completion, answer, how = read(generate, texts, unread, drafted, backbone, config)
         answer = as_written(answer, texts)
     elif config.prompt in ("short", "examples"):
         prompt, how = write_prompt(question, texts, shown), "by examples"
         known = words_of(" ".join([question.text, *shown]))
-        completion = backbone.generate(prompt, config.max_new_tokens, texts, known)
+        decoding = Decoding(config.max_new_tokens, tuple(texts), frozenset(known))
+        completion = backbone.generate(prompt, decoding)
         answer = completion.text
         if config.prompt == "short":  # it was trained to say little
             answer = whole_clause(answer, texts, question)
@@ -97,7 +99,7 @@ def decode(
         seen = ", ".join(shown) if visual is None else IMAGE
         best_first = facts(verified, used)[::-1]  # none, where it has just been emptied
         prompt = answer_prompt(allowed.level, seen, best_first, question.text)
-        completion = backbone.generate(prompt, config.max_new_tokens, visual=visual)
+        completion = backbone.generate(prompt, Decoding(config.max_new_tokens), visual)
         answer, how = parse_answer(completion.text), f"{allowed.level}, {how}"
     record.flops += completion.flops
     record.kept, record.dropped = len(used), len(verified.passages) - len(used)
@@ -127,7 +129,7 @@ def read(
     if stated(completion.text, texts):
         (before,), flops = backbone.loglikelihood(unread, [completion.text])
         completion = replace(completion, flops=completion.flops + flops)
-        if (gain := completion.weights[-1] - before) > config.grounded_gain:
+        if (gain := completion.candidate_log_probs[-1] - before) > config.grounded_gain:
             return completion, completion.text, f"as the passages say ({gain:+.1f} nats)"
     return completion, *agree(completion, drafted, config.drafter_weight)
 
@@ -182,7 +184,10 @@ def agree(completion: Completion, drafted: Draft, weight: float) -> tuple[str, s
     known = completion.text in drafted.vocabulary
     own = prior.get(completion.text, prior[names[-1] if known else names[0]])
     weighed = zip(
-        (*names, completion.text), (*prior.values(), own), completion.weights, strict=True
+        (*names, completion.text),
+        (*prior.values(), own),
+        completion.candidate_log_probs,
+        strict=True,
     )
     said = [candidate for candidate in weighed if candidate[0]]
     answer = max(said, key=lambda candidate: candidate[2] + candidate[1])[0]

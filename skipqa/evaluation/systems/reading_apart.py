@@ -12,13 +12,13 @@ is plain decoding.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from tokenizers import Encoding
 
-from skipqa.backbones.backbone import Backbone, Completion
+from skipqa.backbones.backbone import Backbone, Completion, Decoding
 from skipqa.backbones.networks.llama import KVCache, LlamaConfig, flops, rotate, rotation
 from skipqa.backbones.presets.pocket import Pocket
 from skipqa.config import DecodeConfig
@@ -65,14 +65,16 @@ def read_apart(
         unread = reading_prompt([], words, question.text)
 
         def generate(candidates: Sequence[tuple[str, float]]) -> Completion:
-            return generate_jointly(backbone, prompts, config.max_new_tokens, candidates=candidates)
+            decoding = Decoding(config.max_new_tokens, candidates=tuple(candidates))
+            return generate_jointly(backbone, prompts, decoding)
 
         completion, answer, how = read(generate, texts, unread, drafted, backbone, config)
         answer = as_written(answer, texts)
     else:
         prompts, how = [write_prompt(question, fact, shown) for fact in each], "by examples"
         known = words_of(" ".join([question.text, *shown]))
-        completion = generate_jointly(backbone, prompts, config.max_new_tokens, texts, known)
+        decoding = Decoding(config.max_new_tokens, tuple(texts), frozenset(known))
+        completion = generate_jointly(backbone, prompts, decoding)
         answer = completion.text
     record.flops = completion.flops
     record.kept, record.dropped = len(used), len(verified.passages) - len(used)
@@ -82,16 +84,9 @@ def read_apart(
 
 
 @torch.inference_mode()
-def generate_jointly(
-    backbone: Pocket,
-    prompts: Sequence[str],
-    max_new_tokens: int,
-    quote_from: Sequence[str] = (),
-    avoid: Collection[str] = (),
-    candidates: Sequence[tuple[str, float]] = (),
-) -> Completion:
-    """The greedy completion of all prompts at once; they share the examples, or else the first
-    word, and the ending. Answers `beside` it are weighed with it."""
+def generate_jointly(backbone: Pocket, prompts: Sequence[str], decoding: Decoding) -> Completion:
+    """The greedy completion of all prompts at once; they start with the same examples, or else
+    the same first word, and have the same ending."""
     decoder, tokenizer = backbone.decoder, backbone.decoder_tokenizer
     shared = EXAMPLES if prompts[0].startswith(EXAMPLES) else prompts[0].partition(" ")[0]
     parts = [_split(encoding, shared) for encoding in tokenizer.encode_batch(list(prompts))]
@@ -107,9 +102,7 @@ def generate_jointly(
         stretches.append(decoder.read(embed(ids), examples))
         spent += flops(decoder.config, len(ids), len(opening) + len(ids), logits=0)
     past = join(decoder.config, examples, stretches)
-    completion = backbone.continued(
-        embed(ending), max_new_tokens, quote_from, avoid, candidates, past
-    )
+    completion = backbone.generate_embedded(embed(ending), decoding, past)
     return replace(completion, flops=completion.flops + spent)
 
 
