@@ -19,6 +19,7 @@ from common import ask, imagenet_photos, opened
 from rich.progress import Progress
 from rich.table import Table
 
+from skipqa.backbones.backbone import Decoding
 from skipqa.cli.console import err, out, prepare_process
 from skipqa.costs.environment import write_results
 from skipqa.language import words_of
@@ -136,10 +137,12 @@ def read(pipeline: Pipeline, case: Case, fact: str, prompt: str, quoting: bool) 
         text = CHAT.format(fact=fact, shown=case.shown, question=case.question)
     else:
         text = write_prompt(ask(pipeline.backbone, case.question), [fact], [case.shown])
-    quote_from = [fact] if quoting else []
-    known = words_of(f"{case.question} {case.shown}")
-    limit = pipeline.config.decode.max_new_tokens
-    return pipeline.backbone.generate(text, limit, quote_from, known).text
+    decoding = Decoding(
+        pipeline.config.decode.max_new_tokens,
+        quote_from=(fact,) if quoting else (),
+        avoid=frozenset(words_of(f"{case.question} {case.shown}")),
+    )
+    return pipeline.backbone.generate(text, decoding).text
 
 
 def is_right(text: str, case: Case) -> bool:

@@ -84,7 +84,7 @@ def main() -> None:
 
     prepare_process()
     pocket = Pocket(SHIPPED)
-    forget = run_once_a_photo(pocket.vision)
+    forget = run_once_a_photo(pocket.vision.network)
     question = cache(lambda name: ask(pocket, f"What is this {name} used for?"))
     rows = list(map(json.loads, (options.coco / "boxes.jsonl").open()))
     random.Random(options.seed).shuffle(rows)

@@ -55,28 +55,28 @@ def observed(answer: Answer) -> dict[str, Any]:
         "evidence": [[e.id, e.title, e.text, e.score, e.region] for e in answer.evidence],
         "stages": {s.name: [s.flops, s.kept, s.dropped] for s in answer.trace.stages},
     }
-    if state.draft is not None:
+    if "draft" in state:
         candidates = [[text, float(log_prob).hex()] for text, log_prob in state.draft.candidates]
         found["draft"] = [state.draft.answer, state.draft.confidence.hex(), candidates]
-    if state.kept is not None:
+    if "kept" in state:
         found["kept"] = [digest(state.kept.positions), digest(state.kept.saliency)]
-    if state.regions is not None:
+    if "regions" in state:
         found["regions"] = [
             [r.box, r.members, [[c, s.hex()] for c, s in r.concepts]] for r in state.regions
         ]
-    if state.retrieved is not None:
+    if "retrieved" in state:
         found["retrieved"] = [
             state.retrieved.num_hits,
             state.retrieved.num_unique,
             [[p.row, p.score.hex(), p.region] for p in state.retrieved.passages],
         ]
-    if state.verified is not None:
+    if "verified" in state:
         found["verified"] = [[p.row for p in state.verified.passages]]
         found["verified"] += [[score.hex() for score in state.verified.scores]]
-    if state.fused is not None:
+    if "fused" in state:
         edges = digest(state.fused.edges.to(torch.uint8))
         found["fused"] = [digest(state.fused.tokens), edges, [m.hex() for m in state.fused.mass]]
-    if state.prompt is not None:
+    if "prompt" in state:
         found["prompt"] = state.prompt
     return json.loads(json.dumps(found))
 

@@ -81,7 +81,7 @@ def main() -> None:
     pipeline = load()
     picture = render()
     answer = pipeline.answer(picture, QUESTION)
-    draw(picture, QUESTION, answer, pipeline.backbone.concepts, target)
+    draw(answer, pipeline.backbone.concepts, target)
     print(f"{QUESTION} {answer.text}")
 
 

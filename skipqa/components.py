@@ -167,7 +167,7 @@ def _toml(value: Any) -> str:
     return repr(value)
 
 
-def shipped(preset: str) -> Path | None:
+def bundled(preset: str) -> Path | None:
     """The folder that comes with the package, where something was trained for the preset."""
     folder = Path(__file__).parent / "checkpoints" / preset
     return folder if folder.is_dir() else None

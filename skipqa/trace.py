@@ -1,7 +1,6 @@
-"""What each stage kept, dropped, spent, and why: written as the pipeline runs.
+"""What each stage kept, dropped, spent, and why: counts and costs, written as the pipeline runs.
 
-A stage is recorded by `with trace.stage("prune") as record:`; the record takes the stage's
-FLOPs, counts and result. The trace draws nothing and decides nothing.
+A stage is recorded by `with trace.stage("prune") as record:`. What it found is in the `State`.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 
 @dataclass(slots=True)
@@ -18,14 +16,13 @@ class StageRecord:
     name: str
     ms: float = 0.0
     flops: int = 0
-    kept: int | None = None  # of what entered the stage
+    kept: int | None = None  # of the tokens, passages or edges that entered the stage
     dropped: int | None = None
     why: str = ""
-    result: Any = None  # the frozen value the stage returned
 
 
 class Stopped(Exception):
-    """Raised instead of a stage that nobody waits for."""
+    """Raised in place of a stage whose result nobody needs any more."""
 
 
 @dataclass(slots=True)
@@ -34,7 +31,7 @@ class Trace:
     stopped: bool = False
 
     def stop(self) -> None:
-        """Nobody waits for the rest: whoever is still running ends before its next stage."""
+        """A run that writes here ends before its next stage."""
         self.stopped = True
 
     @contextmanager

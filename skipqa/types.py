@@ -52,10 +52,10 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class ConceptPrior:
-    """What a question lets one expect to see, before looking."""
+    """Which concepts the question is about, known before the image is."""
 
-    weights: torch.Tensor  # [C], by how much each concept's evidence counts more than by chance
-    information: float  # how much the question tells: 0 where all concepts are as likely
+    weights: torch.Tensor  # [C], the factor on each concept's evidence; 1 where nothing is known
+    information: float  # KL divergence from uniform, in nats: 0 where all are equally likely
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +63,15 @@ class Question:
     text: str
     embedding: torch.Tensor  # [d_text], unit length: the mean-pooled question, q-bar
     words: tuple[str, ...]  # its content words, lower-cased
-    states: torch.Tensor  # [T, d_text], one a token, to be compared with those of passages
-    # [T, d_text] of the encoder that was trained together with the drafter, where one was
+    states: torch.Tensor  # [T, d_text], one per token, compared with those of passages
+    # [T, d_text] from the encoder that was fine-tuned with the drafter, if there is one
     drafter_states: torch.Tensor | None = None
-    concept_prior: ConceptPrior | None = None  # where that was learned
+    concept_prior: ConceptPrior | None = None  # None: not trained
 
 
 @dataclass(frozen=True, slots=True)
 class SeenWords:
-    """The whole picture in a few words, the likeliest first."""
+    """The whole image in a few words, the most probable first."""
 
     names: tuple[str, ...]
     probs: torch.Tensor  # [W] in [0, 1]
@@ -87,9 +87,9 @@ class VisualTokens:
     meaning: torch.Tensor  # [V, d_text], the evidence read as a point in the text space
     overview: torch.Tensor  # [C], the evidence of the whole image
     grid: int  # V = grid * grid
-    # [N, d_vision] of the picture whole and small, where the tokens are of a finer view of it
+    # [N, d_vision], the features of the low-resolution view, for a drafter trained on them
     low_res: torch.Tensor | None = None
-    words: SeenWords | None = None  # where something was trained to put pictures into words
+    words: SeenWords | None = None  # None: no tagger was trained
 
     def __len__(self) -> int:
         return self.features.shape[0]
@@ -97,10 +97,10 @@ class VisualTokens:
 
 @dataclass(frozen=True, slots=True)
 class Widths:
-    """What a trained component of a preset has to fit."""
+    """The sizes that a trained component has to fit."""
 
     tokens: int  # V
-    low_res: int  # tokens of the whole picture that a drafter looks at
+    low_res: int  # tokens of the low-resolution view, which the drafter reads
     vision: int  # of a visual token's features
     text: int  # of its meaning, of questions and of passages
     decoder: int
@@ -111,11 +111,11 @@ class Draft:
     answer: str
     confidence: float
     reason: str
-    # (answer, log-probability) of the best few, for the decoder to weigh; none where untrained
+    # (answer, log-probability) of the best few, for the decoder to score; none if untrained
     candidates: tuple[tuple[str, float], ...] = ()
     vocabulary: tuple[str, ...] = ()  # all that could have been drafted
-    accepted: bool = False  # confident enough to be given at once
-    abstain_prob: float = 0.0  # how sure it is that the answer has to be looked up
+    accepted: bool = False  # confident enough to be the answer
+    abstain_prob: float = 0.0  # that the answer needs retrieval
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +124,12 @@ class Budget:
     passages: int  # K'
     difficulty: float | None = None  # None where nothing estimates it
     level: Level = "MEDIUM"
-    rho_r: float = 1.0  # verification keeps at most this share of what was retrieved
-    high_res: bool = True  # whether the picture is looked at once more, at finer scales
+    rho_r: float = 1.0  # verification keeps at most this fraction of what was retrieved
+    high_res: bool = True  # whether the image is also encoded at the finer scales
 
     def most_passages(self, num_retrieved: int) -> int:
         """At most K', and ceil(rho_r K) of the K retrieved (Algorithm 1)."""
-        # The slack keeps a share of 0.9 that float32 rounded up from keeping 10 of 10.
+        # The slack keeps a rho_r of 0.9 that float32 rounded up from keeping 10 of 10.
         return min(self.passages, math.ceil(self.rho_r * num_retrieved - 1e-4))
 
 
@@ -138,7 +138,7 @@ class KeptTokens:
     positions: torch.Tensor  # [V'] int64 into the grid, ascending
     saliency: torch.Tensor  # [V] the score of every token, kept or not
     tokens: VisualTokens  # all V; a stage reads only the rows at `positions`
-    # [V] int64 where tokens were merged: the kept position that each of the grid went into
+    # [V] int64 where tokens were merged: for each grid position the kept one it went into
     merged_into: torch.Tensor | None = None
 
 
@@ -146,7 +146,7 @@ class KeptTokens:
 class Region:
     box: Box
     members: tuple[int, ...]  # grid positions
-    concepts: tuple[tuple[int, float], ...]  # (concept, share of the evidence), best first
+    concepts: tuple[tuple[int, float], ...]  # (concept, probability), best first
     saliency: float
 
 
@@ -178,12 +178,24 @@ class Verified:
 class Fused:
     tokens: torch.Tensor  # [V', d_text], a row without an edge is unchanged
     edges: torch.Tensor  # [V', K] bool
-    mass: tuple[float, ...]  # attention that each passage received over all tokens
+    mass: tuple[float, ...]  # attention each passage received, summed over tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """An answer and what is known about it; None where a reader does not measure it."""
+
+    text: str
+    log_prob: float | None = None  # of the text as the decoder's whole answer
+    grounded: bool | None = None  # whether the passages made it likelier, or it is quoted from them
+    confidence: float | None = (
+        None  # probability that it is right, calibrated on held-out questions
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A passage that the answer rests on: its verification score and the region that asked."""
+    """A passage the answer rests on, its verification score and the region whose query found it."""
 
     id: str
     title: str

@@ -1,13 +1,15 @@
-"""What the vision tower can name: the thousand ImageNet classes as WordNet entries.
+"""The table of visual concepts: what a vision encoder can name.
 
-Enters: the WordNet asset and a text encoder. Leaves: names, definitions, the kinds that each
-concept belongs to ("espresso" is a coffee, a beverage, a drink, …) and an embedding each, so
-that visual evidence can be compared with words. Made once, then read from the cache.
+Enters: the WordNet asset and a text encoder. Leaves: for each of the thousand ImageNet classes
+its names, its definition, the kinds it belongs to ("espresso" is a coffee, a beverage, a drink)
+and an embedding, so that visual evidence can be compared with words. The table is made once and
+then read from the cache. A tagger adds its own names after the classes.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,8 +23,10 @@ from skipqa import assets
 from skipqa.assets import Report
 from skipqa.backbones.weights.convert import converted, imagenet_synsets
 from skipqa.backbones.weights.loading import damaged
-from skipqa.nn.tagger import Tagger
+from skipqa.nn.tagger import Tagger, bare_name
 from skipqa.wordnet import Synset, read_synsets
+
+_NOT_WORDS = re.compile(r"[^a-z0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,7 @@ class Concept:
     synset: str
     names: tuple[str, ...]
     gloss: str
-    kinds: tuple[tuple[str, ...], ...]  # lemmas of each ancestor, the nearest first
+    kinds: tuple[tuple[str, ...], ...]  # lemmas of each hypernym, the nearest first
 
     @property
     def name(self) -> str:
@@ -41,14 +45,20 @@ class Concept:
 class Concepts:
     entries: tuple[Concept, ...]
     embeddings: Tensor  # [C, d_text], unit length: the concept's names
-    called: Mapping[str, Sequence[int]] = field(init=False, repr=False)  # by name and by kind
+    # Concept numbers by exact name and by kind, and by `plain_name` of each name
+    called: Mapping[str, Sequence[int]] = field(init=False, repr=False)
+    by_plain_name: Mapping[str, Sequence[int]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         called: dict[str, list[int]] = {}
+        by_plain_name: dict[str, list[int]] = {}
         for number, concept in enumerate(self.entries):
             for name in {*concept.names, *(name for kind in concept.kinds for name in kind)}:
                 called.setdefault(name, []).append(number)
+            for name in concept.names:
+                by_plain_name.setdefault(plain_name(name), []).append(number)
         object.__setattr__(self, "called", called)
+        object.__setattr__(self, "by_plain_name", by_plain_name)
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -57,9 +67,15 @@ class Concepts:
         return self.entries[index]
 
 
+def plain_name(text: str) -> str:
+    """A name as it is matched against titles: lower case, words and numbers only, and a flag by
+    its country."""
+    return bare_name(_NOT_WORDS.sub(" ", text.lower()).strip())
+
+
 def with_tags(concepts: Concepts, tagger: Tagger) -> Concepts:
-    """The table and after it what a tagger can tell apart: breeds, flowers, products, flags. A
-    common thing ("person") is a word for a picture, not something to look up."""
+    """The table and after it the tagger's fine-grained names: breeds, flowers, products, flags. A
+    common object ("person") describes an image but is nothing to retrieve passages about."""
     config = tagger.config
     chosen = [i for i, kind in enumerate(config.kinds) if kind]
     entries = tuple(
@@ -78,7 +94,7 @@ def _kinds(kind: str) -> tuple[tuple[str, ...], ...]:
 
 
 def load(embed: Callable[[list[str]], Tensor], report: Report = lambda _: None) -> Concepts:
-    """The cached table; `embed` is called only the first time."""
+    """The cached table of ImageNet classes; `embed` is called only when it is first made."""
 
     def write(folder: Path, target: Path) -> None:
         entries = _read(folder)
@@ -106,7 +122,7 @@ def _read(folder: Path) -> list[Concept]:
     synsets = {synset.id: synset for synset in read_synsets(folder, "noun")}
 
     def ancestors(synset: Synset) -> list[Synset]:
-        """Breadth first, so that nearer kinds come first; each once."""
+        """All hypernyms once each, breadth first, so that nearer kinds come first."""
         found: dict[str, Synset] = {}
         level = [synset]
         while level:

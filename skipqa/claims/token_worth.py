@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from skipqa.backbones.backbone import Backbone, Completion, EncodedTexts
+from skipqa.backbones.backbone import Backbone, Completion, Decoding, EncodedTexts
 from skipqa.claims.fidelity import counterfactual_worth
 from skipqa.evaluation.systems.changes import with_backbone
 from skipqa.image import open_image
@@ -113,17 +113,10 @@ class _Counterfactual:
             self._texts[key] = self.backbone.encode_texts(texts)
         return self._texts[key]
 
-    def generate(
-        self,
-        prompt: str,
-        max_new_tokens: int,
-        quote_from: Sequence[str] = (),
-        avoid: Collection[str] = (),
-        visual: Tensor | None = None,
-        candidates: Sequence[tuple[str, float]] = (),
-    ) -> Completion:
+    def generate(self, prompt: str, decoding: Decoding, visual: Tensor | None = None) -> Completion:
         if self.answer is not None:
             if visual is not None or prompt not in self._scores:
                 self._scores[prompt] = self.backbone.log_prob(prompt, self.answer, visual)
             self.score = self._scores[prompt]
-        return Completion("", 0, 0, 0, (0.0,) * (len(candidates) + 1 if candidates else 0))
+        num_scored = len(decoding.candidates) + 1 if decoding.candidates else 0
+        return Completion("", 0, 0, 0, (0.0,) * num_scored)

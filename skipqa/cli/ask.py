@@ -23,7 +23,7 @@ from skipqa.cli.console import (
 )
 
 if TYPE_CHECKING:
-    from skipqa.pipeline import Answer
+    from skipqa.answer import Answer
 
 
 def ask(
@@ -77,7 +77,7 @@ def ask(
     if explain is not None:
         from skipqa.explain import draw
 
-        draw(photo, question, answer, pipeline.backbone.concepts, explain)
+        draw(answer, pipeline.backbone.concepts, explain)
         err.print(f"trace drawn into {explain}", markup=False, highlight=False, soft_wrap=True)
     if json:
         print_json(answer.as_dict())

@@ -37,7 +37,7 @@ def demo(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "coffee.png").write_bytes(photo.read_bytes())
     for name in ("trace.png", "trace.html"):
-        draw(photo, QUESTION, answer, pipeline.backbone.concepts, folder / name)
+        draw(answer, pipeline.backbone.concepts, folder / name)
     if json:
         print_json(answer.as_dict())
         return

@@ -137,7 +137,7 @@ def vqa(
                 out_folder / variant.name if len(variants) > 1 else out_folder,
                 {
                     **dataclasses.asdict(variant),
-                    "retention": variant.fraction(base.config),
+                    "retention": variant.fraction_kept(base.config),
                     **shared,
                     "config": dataclasses.asdict(pipeline.config),
                 },

@@ -26,14 +26,14 @@ def setup(json: Json = False) -> None:
 
 def prepare() -> None:
     from skipqa.backbones.presets.pocket import FineTuned, Pocket
-    from skipqa.components import load, shipped
+    from skipqa.components import bundled, load
     from skipqa.config import preset
     from skipqa.knowledge import build_default, default_index_is_built
     from skipqa.knowledge.estimate import estimate
 
     prepare_process()
     with working("looking for the models") as report:
-        folder = shipped("pocket")
+        folder = bundled("pocket")
         assert folder is not None
         trained = load(folder, preset="pocket")
         learned = FineTuned(trained.tagger, trained.vision, trained.question, trained.reader)

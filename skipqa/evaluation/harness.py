@@ -24,6 +24,7 @@ from typing import IO, Any, Protocol
 
 import numpy as np
 
+from skipqa.answer import Answer
 from skipqa.costs import memory
 from skipqa.costs.environment import describe
 from skipqa.data.files import Fields, check_object, read_json, read_text, write_json
@@ -31,7 +32,6 @@ from skipqa.errors import UserError
 from skipqa.evaluation.scoring.okvqa import normalise
 from skipqa.evaluation.statistics import mean_interval
 from skipqa.parallel import spread
-from skipqa.pipeline import Answer
 from skipqa.types import Retrieved
 
 Record = dict[str, Any]
@@ -332,8 +332,8 @@ def read_back(path: Path) -> dict[int | str, Record]:
 
 
 def make_record(row: Row, answer: Answer) -> Record:
-    trace = answer.trace
-    found = trace["retrieve"].result if "retrieve" in trace else Retrieved((), 0, 0)
+    trace, state = answer.trace, answer.state
+    found = state.retrieved if "retrieved" in state else Retrieved((), 0, 0)
     retrieved = [candidate.passage.id for candidate in found.passages]
     evidence = [passage.id for passage in answer.evidence]
     known = {"category": row.category, "subset": row.subset or None, "popularity": row.popularity}
@@ -344,7 +344,7 @@ def make_record(row: Row, answer: Answer) -> Record:
         "score": row.score(answer.text),
         "route": answer.route,
         "tokens": trace["prune"].kept if "prune" in trace else 0,  # V'
-        "passages": trace["budget"].result.passages if "budget" in trace else 0,  # K'
+        "passages": state.budget.passages if "budget" in state else 0,  # K'
         "edges": trace["fuse"].kept if "fuse" in trace else 0,
         "hits": found.num_hits,  # over all regions
         "unique": found.num_unique,  # of these, different passages

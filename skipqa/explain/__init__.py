@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from PIL import Image
-
+from skipqa.answer import Answer
 from skipqa.backbones.concepts import Concepts
 from skipqa.errors import UserError
-from skipqa.image import open_image
-from skipqa.pipeline import Answer
 
 FORMATS = (".png", ".html")
 
@@ -25,19 +22,12 @@ def check_format(path: Path, *formats: str) -> None:
         raise UserError(f"there is no folder {path.absolute().parent} to draw into")
 
 
-def draw(
-    photo: Path | str | Image.Image,
-    question: str,
-    answer: Answer,
-    concepts: Concepts,
-    path: Path,
-) -> None:
+def draw(answer: Answer, concepts: Concepts, path: Path) -> None:
     """Write the trace of `answer` to `path`, as a picture or a page by its ending."""
     from skipqa.explain import page, picture
 
     check_format(path)
-    image = open_image(photo)
     if path.suffix.lower() == ".png":
-        picture.draw(image, question, answer, concepts).save(path)
+        picture.draw(answer, concepts).save(path)
     else:
-        path.write_text(page.render(image, question, answer, concepts), encoding="utf-8")
+        path.write_text(page.render(answer, concepts), encoding="utf-8")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from skipqa.trace import Trace
+from skipqa.state import State
 from skipqa.types import Region
 
 # Okabe and Ito's palette: distinct to colour-blind eyes too
@@ -33,15 +33,20 @@ def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     return ImageFont.load_default(size)
 
 
-def overlay(image: Image.Image, trace: Trace, width: int) -> Image.Image:
-    """The photo scaled into `width` x `MAX_HEIGHT`, with kept patches and boxes if it has any."""
+def scaled(image: Image.Image, width: int) -> Image.Image:
+    """The photo within `width` x `MAX_HEIGHT`."""
     scale = min(width / image.width, MAX_HEIGHT / image.height)
     width, height = max(1, round(image.width * scale)), max(1, round(image.height * scale))
-    photo = image.resize((width, height), Image.Resampling.LANCZOS)
-    if "zoom" not in trace:
+    return image.resize((width, height), Image.Resampling.LANCZOS)
+
+
+def overlay(state: State, width: int) -> Image.Image:
+    """The scaled photo with the kept patches and boxes, if there are any."""
+    photo = scaled(state.image, width)
+    if "regions" not in state:
         return photo
-    regions: Sequence[Region] = trace["zoom"].result
-    grid = trace["prune"].result.tokens.grid
+    regions, grid = state.regions, state.kept.tokens.grid
+    width, height = photo.size
     owner = np.full(grid * grid, -1)
     for number, region in enumerate(regions):
         owner[list(region.members)] = number

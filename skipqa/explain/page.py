@@ -13,29 +13,27 @@ from string import Template
 
 from PIL import Image
 
+from skipqa.answer import Answer
 from skipqa.backbones.concepts import Concepts
 from skipqa.explain.overlay import overlay, region_colour
-from skipqa.pipeline import Answer
 from skipqa.types import RetrievedPassage
 
 PHOTO_WIDTH = 720
 
 
-def render(image: Image.Image, question: str, answer: Answer, concepts: Concepts) -> str:
-    fields = parts(image, question, answer, concepts, PHOTO_WIDTH)
+def render(answer: Answer, concepts: Concepts) -> str:
+    fields = parts(answer, concepts, PHOTO_WIDTH)
     return Template(_file("page.html")).substitute(fields, style=style())
 
 
-def parts(
-    image: Image.Image, question: str, answer: Answer, concepts: Concepts, photo_width: int
-) -> dict[str, str]:
+def parts(answer: Answer, concepts: Concepts, photo_width: int) -> dict[str, str]:
     """What a page shows of one answer, each as HTML; `style()` is made for it."""
     trace = answer.trace
     return {
-        "question": escape(question),
+        "question": escape(answer.state.text),
         "answer": escape(answer.text),
         "route": escape(_route(answer)),
-        "photo": data_uri(overlay(image, trace, photo_width)),
+        "photo": data_uri(overlay(answer.state, photo_width)),
         "regions": _regions(answer, concepts),
         "passages": _passages(answer),
         "stages": _stages(answer),
@@ -60,7 +58,7 @@ def _route(answer: Answer) -> str:
 
 
 def data_uri(image: Image.Image) -> str:
-    """The picture itself, to stand in a page that has no files beside it."""
+    """The image itself, for a page that comes without other files."""
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=88)
     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
@@ -72,12 +70,12 @@ def _chip(region: int) -> str:
 
 
 def _regions(answer: Answer, concepts: Concepts) -> str:
-    if "zoom" not in answer.trace:
+    if "regions" not in answer.state:
         return ""
     items = []
-    for number, region in enumerate(answer.trace["zoom"].result):
+    for number, region in enumerate(answer.state.regions):
         shown = ", ".join(
-            f"{escape(concepts[c].name)} {fraction:.2f}" for c, fraction in region.concepts[:3]
+            f"{escape(concepts[c].name)} {prob:.2f}" for c, prob in region.concepts[:3]
         )
         items.append(
             f"<li>{_chip(number)} {shown} <small>{len(region.members)} tokens</small></li>"
@@ -86,9 +84,9 @@ def _regions(answer: Answer, concepts: Concepts) -> str:
 
 
 def _passages(answer: Answer) -> str:
-    if "verify" not in answer.trace:
+    if "verified" not in answer.state:
         return ""
-    verified = answer.trace["verify"].result
+    verified = answer.state.verified
 
     def row(found: RetrievedPassage, score: float, verdict: str) -> str:
         return (

@@ -9,10 +9,9 @@ import textwrap
 
 from PIL import Image, ImageDraw
 
+from skipqa.answer import Answer
 from skipqa.backbones.concepts import Concepts
 from skipqa.explain.overlay import font, overlay, region_colour
-from skipqa.pipeline import Answer
-from skipqa.types import Region
 
 PHOTO_WIDTH, SIDE_WIDTH, MARGIN = 560, 620, 20
 INK, GREY, LINE = (30, 30, 30), (120, 120, 120), (215, 215, 215)
@@ -38,8 +37,8 @@ class _Column:
             self.top += round(size * 1.35)
 
 
-def draw(image: Image.Image, question: str, answer: Answer, concepts: Concepts) -> Image.Image:
-    photo = overlay(image, answer.trace, PHOTO_WIDTH)
+def draw(answer: Answer, concepts: Concepts) -> Image.Image:
+    photo = overlay(answer.state, PHOTO_WIDTH)
     size = (PHOTO_WIDTH + SIDE_WIDTH + 3 * MARGIN, photo.height + 3_000)
     canvas = Image.new("RGB", size, "white")
     canvas.paste(photo, (MARGIN, MARGIN))
@@ -47,7 +46,7 @@ def draw(image: Image.Image, question: str, answer: Answer, concepts: Concepts) 
     below = _Column(pen, MARGIN, MARGIN + photo.height, PHOTO_WIDTH)
     _region_legend(below, answer, concepts)
     side = _Column(pen, PHOTO_WIDTH + 2 * MARGIN, MARGIN, SIDE_WIDTH)
-    side.text(question, 22)
+    side.text(answer.state.text, 22)
     side.text(answer.text, 20, BAR)
     _passages(side, answer)
     _costs(side, answer)
@@ -55,23 +54,21 @@ def draw(image: Image.Image, question: str, answer: Answer, concepts: Concepts) 
 
 
 def _region_legend(column: _Column, answer: Answer, concepts: Concepts) -> None:
-    if "zoom" not in answer.trace:
+    if "regions" not in answer.state:
         column.heading(
             f"{answer.num_tokens} tokens seen; the drafter answered, nothing was looked up"
         )
         return
     kept, total = answer.trace["prune"].kept, answer.num_tokens
-    regions: tuple[Region, ...] = answer.trace["zoom"].result
+    regions = answer.state.regions
     column.heading(f"{kept} of {total} tokens kept, in {len(regions)} regions")
     for number, region in enumerate(regions):
         x = column.left + (number % 2) * (PHOTO_WIDTH // 2)
-        concept, fraction = region.concepts[0]
+        concept, prob = region.concepts[0]
         column.pen.rectangle(
             (x, column.top + 2, x + 12, column.top + 14), fill=region_colour(number)
         )
-        label = (
-            f"{number + 1}  {concepts[concept].name} {fraction:.2f}  ({len(region.members)} tokens)"
-        )
+        label = f"{number + 1}  {concepts[concept].name} {prob:.2f}  ({len(region.members)} tokens)"
         column.pen.text((x + 20, column.top), label, fill=INK, font=font(13))
         if number % 2:
             column.top += 20
@@ -79,10 +76,9 @@ def _region_legend(column: _Column, answer: Answer, concepts: Concepts) -> None:
 
 
 def _passages(column: _Column, answer: Answer) -> None:
-    if "verify" not in answer.trace:
+    if "verified" not in answer.state:
         return
-    retrieved = answer.trace["retrieve"].result
-    verified = answer.trace["verify"].result
+    retrieved, verified = answer.state.retrieved, answer.state.verified
     column.heading(
         f"{retrieved.num_hits} passages found, {retrieved.num_unique} different, "
         f"{len(verified.passages)} kept"

@@ -1,9 +1,9 @@
-"""RCSR: what a question lets one expect to see, before looking.
+"""RCSR: a prior over visual concepts, given the question.
 
-Enters: the pooled question [..., D] and the embeddings of the concepts that a picture may show
-[C, D]. Leaves: how much likelier than by chance the question is about each, [..., C]. By Bayes'
-rule a region's evidence times this says what in the region the question is about: "this breed"
-asks for a dog, however sure the region is of the sofa. It knows no picture.
+Enters: the pooled question [..., D] and the embeddings of all concepts [C, D]. Leaves: how much
+likelier than chance it is that the question is about each concept, [..., C]. Bayes' rule combines
+it with a region's evidence: "this breed" is about the dog, however certain the region is of the
+sofa. It never sees the image.
 """
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ from skipqa.types import ConceptPrior
 class ConceptPriorConfig:
     width: int = 384
     hidden: int = 32
-    # A question may be about anything: this share of the expectation is spread over all concepts.
-    floor: float = 0.03
-    # The power to which the expectation is taken: it was learned from few kinds of questions.
-    trust: float = 0.5
+    floor: float = 0.03  # probability mass spread over all concepts: a question may be about any
+    trust: float = 0.5  # exponent on the prior, which was learned from few kinds of questions
 
 
 class ConceptPriorHead(nn.Module):
@@ -32,25 +30,22 @@ class ConceptPriorHead(nn.Module):
         self.config = config
         self.of_question = nn.Linear(config.width, config.hidden, bias=False)
         self.of_concept = nn.Linear(config.width, config.hidden, bias=False)
-        self._known: tuple[Tensor, Tensor] | None = None  # concepts, and what `of_concept` gave
 
     def forward(self, question: Tensor, concepts_CD: Tensor) -> Tensor:
-        """Logits [..., C]; equal ones where nothing particular is expected."""
+        """Logits [..., C]; all equal where the question says nothing about the concept."""
         return self.of_question(question) @ self.of_concept(concepts_CD).T
 
     @torch.inference_mode()
-    def prior(self, question_D: Tensor, concepts_CD: Tensor) -> ConceptPrior:
-        """Of one question, by what was learned: the concepts are those of the question before, and
-        are not worked on again. The nats are the shares' divergence from equal ones."""
-        if self._known is None or self._known[0] is not concepts_CD:
-            self._known = concepts_CD, self.of_concept(concepts_CD)
-        logits_C = self.of_question(question_D) @ self._known[1].T
-        likelier_C = logits_C.softmax(-1) * len(concepts_CD)
-        factors_C = self.config.floor + (1 - self.config.floor) * likelier_C
-        information = (likelier_C * likelier_C.clamp(min=1e-9).log()).mean()
-        return ConceptPrior(factors_C**self.config.trust, max(0.0, float(information)))
+    def prior(self, question_D: Tensor, projected_CH: Tensor) -> ConceptPrior:
+        """For one question; `projected_CH` is `of_concept` of all concepts, the same every time."""
+        logits_C = self.of_question(question_D) @ projected_CH.T
+        ratio_C = logits_C.softmax(-1) * len(projected_CH)  # to a uniform prior
+        floor = self.config.floor
+        information = (ratio_C * ratio_C.clamp(min=1e-9).log()).mean()
+        weights_C = (floor + (1 - floor) * ratio_C) ** self.config.trust
+        return ConceptPrior(weights_C, max(0.0, float(information)))
 
 
 def flops(config: ConceptPriorConfig, num_concepts: int) -> int:
-    """FLOPs of one question after the first, a multiply and an add counted as two."""
+    """FLOPs for one question once the concepts are projected; a multiply-add counts as two."""
     return 2 * config.hidden * (config.width + num_concepts)

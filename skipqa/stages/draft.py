@@ -1,9 +1,9 @@
 """draft: answer at once what needs no knowledge (SKV's fast path).
 
-A trained drafter answers from its vocabulary with its calibrated confidence, of a yes or a no what
-is above chance. Without one the only questions whose answer is certain to lie in the image are
-those that ask what a thing is. They are answered by the concept that the whole image shows, with
-its evidence as the confidence; every other question gets confidence 0 and goes on.
+A trained drafter answers from its vocabulary with a calibrated confidence; for yes and no only
+what exceeds chance counts. Untrained, the only questions whose answer certainly lies in the image
+are those that ask what a thing is. They are answered by the concept that the whole image shows,
+with its probability as the confidence; every other question gets confidence 0 and goes on.
 """
 
 from __future__ import annotations
@@ -11,14 +11,18 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
+from typing import Protocol
 
 import torch
 
-from skipqa.backbones.concepts import Concept, Concepts
+from skipqa.backbones.backbone import Backbone
+from skipqa.backbones.concepts import Concept
 from skipqa.config import DraftConfig
 from skipqa.language import base_forms
-from skipqa.nn import drafter
-from skipqa.nn.drafter import ABSTAIN, Drafter, above_chance
+from skipqa.nn import drafter as network
+from skipqa.nn.drafter import ABSTAIN, above_chance
+from skipqa.stages.stage import Parts
+from skipqa.state import State
 from skipqa.trace import StageRecord
 from skipqa.types import Draft, Question, VisualTokens
 
@@ -30,68 +34,86 @@ _IDENTITY = re.compile(
 _COUNTING = re.compile(r"how (?:many|much)\b")
 
 
-def draft(
-    question: Question,
-    tokens: VisualTokens,
-    concepts: Concepts,
-    config: DraftConfig,
-    record: StageRecord,
-    learned: Drafter | None = None,
-) -> Draft:
-    """The draft; whether it is `accepted` is the routing decision."""
-    if learned is None:
-        candidate = _candidate(question, tokens, concepts)
-    else:
-        candidate, record.flops = _drafted(learned, question, tokens, config.candidates)
-    counting = _COUNTING.search(question.text.lower()) is not None
-    threshold = config.counting_threshold if counting else config.threshold
-    accepted = candidate.confidence > threshold
-    record.result = candidate = replace(candidate, accepted=accepted)
-    record.kept, record.dropped = int(accepted), int(not accepted)
-    verdict = "answered" if accepted else "passed on"
-    record.why = f"{verdict}: {candidate.reason} ({candidate.confidence:.2f} of {threshold:.2f})"
-    return candidate
+class Drafter(Protocol):
+    def __call__(self, question: Question, low_res: VisualTokens) -> tuple[Draft, int]:
+        """The draft and its FLOPs."""
 
 
-@torch.inference_mode()
-def _drafted(
-    learned: Drafter, question: Question, tokens: VisualTokens, count: int
-) -> tuple[Draft, int]:
-    """The best `count` answers of the vocabulary, and what finding them cost."""
-    seen = tokens.features if tokens.low_res is None else tokens.low_res
-    asked = question.states if question.drafter_states is None else question.drafter_states
-    words, num_words = None, 0
-    if tokens.words is not None:
-        words = tokens.words.embeddings[None], tokens.words.probs[None]
-        num_words = len(tokens.words.names)
-    logits = learned(seen[None], asked[None], words=words)
-    answers = learned.config.answers
-    probs = learned.log_probs(logits)[0]
-    abstain_prob = float(probs[answers.index(ABSTAIN)].exp()) if ABSTAIN in answers else 0.0
-    best = probs.topk(min(count + 1, len(answers)))  # one more, which may be to look it up
-    ranked = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    candidates = tuple((answers[i], value) for i, value in ranked if answers[i])[:count]
-    answer, value = candidates[0]
-    sure = above_chance(answer, math.exp(value))
-    reason = f"the drafter says {answer}"
-    drafted = Draft(answer, sure, reason, candidates, answers, abstain_prob=abstain_prob)
-    return drafted, drafter.flops(learned.config, len(asked), num_words)
+class IdentityDrafter:
+    """Training-free: "What breed is this?" is answered by the image's most probable concept."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        self.backbone = backbone
+
+    def __call__(self, question: Question, low_res: VisualTokens) -> tuple[Draft, int]:
+        asked = _IDENTITY.fullmatch(question.text.lower().strip(" ?!."))
+        if asked is None:
+            return Draft("", 0.0, "the answer may need knowledge"), 0
+        concepts, noun = self.backbone.concepts, asked["noun"] or asked["after"]
+        probs = {
+            index: float(prob)
+            for index, prob in enumerate(low_res.overview)
+            if noun is None or _is_a(concepts[index], noun)
+        }
+        if not probs:
+            return Draft("", 0.0, f"nothing here is known to be a {noun}"), 0
+        best = max(probs, key=probs.__getitem__)
+        return Draft(concepts[best].name, probs[best], "the question asks what is seen"), 0
 
 
-def _candidate(question: Question, tokens: VisualTokens, concepts: Concepts) -> Draft:
-    asked = _IDENTITY.fullmatch(question.text.lower().strip(" ?!."))
-    if asked is None:
-        return Draft("", 0.0, "the answer may need knowledge")
-    noun = asked["noun"] or asked["after"]
-    mass = {
-        index: float(prob)
-        for index, prob in enumerate(tokens.overview)
-        if noun is None or _is_a(concepts[index], noun)
-    }
-    if not mass:
-        return Draft("", 0.0, f"nothing here is known to be a {noun}")
-    best = max(mass, key=mass.__getitem__)
-    return Draft(concepts[best].name, mass[best], "the question asks what is seen")
+class TrainedDrafter:
+    def __init__(self, drafter: network.Drafter, num_candidates: int) -> None:
+        self.network, self.num_candidates = drafter, num_candidates
+
+    @torch.inference_mode()
+    def __call__(self, question: Question, low_res: VisualTokens) -> tuple[Draft, int]:
+        visual = low_res.features if low_res.low_res is None else low_res.low_res
+        states = question.states if question.drafter_states is None else question.drafter_states
+        words, num_words = None, 0
+        if low_res.words is not None:
+            words = low_res.words.embeddings[None], low_res.words.probs[None]
+            num_words = len(low_res.words.names)
+        logits = self.network(visual[None], states[None], words=words)
+        answers, count = self.network.config.answers, self.num_candidates
+        log_probs = self.network.log_probs(logits)[0]
+        abstain = float(log_probs[answers.index(ABSTAIN)].exp()) if ABSTAIN in answers else 0.0
+        best = log_probs.topk(min(count + 1, len(answers)))  # one more, as one may be to abstain
+        ranked = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        candidates = tuple((answers[i], value) for i, value in ranked if answers[i])[:count]
+        answer, log_prob = candidates[0]
+        draft = Draft(
+            answer,
+            above_chance(answer, math.exp(log_prob)),
+            f"the drafter says {answer}",
+            candidates,
+            answers,
+            abstain_prob=abstain,
+        )
+        return draft, network.flops(self.network.config, len(states), num_words)
+
+
+class DraftAnswer:
+    """Whether the draft is `accepted` is the routing decision."""
+
+    def __init__(self, config: DraftConfig, drafter: Drafter) -> None:
+        self.config, self.drafter = config, drafter
+
+    def __call__(self, state: State, record: StageRecord) -> State:
+        draft, record.flops = self.drafter(state.question, state.low_res)
+        counting = _COUNTING.search(state.question.text.lower()) is not None
+        threshold = self.config.counting_threshold if counting else self.config.threshold
+        accepted = draft.confidence > threshold
+        record.kept, record.dropped = int(accepted), int(not accepted)
+        verdict = "answered" if accepted else "passed on"
+        record.why = f"{verdict}: {draft.reason} ({draft.confidence:.2f} of {threshold:.2f})"
+        return state.add(draft=replace(draft, accepted=accepted))
+
+
+def build(parts: Parts) -> DraftAnswer:
+    config, trained = parts.config.draft, parts.components.drafter
+    if trained is None:
+        return DraftAnswer(config, IdentityDrafter(parts.backbone))
+    return DraftAnswer(config, TrainedDrafter(trained, config.candidates))
 
 
 def _is_a(concept: Concept, noun: str) -> bool:

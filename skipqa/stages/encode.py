@@ -1,46 +1,80 @@
-"""encode: a glance at the image and the question as a vector, all that a drafter needs, and what
-the question lets one expect to see, where that was learned."""
+"""encode: the image at low resolution and the question, all that a drafter needs.
+
+Also the concept prior, if one was trained: which concepts the question is about.
+"""
 
 from __future__ import annotations
 
-from PIL import Image
+from functools import cached_property
+from typing import Protocol
+
+from torch import Tensor
 
 from skipqa.backbones.backbone import Backbone
 from skipqa.config import EncodeConfig
 from skipqa.errors import UserError
+from skipqa.image import open_image
 from skipqa.language import content_words
-from skipqa.nn import concept_prior as prior_of
+from skipqa.nn import concept_prior
 from skipqa.nn.concept_prior import ConceptPriorHead
+from skipqa.stages.stage import Parts
+from skipqa.state import State
 from skipqa.trace import StageRecord
-from skipqa.types import Question, VisualTokens
+from skipqa.types import ConceptPrior, Question
 
 
-def encode(
-    image: Image.Image,
-    text: str,
-    backbone: Backbone,
-    config: EncodeConfig,
-    record: StageRecord,
-    concept_prior: ConceptPriorHead | None = None,
-) -> tuple[VisualTokens, Question]:
-    check_question(text, config)
-    tokens, image_flops = backbone.encode_low_res(image, config.scales)
-    encoded, for_drafter = backbone.encode_texts([text]), backbone.encode_for_drafter(text)
-    record.flops = image_flops + encoded.flops + (for_drafter.flops if for_drafter else 0)
-    concepts, expected = backbone.concepts.embeddings, None
-    if concept_prior is not None:
-        expected = concept_prior.prior(encoded.embeddings[0], concepts)
-        record.flops += prior_of.flops(concept_prior.config, len(concepts))
-    record.kept, record.dropped = len(tokens), 0
-    record.why = f"{tokens.grid} x {tokens.grid} grid, {len(backbone.concepts)} concepts"
-    return tokens, Question(
-        text.strip(),
-        encoded.embeddings[0],
-        content_words(text),
-        encoded.states[0],
-        for_drafter.states[0] if for_drafter else None,
-        expected,
-    )
+class PriorEstimator(Protocol):
+    def __call__(self, embedding: Tensor) -> tuple[ConceptPrior | None, int]:
+        """The prior given the pooled question, and its FLOPs."""
+
+
+class NoPrior:
+    def __call__(self, embedding: Tensor) -> tuple[ConceptPrior | None, int]:
+        return None, 0
+
+
+class TrainedPrior:
+    def __init__(self, head: ConceptPriorHead, backbone: Backbone) -> None:
+        self.head, self.backbone = head, backbone
+
+    def __call__(self, embedding: Tensor) -> tuple[ConceptPrior | None, int]:
+        spent = concept_prior.flops(self.head.config, len(self._projected))
+        return self.head.prior(embedding, self._projected), spent
+
+    @cached_property
+    def _projected(self) -> Tensor:
+        return self.head.of_concept(self.backbone.concepts.embeddings)
+
+
+class Encode:
+    def __init__(self, config: EncodeConfig, backbone: Backbone, prior: PriorEstimator) -> None:
+        self.config, self.backbone, self.prior = config, backbone, prior
+
+    def __call__(self, state: State, record: StageRecord) -> State:
+        image = open_image(state.source)
+        check_question(state.text, self.config)
+        backbone, text = self.backbone, state.text
+        tokens, record.flops = backbone.encode_low_res(image, self.config.scales)
+        encoded, for_drafter = backbone.encode_texts([text]), backbone.encode_for_drafter(text)
+        prior, prior_flops = self.prior(encoded.embeddings[0])
+        record.flops += encoded.flops + (for_drafter.flops if for_drafter else 0) + prior_flops
+        record.kept, record.dropped = len(tokens), 0
+        record.why = f"{tokens.grid} x {tokens.grid} grid, {len(backbone.concepts)} concepts"
+        question = Question(
+            text.strip(),
+            encoded.embeddings[0],
+            content_words(text),
+            encoded.states[0],
+            for_drafter.states[0] if for_drafter else None,
+            prior,
+        )
+        return state.add(image=image, question=question, low_res=tokens)
+
+
+def build(parts: Parts) -> Encode:
+    head = parts.components.concept_prior
+    prior = NoPrior() if head is None else TrainedPrior(head, parts.backbone)
+    return Encode(parts.config.encode, parts.backbone, prior)
 
 
 def check_question(text: str, config: EncodeConfig) -> None:

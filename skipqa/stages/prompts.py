@@ -1,8 +1,9 @@
-"""What a decoder that can follow instructions is asked, and the answer in what it replies.
+"""The prompts of large and small decoders, and the answer in a completion.
 
-Prompt E.4 of the paper in our own words where it leaves them open: the difficulty says how far to
-reason, and only that level's instruction is given. Enters: passages, what is seen, a question.
-Leaves: the prompt; of a reply, the short answer. It knows no model and no conversation's form.
+Enters: passages, what the image shows, the question. Leaves: the prompt; from a completion, the
+short answer. Prompt E.4 of the paper is in our own words where the paper leaves them open: the
+difficulty says how far to reason, and only that level's instruction is given. Passages and
+questions are data: nothing in them can pass for a tag or a line of the prompt's own structure.
 """
 
 from __future__ import annotations
@@ -36,31 +37,45 @@ as the difficulty asks for and rely on the passages rather than on memory.
 {depth}
 End with the answer alone, a few words at most, between tags: <answer>...</answer>"""
 
-ENDING = "Answer:"  # of what a small decoder reads
+ENDING = "Answer:"  # of the short prompt
 _TAGGED = re.compile(r"<answer>(.*?)(?:</answer>|$)", re.DOTALL | re.IGNORECASE)
+# What a prompt, a chat template or a tokenizer would take for structure
+_TAG = re.compile(
+    r"<(?=/?(?:difficulty|image_regions|verified_knowledge|question|answer|image|s)\b|\|)",
+    re.IGNORECASE,
+)
+_ROLE = re.compile(r"\b(USER|ASSISTANT|SYSTEM):")
+_LINE_BREAKS = re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
 _LABEL = re.compile(r"^(?:(?:final |short )?answer\s*(?:is)?\s*[:\-]\s*)", re.IGNORECASE)
 
 
 def answer_prompt(level: Level, seen: str, passages: Sequence[str], question: str) -> str:
-    numbered = [f"[{number}] {text}" for number, text in enumerate(passages, 1)]
+    """`seen` is the image token, or the names of what the regions show."""
+    numbered = [f"[{number}] {as_data(text)}" for number, text in enumerate(passages, 1)]
     return ANSWER_PROMPT.format(
         level=level,
         seen=seen,
         knowledge="\n---\n".join(numbered) or "none",
-        question=question,
+        question=as_data(question),
         depth=DEPTH[level],
     )
 
 
 def reading_prompt(facts: Sequence[str], shown: Sequence[str], question: str) -> str:
-    """What a small decoder reads: facts, the best last, then what is seen, then the question."""
-    lines = [f"Fact: {fact}" for fact in facts]
-    lines += [f"Picture: {', '.join(shown)}", f"Question: {question}", ENDING]
+    """The short prompt: facts, the best last, then what is seen, then the question."""
+    lines = [f"Fact: {as_data(fact)}" for fact in facts]
+    lines += [f"Picture: {', '.join(shown)}", f"Question: {as_data(question)}", ENDING]
     return "\n".join(lines)
 
 
+def as_data(text: str) -> str:
+    """On one line, and with a space inside everything that could pass for structure: readable, but
+    no tag, special token or turn of a conversation."""
+    return _ROLE.sub(r"\1 :", _TAG.sub("< ", _LINE_BREAKS.sub(" ", text)))
+
+
 def parse_answer(completion: str) -> str:
-    """What stands in the last pair of tags; without tags the last line, where replies conclude."""
+    """The text in the last pair of tags; without tags the last line, where completions conclude."""
     if tagged := _TAGGED.findall(completion):
         found = tagged[-1]
     else:

@@ -1,67 +1,104 @@
 """prune: keep the V' tokens that matter to the question (QVS).
 
-A trained scorer gives s_i from the token and the question. Without one, s_i = sum_c p_ic r_c:
-the evidence that token i shows concept c, times how much c has to do with the question. r_c
-grows with the likeness of their embeddings, jumps where the question names the concept or a
-kind of it ("drink" names espresso) or lets one expect it, and leans towards what the whole picture
+A trained scorer gives s_i from the token and the question. Untrained, s_i = sum_c p_ic r_c: the
+probability that token i shows concept c, times the relevance of c to the question. r_c grows with
+the similarity of their embeddings, jumps where the question names the concept or a kind of it
+("drink" names espresso) or the concept prior is high, and leans towards what the whole image
 shows, which decides when the question names nothing ("What is this?").
 """
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
+from skipqa.backbones.backbone import Backbone
 from skipqa.backbones.concepts import Concepts
 from skipqa.config import PruneConfig
 from skipqa.language import base_forms
-from skipqa.nn import saliency
+from skipqa.nn import saliency as network
 from skipqa.nn.saliency import Saliency
+from skipqa.stages.stage import Parts
+from skipqa.state import State
 from skipqa.trace import StageRecord
-from skipqa.types import Budget, KeptTokens, Question, VisualTokens
+from skipqa.types import KeptTokens, Question, VisualTokens
 
 
-def prune(
-    tokens: VisualTokens,
-    question: Question,
-    allowed: Budget,
-    concepts: Concepts,
-    config: PruneConfig,
-    record: StageRecord,
-    learned: Saliency | None = None,
-) -> KeptTokens:
-    if learned is None:
+class TokenScorer(Protocol):
+    def __call__(self, tokens: VisualTokens, question: Question) -> tuple[Tensor, int]:
+        """The saliency of every token [V], at least 0, and its FLOPs."""
+
+    def why(self, question: Question) -> str:
+        """What the scores mean, for the trace."""
+
+
+class ConceptScorer:
+    """Training-free: evidence for concepts, weighted by their relevance to the question."""
+
+    def __init__(self, config: PruneConfig, backbone: Backbone) -> None:
+        self.config, self.backbone = config, backbone
+
+    def __call__(self, tokens: VisualTokens, question: Question) -> tuple[Tensor, int]:
+        concepts, prior = self.backbone.concepts, question.concept_prior
         relevance_C = concept_relevance(question, concepts)
-        relevance_C = relevance_C + config.overview_weight * tokens.overview
-        if question.concept_prior is not None:
-            relevance_C = (
-                relevance_C + question.concept_prior.weights / question.concept_prior.weights.max()
-            )
-        saliency_V = tokens.evidence @ relevance_C
+        relevance_C = relevance_C + self.config.overview_weight * tokens.overview
+        if prior is not None:
+            relevance_C = relevance_C + prior.weights / prior.weights.max()
         num_concepts, width = concepts.embeddings.shape
-        record.flops = 2 * num_concepts * (width + len(tokens))
-    else:
-        with torch.inference_mode():
-            saliency_V = learned(tokens.meaning, question.embedding).sigmoid()
-        record.flops = saliency.flops(learned.config, len(tokens))
-    kept = KeptTokens(top_positions(saliency_V, allowed.tokens), saliency_V, tokens)
-    record.kept, record.dropped = len(kept.positions), len(tokens) - len(kept.positions)
-    how = "evidence for" if learned is None else "scored for"
-    record.why = f"{how} {', '.join(question.words) or 'what the picture shows'}"
-    record.result = kept
-    return kept
+        return tokens.evidence @ relevance_C, 2 * num_concepts * (width + len(tokens))
+
+    def why(self, question: Question) -> str:
+        return f"evidence for {_named(question)}"
+
+
+class TrainedScorer:
+    def __init__(self, saliency: Saliency) -> None:
+        self.saliency = saliency
+
+    @torch.inference_mode()
+    def __call__(self, tokens: VisualTokens, question: Question) -> tuple[Tensor, int]:
+        saliency_V = self.saliency(tokens.meaning, question.embedding).sigmoid()
+        return saliency_V, network.flops(self.saliency.config, len(tokens))
+
+    def why(self, question: Question) -> str:
+        return f"scored for {_named(question)}"
+
+
+class Prune:
+    def __init__(self, score: TokenScorer) -> None:
+        self.score = score
+
+    def __call__(self, state: State, record: StageRecord) -> State:
+        saliency_V, record.flops = self.score(state.tokens, state.question)
+        positions = top_positions(saliency_V, state.budget.tokens)
+        record.kept, record.dropped = len(positions), len(state.tokens) - len(positions)
+        record.why = self.score.why(state.question)
+        return state.add(kept=KeptTokens(positions, saliency_V, state.tokens))
+
+
+def build(parts: Parts) -> Prune:
+    saliency = parts.components.saliency
+    if saliency is None:
+        return Prune(ConceptScorer(parts.config.prune, parts.backbone))
+    return Prune(TrainedScorer(saliency))
 
 
 def concept_relevance(question: Question, concepts: Concepts) -> Tensor:
-    """[C] in [0, 2]: squared likeness of embeddings, plus 1 where the question names the kind."""
-    likeness = (concepts.embeddings @ question.embedding).clamp(min=0)
-    asked = {form for word in question.words for form in base_forms(word)}
-    named = torch.zeros_like(likeness)
-    named[[i for name in asked for i in concepts.called.get(name, ())]] = 1
-    return likeness.square() + named
+    """[C] in [0, 2]: squared cosine of the embeddings, plus 1 where the question names the kind."""
+    cosine_C = (concepts.embeddings @ question.embedding).clamp(min=0)
+    forms = {form for word in question.words for form in base_forms(word)}
+    named_C = torch.zeros_like(cosine_C)
+    named_C[[i for name in forms for i in concepts.called.get(name, ())]] = 1
+    return cosine_C.square() + named_C
 
 
 def top_positions(saliency_V: Tensor, count: int) -> Tensor:
     """Grid positions of the `count` most salient tokens, ascending; ties go to the first."""
     order = saliency_V.argsort(descending=True, stable=True)
     return order[:count].sort().values
+
+
+def _named(question: Question) -> str:
+    return ", ".join(question.words) or "what the image shows"

@@ -1,63 +1,97 @@
 """regions: group the kept tokens into regions that each mean one thing (RCSR, first half).
 
-k-means on what the tokens mean and where they are; R = min(V' / 4, 8). The first centre is
-the most salient token and each next one the token farthest from those chosen, so the result
-depends on nothing but the input. In variant A the clusters are the regions. In variant B the
-most salient token of each is a point to segment at, and the boxes found there share out the
-tokens.
+k-means on what the tokens mean and where they are; R = min(V' / 4, 8). The first centre is the
+most salient token and each next one the token farthest from those chosen, so the result depends on
+nothing but the input. In variant A the clusters are the regions. In variant B the most salient
+token of each cluster is a point prompt for the segmenter, and each token goes to one of its boxes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from skipqa.backbones.segmenter import Point, Proposals
+from skipqa.backbones.backbone import Backbone
+from skipqa.backbones.segmenter import Point
 from skipqa.config import RegionsConfig
+from skipqa.stages.stage import Parts
+from skipqa.state import State
 from skipqa.trace import StageRecord
 from skipqa.types import Box, KeptTokens, Region
 
-Propose = Callable[[Sequence[Point]], Proposals]
+
+class Proposed(NamedTuple):
+    members: list[Tensor]  # grid positions of each region, none empty
+    boxes: list[Box | None]  # None: the smallest box around the members
+    flops: int
+    why: str
 
 
-def find_regions(
-    kept: KeptTokens, config: RegionsConfig, record: StageRecord, propose: Propose | None = None
-) -> tuple[Region, ...]:
-    """Regions in order of saliency; every kept token is in exactly one.
+class Proposer(Protocol):
+    def __call__(self, state: State, clusters: Sequence[Tensor]) -> Proposed: ...
 
-    `propose` finds a box for each point of the picture; only variant B asks it.
-    """
-    positions, grid = kept.positions, kept.tokens.grid
-    count = max(1, min(len(positions) // config.tokens_per_region, config.max_regions))
-    places = torch.stack([positions % grid, positions // grid], dim=1) / grid
-    points = torch.cat([kept.tokens.meaning[positions], config.position_weight * places], dim=1)
-    labels = k_means(points, count, int(kept.saliency[positions].argmax()), config.iterations)
-    clusters = [positions[labels == r] for r in range(count) if (labels == r).any()]
-    record.flops = 2 * points.numel() * count * config.iterations
-    record.why = f"{len(clusters)} regions of {len(positions)} tokens"
-    if config.proposals == "clusters":
-        found = [_region(kept, members, config) for members in clusters]
-    else:
-        assert propose is not None, "boxes need someone who proposes them"
-        proposed = propose(prompts(kept, clusters))
-        boxes = distinct(proposed.boxes, config.duplicate_overlap)
-        found = [
-            _region(kept, members, config, box)
-            for box, members in zip(boxes, assign_tokens(positions, grid, boxes), strict=True)
-            if len(members) > 0
-        ]
-        record.flops += proposed.flops
-        record.why = (
-            f"{len(found)} boxes of {len(positions)} tokens: "
+
+class ClusterProposer:
+    """Variant A: the clusters as they are."""
+
+    def __call__(self, state: State, clusters: Sequence[Tensor]) -> Proposed:
+        num_tokens = len(state.kept.positions)
+        why = f"{len(clusters)} regions of {num_tokens} tokens"
+        return Proposed(list(clusters), [None] * len(clusters), 0, why)
+
+
+class BoxProposer:
+    """Variant B: boxes that the segmenter finds at the clusters' most salient tokens."""
+
+    def __init__(self, config: RegionsConfig, backbone: Backbone) -> None:
+        self.config, self.backbone = config, backbone
+
+    def __call__(self, state: State, clusters: Sequence[Tensor]) -> Proposed:
+        kept, points = state.kept, point_prompts(state.kept, clusters)
+        found = self.backbone.segmenter.boxes(state.image, points)
+        boxes = distinct(found.boxes, self.config.duplicate_overlap)
+        assigned = assign_tokens(kept.positions, kept.tokens.grid, boxes)
+        pairs = [pair for pair in zip(assigned, boxes, strict=True) if len(pair[0]) > 0]
+        why = (
+            f"{len(pairs)} boxes of {len(kept.positions)} tokens: "
             f"{len(clusters)} points, {len(boxes)} distinct boxes"
         )
-    found.sort(key=lambda region: (-region.saliency, region.members))
-    record.kept, record.dropped = len(positions), 0
-    record.result = tuple(found)
-    return tuple(found)
+        return Proposed([m for m, _ in pairs], [box for _, box in pairs], found.flops, why)
+
+
+class FindRegions:
+    """Regions in order of saliency; every kept token is in exactly one."""
+
+    def __init__(self, config: RegionsConfig, propose: Proposer) -> None:
+        self.config, self.propose = config, propose
+
+    def __call__(self, state: State, record: StageRecord) -> State:
+        config, kept = self.config, state.kept
+        positions, grid = kept.positions, kept.tokens.grid
+        count = max(1, min(len(positions) // config.tokens_per_region, config.max_regions))
+        places = torch.stack([positions % grid, positions // grid], dim=1) / grid
+        points = torch.cat([kept.tokens.meaning[positions], config.position_weight * places], dim=1)
+        labels = k_means(points, count, int(kept.saliency[positions].argmax()), config.iterations)
+        clusters = [positions[labels == r] for r in range(count) if (labels == r).any()]
+        proposed = self.propose(state, clusters)
+        regions = [
+            _region(kept, members, config.concepts, box)
+            for members, box in zip(proposed.members, proposed.boxes, strict=True)
+        ]
+        regions.sort(key=lambda region: (-region.saliency, region.members))
+        record.flops = 2 * points.numel() * count * config.iterations + proposed.flops
+        record.kept, record.dropped, record.why = len(positions), 0, proposed.why
+        return state.add(regions=tuple(regions))
+
+
+def build(parts: Parts) -> FindRegions:
+    config = parts.config.regions
+    boxes = config.proposals == "boxes"
+    return FindRegions(config, BoxProposer(config, parts.backbone) if boxes else ClusterProposer())
 
 
 def k_means(points: Tensor, count: int, first: int, iterations: int) -> Tensor:
@@ -78,16 +112,16 @@ def k_means(points: Tensor, count: int, first: int, iterations: int) -> Tensor:
     return labels
 
 
-def prompts(kept: KeptTokens, clusters: Sequence[Tensor]) -> list[Point]:
-    """The middle of each cluster's most salient token, the most salient of all first."""
+def point_prompts(kept: KeptTokens, clusters: Sequence[Tensor]) -> list[Point]:
+    """The centre of each cluster's most salient token, the most salient of all first."""
     best = [members[kept.saliency[members].argmax()] for members in clusters]
     best.sort(key=lambda position: (-float(kept.saliency[position]), int(position)))
-    middles = _middles(torch.stack(best), kept.tokens.grid)
-    return [(across, down) for across, down in middles.tolist()]
+    centres = _centres(torch.stack(best), kept.tokens.grid)
+    return [(across, down) for across, down in centres.tolist()]
 
 
 def distinct(boxes: Sequence[Box], overlap: float) -> list[Box]:
-    """Near duplicates merged: a box stays unless an earlier one overlaps it by so much (IoU)."""
+    """Without near duplicates: a box stays unless its IoU with an earlier one is `overlap`."""
     kept: list[Box] = []
     for box in boxes:
         if all(iou(box, other) < overlap for other in kept):
@@ -96,11 +130,11 @@ def distinct(boxes: Sequence[Box], overlap: float) -> list[Box]:
 
 
 def assign_tokens(positions: Tensor, grid: int, boxes: Sequence[Box]) -> list[Tensor]:
-    """The tokens of each box: a token goes to the smallest box that holds its middle, else to
-    the nearest; among equals to the smallest, then to the first. A box may end with none."""
+    """The tokens of each box: a token goes to the smallest box that holds its centre, else to the
+    nearest; ties go to the smallest, then to the first. A box may end up with none."""
     sides_4B = torch.tensor(boxes, dtype=torch.float64).T
     left, top, right, bottom = sides_4B
-    across, down = _middles(positions, grid).double().T[..., None]
+    across, down = _centres(positions, grid).double().T[..., None]
     beside = (left - across).maximum(across - right).clamp(min=0)
     above = (top - down).maximum(down - bottom).clamp(min=0)
     distance_nB = torch.hypot(beside, above)
@@ -111,13 +145,10 @@ def assign_tokens(positions: Tensor, grid: int, boxes: Sequence[Box]) -> list[Te
     return [positions[owner == number] for number in range(len(boxes))]
 
 
-def _region(
-    kept: KeptTokens, members: Tensor, config: RegionsConfig, box: Box | None = None
-) -> Region:
-    """Without a box of its own it has that of its members."""
+def _region(kept: KeptTokens, members: Tensor, num_concepts: int, box: Box | None) -> Region:
     weights = kept.saliency[members]
     weights = weights / weights.sum().clamp(min=1e-12)
-    prob, index = (weights @ kept.tokens.evidence[members]).topk(config.concepts)
+    prob, index = (weights @ kept.tokens.evidence[members]).topk(num_concepts)
     covered = members
     if kept.merged_into is not None:
         covered = torch.isin(kept.merged_into, members).nonzero()[:, 0]
@@ -129,16 +160,16 @@ def _region(
     )
 
 
-def posterior(region: Region, factor_C: Tensor) -> dict[int, float]:
-    """Bayes' rule among the concepts of a region, by the factor on each one's evidence: their
-    shares add up to 1. None where nothing speaks for any."""
-    weights = {concept: prob * float(factor_C[concept]) for concept, prob in region.concepts}
+def posterior(region: Region, prior_C: Tensor) -> dict[int, float]:
+    """Bayes' rule over the concepts of a region, normalised to sum to 1; empty where all weights
+    are 0."""
+    weights = {concept: prob * float(prior_C[concept]) for concept, prob in region.concepts}
     total = sum(weights.values())
     return {concept: weight / total for concept, weight in weights.items() if total > 0}
 
 
-def _middles(positions: Tensor, grid: int) -> Tensor:
-    """Across and down, [n, 2], as fractions of the picture."""
+def _centres(positions: Tensor, grid: int) -> Tensor:
+    """x and y, [n, 2], as fractions of the image."""
     return (torch.stack([positions % grid, positions // grid], dim=1) + 0.5) / grid
 
 

@@ -1,124 +1,149 @@
 """verify: keep the passages that have to do with the question (SKV).
 
-A trained verifier gives nu_j, from embeddings and what else speaks for a passage (`signals.py`).
-Without one, nu_j = sigmoid(slope (cos(e_j, q_r) - midpoint) + w log(s_j / s_best)), where e_j is
-the passage's embedding, q_r that of the question together with the name of what its region
-shows, and s_j its retrieval score. The embedding judges the topic, the retrieval score tells the
-entry itself from its relatives, which embeddings confuse. Of the K passages with nu_j >= tau_nu
-the best stay, at most K' and ceil(rho_r K). When too few survive, the best rejected passages are
-recalled: thin evidence beats none.
+A trained verifier gives nu_j from embeddings and further signals of a passage (`signals.py`).
+Untrained, nu_j = sigmoid(slope (cos(e_j, q_r) - midpoint) + w log(s_j / s_best)), where e_j is the
+passage's embedding, q_r that of the question together with the name of what its region shows, and
+s_j its retrieval score. The embedding judges the topic; the retrieval score tells the right entry
+from related ones, which embeddings confuse. Of the K passages with nu_j >= tau_nu the best stay, at
+most K' and ceil(rho_r K). When too few survive, the best rejected passages are recalled: thin
+evidence beats none.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from skipqa.backbones.backbone import Backbone, EncodedTexts
-from skipqa.backbones.concepts import Concepts
 from skipqa.config import VerifyConfig
-from skipqa.nn import verifier
+from skipqa.nn import verifier as network
 from skipqa.nn.verifier import Verifier
 from skipqa.stages.signals import about_titles, signals
+from skipqa.stages.stage import Parts
+from skipqa.state import State
 from skipqa.trace import StageRecord
-from skipqa.types import (
-    Budget,
-    KeptTokens,
-    Question,
-    Region,
-    Retrieved,
-    RetrievedPassage,
-    Verified,
-)
+from skipqa.types import KeptTokens, RetrievedPassage, Verified
 
 SMALLEST = 1e-6
 
 
-def verify(
-    retrieved: Retrieved,
-    question: Question,
-    allowed: Budget,
-    kept_tokens: KeptTokens,
-    regions: Sequence[Region],
-    backbone: Backbone,
-    config: VerifyConfig,
-    record: StageRecord,
-    learned: Verifier | None = None,
-) -> Verified:
-    candidates = retrieved.passages
-    titles = [candidate.passage.title for candidate in candidates]
-    asked = about_titles(question, titles) if learned and learned.config.signals else []
-    encoded, asked_of_Kd = _encode(candidates, asked, backbone)
-    scores, flops = scores_of(
-        *(candidates, encoded.embeddings, question, kept_tokens, regions, backbone, config),
-        *(learned, asked_of_Kd),
-    )
-    record.flops = encoded.flops + flops
-    verdict = verifier.judge(
-        torch.tensor(scores, dtype=torch.float64),
-        allowed.most_passages(len(candidates)),
-        config.threshold,
-        config.min_passages,
-    )
-    kept, rejected = verdict.kept.tolist(), verdict.rejected.tolist()
-    record.kept, record.dropped = len(kept), len(rejected)
-    num_good = sum(score >= config.threshold for score in scores)
-    record.why = f"{num_good} of {len(candidates)} at {config.threshold} or above"
-    if len(verdict.accepted) < num_good:
-        record.why += f", the best {len(kept)} kept"
-    if len(verdict.recalled):
-        record.why += f", {len(verdict.recalled)} recalled"
-    record.result = divided(candidates, scores, encoded, kept, rejected)
-    return record.result
+class Scored(NamedTuple):
+    scores: list[float]  # nu_j of every retrieved passage
+    encoded: EncodedTexts  # the passages
+    flops: int
 
 
-def scores_of(
-    candidates: Sequence[RetrievedPassage],
-    embeddings_Kd: Tensor,
-    question: Question,
-    kept_tokens: KeptTokens,
-    regions: Sequence[Region],
-    backbone: Backbone,
-    config: VerifyConfig,
-    learned: Verifier | None = None,
-    asked_of_Kd: Tensor | None = None,
-) -> tuple[list[float], int]:
-    """nu_j of every candidate, and the FLOPs of that. A verifier that reads signals needs
-    `asked_of_Kd`, the question about each title."""
-    if learned is None:
-        return _likeness(candidates, embeddings_Kd, question, regions, backbone, config)
-    told = None
-    if learned.config.signals:
-        assert asked_of_Kd is not None
-        told = signals(
-            candidates,
-            embeddings_Kd,
-            asked_of_Kd,
-            question,
-            kept_tokens,
-            regions,
-            backbone.concepts,
+class PassageScorer(Protocol):
+    def __call__(self, state: State) -> Scored: ...
+
+
+class SimilarityScorer:
+    """Training-free: the formula at the head of this file."""
+
+    def __init__(self, config: VerifyConfig, backbone: Backbone) -> None:
+        self.config, self.backbone = config, backbone
+
+    def __call__(self, state: State) -> Scored:
+        encoded = self.backbone.encode_texts(_texts(state.retrieved.passages))
+        scores, flops = self.score(state, encoded.embeddings)
+        return Scored(scores, encoded, encoded.flops + flops)
+
+    def score(self, state: State, embeddings_Kd: Tensor) -> tuple[list[float], int]:
+        """nu_j given the passages' embeddings, and the FLOPs of embedding the questions."""
+        passages, config = state.retrieved.passages, self.config
+        asking = sorted({passage.region for passage in passages})
+        grounded = self.backbone.encode_texts([self._grounded(state, r) for r in asking])
+        questions = dict(zip(asking, grounded.embeddings, strict=True))
+        best = max((passage.score for passage in passages), default=1.0)
+        scores = []
+        for passage, embedding in zip(passages, embeddings_Kd, strict=True):
+            topic = config.slope * (float(embedding @ questions[passage.region]) - config.midpoint)
+            # A dense inner product may be negative; the floor keeps the logarithm finite.
+            ratio = max(passage.score, SMALLEST) / max(best, SMALLEST)
+            entry = config.retrieval_weight * math.log(ratio)
+            scores.append(1 / (1 + math.exp(-topic - entry)))
+        return scores, grounded.flops
+
+    def _grounded(self, state: State, region: int) -> str:
+        """The question with the name of what the region shows."""
+        concept, _ = state.regions[region].concepts[0]
+        return f"{state.question.text} {self.backbone.concepts[concept].name}"
+
+
+class TrainedScorer:
+    """The verifier on embeddings alone."""
+
+    def __init__(self, verifier: Verifier, backbone: Backbone) -> None:
+        self.verifier, self.backbone = verifier, backbone
+
+    def __call__(self, state: State) -> Scored:
+        encoded = self.backbone.encode_texts(_texts(state.retrieved.passages))
+        return self._scored(state, encoded, None)
+
+    def _scored(self, state: State, encoded: EncodedTexts, signals_KS: Tensor | None) -> Scored:
+        embeddings_Kd = encoded.embeddings
+        with torch.inference_mode():
+            nu_K = self.verifier(
+                state.question.embedding, mean_token(state.kept), embeddings_Kd, signals_KS
+            ).sigmoid()
+        spent = network.flops(self.verifier.config, len(embeddings_Kd))
+        return Scored(nu_K.tolist(), encoded, encoded.flops + spent)
+
+
+class SignalScorer(TrainedScorer):
+    """The verifier on embeddings and signals."""
+
+    def __call__(self, state: State) -> Scored:
+        passages = state.retrieved.passages
+        asked = about_titles(state.question, [passage.passage.title for passage in passages])
+        encoded, asked_Kd = self._encode(_texts(passages), asked)
+        told_KS = signals(state, encoded.embeddings, asked_Kd, self.backbone.concepts)
+        return self._scored(state, encoded, told_KS)
+
+    def _encode(self, passages: Sequence[str], asked: Sequence[str]) -> tuple[EncodedTexts, Tensor]:
+        """The passages, and [len(asked), d], equal texts once. All in one batch, which is faster;
+        the FLOPs of both are in the first."""
+        different = list(dict.fromkeys(asked))
+        encoded = self.backbone.encode_texts([*passages, *different])
+        own_Kd, asked_Nd = encoded.embeddings.split((len(passages), len(different)))
+        of_passages = EncodedTexts(own_Kd, encoded.states[: len(passages)], encoded.flops)
+        return of_passages, asked_Nd[[different.index(text) for text in asked]]
+
+
+class Verify:
+    def __init__(self, config: VerifyConfig, scorer: PassageScorer) -> None:
+        self.config, self.scorer = config, scorer
+
+    def __call__(self, state: State, record: StageRecord) -> State:
+        config, candidates = self.config, state.retrieved.passages
+        scores, encoded, record.flops = self.scorer(state)
+        verdict = network.judge(
+            torch.tensor(scores, dtype=torch.float64),
+            state.budget.most_passages(len(candidates)),
+            config.threshold,
+            config.min_passages,
         )
-    visual = kept_tokens.tokens.meaning[kept_tokens.positions].mean(0)
-    with torch.inference_mode():
-        nu_K = learned(question.embedding, visual, embeddings_Kd, told).sigmoid()
-    return nu_K.tolist(), verifier.flops(learned.config, len(candidates))
+        kept, rejected = verdict.kept.tolist(), verdict.rejected.tolist()
+        record.kept, record.dropped = len(kept), len(rejected)
+        num_good = sum(score >= config.threshold for score in scores)
+        record.why = f"{num_good} of {len(candidates)} at {config.threshold} or above"
+        if len(verdict.accepted) < num_good:
+            record.why += f", the best {len(kept)} kept"
+        if len(verdict.recalled):
+            record.why += f", {len(verdict.recalled)} recalled"
+        return state.add(verified=divided(candidates, scores, encoded, kept, rejected))
 
 
-def _encode(
-    candidates: Sequence[RetrievedPassage], asked: Sequence[str], backbone: Backbone
-) -> tuple[EncodedTexts, Tensor]:
-    """The passages, and [len(asked), d] of what else is asked, of equal texts one encoded. It all
-    goes through the encoder at once, which is quicker, and its FLOPs are in the first."""
-    different = list(dict.fromkeys(asked))
-    passages = [candidate.passage.text for candidate in candidates]
-    encoded = backbone.encode_texts([*passages, *different])
-    own_Kd, asked_Nd = encoded.embeddings.split((len(passages), len(different)))
-    of_passages = EncodedTexts(own_Kd, encoded.states[: len(passages)], encoded.flops)
-    return of_passages, asked_Nd[[different.index(text) for text in asked]]
+def build(parts: Parts) -> Verify:
+    config, backbone, verifier = parts.config.verify, parts.backbone, parts.components.verifier
+    if verifier is None:
+        return Verify(config, SimilarityScorer(config, backbone))
+    scorer = SignalScorer if verifier.config.signals else TrainedScorer
+    return Verify(config, scorer(verifier, backbone))
 
 
 def divided(
@@ -138,31 +163,9 @@ def divided(
     )
 
 
-def _likeness(
-    candidates: Sequence[RetrievedPassage],
-    embeddings_Kd: Tensor,
-    question: Question,
-    regions: Sequence[Region],
-    backbone: Backbone,
-    config: VerifyConfig,
-) -> tuple[list[float], int]:
-    """The training-free nu_j, and what embedding the grounded questions cost."""
-    asking = sorted({candidate.region for candidate in candidates})
-    grounded = backbone.encode_texts(
-        [_grounded(question, regions[r], backbone.concepts) for r in asking]
-    )
-    questions = dict(zip(asking, grounded.embeddings, strict=True))
-    best = max((candidate.score for candidate in candidates), default=1.0)
-    scores = []
-    for candidate, embedding in zip(candidates, embeddings_Kd, strict=True):
-        topic = config.slope * (float(embedding @ questions[candidate.region]) - config.midpoint)
-        # A dense inner product may be negative; the floor keeps the logarithm finite.
-        prob = max(candidate.score, SMALLEST) / max(best, SMALLEST)
-        entry = config.retrieval_weight * math.log(prob)
-        scores.append(1 / (1 + math.exp(-topic - entry)))
-    return scores, grounded.flops
+def mean_token(kept: KeptTokens) -> Tensor:
+    return kept.tokens.meaning[kept.positions].mean(0)
 
 
-def _grounded(question: Question, region: Region, concepts: Concepts) -> str:
-    concept, _ = region.concepts[0]
-    return f"{question.text} {concepts[concept].name}"
+def _texts(passages: Sequence[RetrievedPassage]) -> list[str]:
+    return [passage.passage.text for passage in passages]

@@ -1,10 +1,11 @@
-"""zoom: where a question is about one kind of thing, salient regions are seen for themselves.
+"""zoom: encode small salient regions on their own, where the question is about one kind of thing.
 
-A dog in a corner of the picture is a few dozen pixels wide: enough to see that it is one, not to
-tell its breed. The most salient regions, if they are small, are therefore cut out and seen at the
-size that the vision tower was trained on; what that shows joins the evidence of their tokens. It
-costs a glance a region, so it has to be worth it: the question must tell enough of what to expect,
-which is little where it is about a whole scene, and the picture must leave open what that is.
+A dog in a corner of the image is a few dozen pixels wide: enough to see that it is one, not to
+tell its breed. The most salient regions, if they are small, are cropped and encoded at the size
+that the vision encoder was trained on, and the result joins the evidence of their tokens. That
+costs one low-resolution pass per region, so it has to pay: the question must say enough about what
+it is about, which a question about a whole scene does not, and the image must leave open which
+concept that is.
 """
 
 from __future__ import annotations
@@ -18,51 +19,70 @@ from torch import Tensor
 
 from skipqa.backbones.backbone import Backbone
 from skipqa.config import ZoomConfig
+from skipqa.stages.stage import Parts
+from skipqa.state import State
 from skipqa.trace import StageRecord
-from skipqa.types import Box, Budget, KeptTokens, Question, Region
+from skipqa.types import Box, ConceptPrior, Region
 
 SMALLEST = 1e-9
 
 
-def zoom(
-    image: Image.Image,
-    kept: KeptTokens,
-    regions: Sequence[Region],
-    question: Question,
-    allowed: Budget,
-    backbone: Backbone,
-    config: ZoomConfig,
-    record: StageRecord,
-) -> tuple[KeptTokens, tuple[Region, ...]]:
-    record.kept, record.dropped = 0, len(regions)
-    record.why, record.result = "nothing particular is asked about", tuple(regions)
-    expected = question.concept_prior
-    if expected is None or expected.information < config.min_information or allowed.passages == 0:
-        return kept, tuple(regions)
-    likely_C = kept.tokens.overview * expected.weights  # Bayes' rule, of the picture as a whole
-    if (surest := float(likely_C.max() / likely_C.sum().clamp(min=SMALLEST))) >= config.sure:
-        record.why = f"the picture is sure enough of what it shows ({surest:.2f})"
-        return kept, tuple(regions)
-    near = [r for r in range(min(config.regions, len(regions))) if _is_small(regions[r], config)]
-    if not near:
-        record.why = "no salient region is small"
-        return kept, tuple(regions)
-    embeddings, zoomed = backbone.concepts.embeddings, list(regions)
-    evidence_VC, meaning_VD = kept.tokens.evidence.clone(), kept.tokens.meaning.clone()
-    for r in near:
-        seen, flops = backbone.encode_low_res(cut(image, regions[r].box, config))
-        record.flops += flops
-        zoomed[r] = _joined(regions[r], seen.overview)
-        members = list(regions[r].members)
-        joined = evidence_VC[members].maximum(seen.overview)
-        evidence_VC[members] = joined / joined.sum(1, keepdim=True)
-        meaning_VD[members] = F.normalize(evidence_VC[members] @ embeddings, dim=-1)
-        record.flops += 2 * joined.numel() * embeddings.shape[1]
-    tokens = dataclasses.replace(kept.tokens, evidence=evidence_VC, meaning=meaning_VD)
-    record.kept, record.dropped = len(near), len(regions) - len(near)
-    record.why = f"the question is worth {expected.information:.1f} nats of expectation"
-    record.result = tuple(zoomed)
-    return dataclasses.replace(kept, tokens=tokens), tuple(zoomed)
+class Zoom:
+    def __init__(self, config: ZoomConfig, backbone: Backbone) -> None:
+        self.config, self.backbone = config, backbone
+
+    def __call__(self, state: State, record: StageRecord) -> State:
+        record.kept, record.dropped = 0, len(state.regions)
+        prior = state.question.concept_prior
+        if prior is None or prior.information < self.config.min_information:
+            record.why = "the question is about nothing in particular"
+            return state
+        if state.budget.passages == 0:
+            record.why = "nothing will be retrieved"
+            return state
+        if (prob := _best_prob(state.kept.tokens.overview, prior)) >= self.config.sure:
+            record.why = f"the image is certain enough of what it shows ({prob:.2f})"
+            return state
+        chosen = [
+            r
+            for r in range(min(self.config.regions, len(state.regions)))
+            if _is_small(state.regions[r], self.config)
+        ]
+        if not chosen:
+            record.why = "no salient region is small"
+            return state
+        record.kept, record.dropped = len(chosen), len(state.regions) - len(chosen)
+        record.why = f"the question carries {prior.information:.1f} nats about the concept"
+        return self._zoomed(state, chosen, record)
+
+    def _zoomed(self, state: State, chosen: Sequence[int], record: StageRecord) -> State:
+        embeddings, regions = self.backbone.concepts.embeddings, list(state.regions)
+        tokens = state.kept.tokens
+        evidence_VC, meaning_VD = tokens.evidence.clone(), tokens.meaning.clone()
+        for r in chosen:
+            seen, flops = self.backbone.encode_low_res(
+                crop(state.image, regions[r].box, self.config)
+            )
+            record.flops += flops
+            members = list(regions[r].members)
+            regions[r] = _joined(regions[r], seen.overview)
+            joined = evidence_VC[members].maximum(seen.overview)
+            evidence_VC[members] = joined / joined.sum(1, keepdim=True)
+            meaning_VD[members] = F.normalize(evidence_VC[members] @ embeddings, dim=-1)
+            record.flops += 2 * joined.numel() * embeddings.shape[1]
+        tokens = dataclasses.replace(tokens, evidence=evidence_VC, meaning=meaning_VD)
+        kept = dataclasses.replace(state.kept, tokens=tokens)
+        return state.add(kept=kept, regions=tuple(regions))
+
+
+def build(parts: Parts) -> Zoom:
+    return Zoom(parts.config.zoom, parts.backbone)
+
+
+def _best_prob(overview_C: Tensor, prior: ConceptPrior) -> float:
+    """The highest posterior of a concept, by Bayes' rule over the whole image."""
+    weight_C = overview_C * prior.weights
+    return float(weight_C.max() / weight_C.sum().clamp(min=SMALLEST))
 
 
 def _is_small(region: Region, config: ZoomConfig) -> bool:
@@ -70,8 +90,8 @@ def _is_small(region: Region, config: ZoomConfig) -> bool:
     return max(right - left, bottom - top) < config.largest
 
 
-def cut(image: Image.Image, box: Box, config: ZoomConfig) -> Image.Image:
-    """A square of the picture's proportions around the box, moved where it would reach outside."""
+def crop(image: Image.Image, box: Box, config: ZoomConfig) -> Image.Image:
+    """A window of the image's proportions around the box, moved inside where it would stick out."""
     left, top, right, bottom = box
     side = min(1.0, max(right - left, bottom - top, config.smallest) * config.margin)
 
@@ -91,7 +111,7 @@ def cut(image: Image.Image, box: Box, config: ZoomConfig) -> Image.Image:
 
 
 def _joined(region: Region, overview_C: Tensor) -> Region:
-    """A concept counts as far as the surer of both looks has it."""
+    """Each concept's probability is the higher of the two views'."""
     evidence_C = overview_C.clone()
     for concept, prob in region.concepts:
         evidence_C[concept] = max(prob, float(overview_C[concept]))

@@ -167,7 +167,7 @@ def _score(
     with zipfile.ZipFile(archive) as photos:
         image = io.BytesIO(photos.read(name))
     answer = pipeline.answer(image, example.question, fast_path=False)
-    draft = answer.trace["draft"].result
+    draft = answer.state.draft
     drafted, full = (_right(example.answers, text) for text in (draft.answer, answer.text))
     return draft.confidence, drafted, full
 

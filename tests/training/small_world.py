@@ -96,9 +96,8 @@ def workers() -> PipelineWorkers:
 
 def context(folder: Path, pipeline: Pipeline, rows: list[Asked]) -> TrainingContext:
     """With every question gathered; its run writes into `folder/run`."""
-    Shared.pipeline = Pipeline(
-        pipeline.backbone, Index.open(folder / "index"), pipeline.config, pipeline.components
-    )
+    index = Index.open(folder / "index")
+    Shared.pipeline = Pipeline(replace(pipeline.parts, index=index))
     here = workers()
     records = collect(rows, {"of": "tests"}, here, Run(folder / "records"))
     return TrainingContext(

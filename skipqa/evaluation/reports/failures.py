@@ -20,11 +20,9 @@ from typing import Any
 from skipqa.errors import UserError
 from skipqa.evaluation.harness import Photos, Record, Row, names_in
 from skipqa.evaluation.reports.runs import Run
-from skipqa.explain.overlay import overlay
+from skipqa.explain.overlay import scaled
 from skipqa.explain.page import data_uri, parts, style
-from skipqa.image import open_image
 from skipqa.pipeline import Answer, Pipeline
-from skipqa.trace import Trace
 
 WRONG = 0.5  # a question with a lower score counts as answered wrongly
 PHOTO_WIDTH = 440
@@ -110,10 +108,9 @@ def render(
     for done, record in enumerate(chosen):
         progress(done, len(chosen))
         row = rows[record["question_id"]]
-        image = open_image(photos.open(row.image))
-        answer = system.answer(image, row.question)
-        shown = parts(image, row.question, answer, system.backbone.concepts, PHOTO_WIDTH)
-        shown["plain"] = data_uri(overlay(image, Trace(), PHOTO_WIDTH))
+        answer = system.answer(photos.open(row.image), row.question)
+        shown = parts(answer, system.backbone.concepts, PHOTO_WIDTH)
+        shown["plain"] = data_uri(scaled(answer.state.image, PHOTO_WIDTH))
         cards.append(_card(row, record, answer, shown))
     progress(len(chosen), len(chosen))
     wrong = sum(record["score"] < WRONG for record in run.records.values())

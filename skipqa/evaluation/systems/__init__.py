@@ -1,8 +1,8 @@
 """SKIP, its ablations, baselines and other pruners: pipelines on the same networks and index.
 
-Enters: a pipeline and a `Variant`: the name of a system and, if another than its own shall choose
-the tokens, of a pruner, with the share of tokens that stay. Leaves: another pipeline. Every
-system goes through `Pipeline.answer`; none knows the questions it will be asked.
+Enters: a pipeline and a `Variant`: the name of a system and, if another than its own chooses the
+tokens, of a pruner, with the fraction of tokens that stay. Leaves: another pipeline. To add a
+system, write a function from a pipeline to a pipeline and a line in `ABLATIONS` or `BASELINES`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from skipqa.config import Config
 from skipqa.errors import UserError, choices
 from skipqa.evaluation.systems.ablations import ABLATIONS, HIGH_RES
 from skipqa.evaluation.systems.baselines import BASELINES
-from skipqa.evaluation.systems.changes import with_budget, with_config
+from skipqa.evaluation.systems.budgets import with_budget
 from skipqa.evaluation.systems.pruners import PRUNERS
 from skipqa.pipeline import Pipeline
 
@@ -47,7 +47,7 @@ class Variant:
         retention = "" if self.retention is None else f"@{self.retention:g}"
         return f"{self.system}{pruner}{retention}"
 
-    def fraction(self, config: Config) -> float | None:
+    def fraction_kept(self, config: Config) -> float | None:
         """The V' / V that it fixes, if it does: a pruner without a retention has the preset's."""
         if self.retention is None and self.pruner is not None:
             whole = config.encode.num_tokens
@@ -72,9 +72,9 @@ def build(variant: Variant | str, base: Pipeline, seed: int = 0) -> Pipeline:
     if isinstance(variant, str):
         variant = Variant(variant)
     system = SYSTEMS[variant.system](base, seed)
-    if (fraction := variant.fraction(base.config)) is not None:
+    if (fraction := variant.fraction_kept(base.config)) is not None:
         tokens = math.ceil(fraction * base.config.encode.num_tokens - ROUNDING)
-        system = with_budget(with_config(system, budget=HIGH_RES), tokens=tokens)
+        system = with_budget(system.with_config(budget=HIGH_RES), tokens=tokens)
     return system if variant.pruner is None else PRUNERS[variant.pruner](system, seed)
 
 

@@ -1,8 +1,8 @@
 """SKIP and the rows of the paper's ablation table: one component less, or one component alone.
 
 Enters: a pipeline. Leaves: the same one with a part switched off, replaced by its dense
-equivalent, or left as the only sparse one. `dense`, which has none of them, is here too: it is
-what the single components are added to, and the strongest baseline (RA-CM3 style).
+equivalent, or left as the only sparse one. `dense`, which has none of them, is here too: the single
+components are added to it, and it is the strongest baseline (RA-CM3 style).
 """
 
 from __future__ import annotations
@@ -10,28 +10,22 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from collections.abc import Sequence
 from functools import partial
 
 from skipqa.backbones.backbone import Backbone
-from skipqa.config import VerifyConfig
-from skipqa.evaluation.systems.changes import (
-    with_budget,
-    with_components,
-    with_config,
-    with_stages,
-)
+from skipqa.evaluation.systems.budgets import with_budget
 from skipqa.evaluation.systems.pruners import random_pruning
-from skipqa.nn.verifier import Verifier
 from skipqa.pipeline import Pipeline
+from skipqa.stages.stage import Parts
+from skipqa.state import State
 from skipqa.trace import StageRecord
-from skipqa.types import Budget, KeptTokens, Question, Region, Retrieved, Verified
+from skipqa.types import Verified
 
 DENSE_PASSAGES = 16
 ONE_REGION = {"max_regions": 1, "proposals": "clusters"}  # nothing to segment
 NO_ZOOM = {"regions": 0}
-HIGH_RES = {"min_information": 0.0}  # a closer look for every question
-LOW_RES_ONLY = {"min_information": 1_000.0}  # more than any question tells
+HIGH_RES = {"min_information": 0.0}  # for every question
+LOW_RES_ONLY = {"min_information": 1_000.0}  # more than any question carries
 FIXED_FRACTION, FIXED_PASSAGES = 64 / 576, 8  # of the paper's row without DBC
 
 
@@ -41,49 +35,48 @@ def skip(base: Pipeline, seed: int) -> Pipeline:
 
 
 def without_pruning(base: Pipeline, seed: int) -> Pipeline:
-    """Without QVS: V' = V, all of a closer look."""
-    return with_budget(with_config(base, budget=HIGH_RES), tokens=base.config.encode.num_tokens)
+    """Without QVS: V' = V, all tokens of the high-resolution view."""
+    return with_budget(base.with_config(budget=HIGH_RES), tokens=base.config.encode.num_tokens)
 
 
 def global_retrieval(base: Pipeline, seed: int) -> Pipeline:
-    """Without RCSR: one query for all kept tokens, which may find as many as K' allows. Nothing is
-    seen for itself."""
+    """Without RCSR: one query for all kept tokens, which may find as many as K' allows, and no
+    zoom."""
     most = max(base.config.budget.passages, base.config.budget.max_passages)
-    return with_config(base, regions=ONE_REGION, zoom=NO_ZOOM, retrieve={"per_region": most})
+    return base.with_config(regions=ONE_REGION, zoom=NO_ZOOM, retrieve={"per_region": most})
 
 
 def dense_fusion(base: Pipeline, seed: int) -> Pipeline:
     """Without BSCA: beta = 1, every token attends to every passage."""
-    system = with_config(base, fuse={"edges": "fraction", "beta": 1.0})
+    system = base.with_config(fuse={"edges": "fraction", "beta": 1.0})
     if base.components.fusion is None:
         return system
     layer = copy.copy(base.components.fusion)  # the same weights under another rule
     layer.rule = dataclasses.replace(layer.rule, top=1.0, degree=None)
-    return with_components(system, fusion=layer)
+    return system.with_components(fusion=layer)
 
 
 def fixed_budget(base: Pipeline, seed: int) -> Pipeline:
     """Without DBC: the paper's fixed V' (64 of 576) and K' = 8 for every question."""
     tokens = math.ceil(FIXED_FRACTION * base.config.encode.num_tokens)
-    system = with_config(with_components(base, budget=None), budget=HIGH_RES)
+    system = base.with_components(budget=None).with_config(budget=HIGH_RES)
     return with_budget(system, tokens, FIXED_PASSAGES)
 
 
 def without_draft(base: Pipeline, seed: int) -> Pipeline:
     """Without SKV's fast path: no confidence exceeds 1."""
-    return with_config(base, draft={"threshold": 1.0, "counting_threshold": 1.0})
+    return base.with_config(draft={"threshold": 1.0, "counting_threshold": 1.0})
 
 
 def without_verification(base: Pipeline, seed: int) -> Pipeline:
     """Without SKV's verdict: the first K' that retrieval found, in its order."""
-    return with_stages(base, verify=partial(accept, read=True))
+    return base.with_stages(verify=partial(accept_all, encode=True))
 
 
 def qvs_only(base: Pipeline, seed: int) -> Pipeline:
     """V' tokens, one query, all that it finds accepted, fused and read; no fast path."""
     system = without_draft(dense_fusion(base, seed), seed)
-    return with_config(
-        with_budget(system, passages=DENSE_PASSAGES),
+    return with_budget(system, passages=DENSE_PASSAGES).with_config(
         budget=HIGH_RES,
         regions=ONE_REGION,
         zoom=NO_ZOOM,
@@ -99,10 +92,9 @@ def dense(base: Pipeline, seed: int) -> Pipeline:
 
 
 def rcsr_only(base: Pipeline, seed: int) -> Pipeline:
-    """The dense system with a query a region, and a look at the small ones."""
+    """The dense system with one query per region, and zoom."""
     regions, retrieve = base.config.regions, base.config.retrieve
-    return with_config(
-        dense(base, seed),
+    return dense(base, seed).with_config(
         regions={"max_regions": regions.max_regions, "proposals": regions.proposals},
         zoom={"regions": base.config.zoom.regions},
         retrieve={"per_region": retrieve.per_region},
@@ -110,40 +102,37 @@ def rcsr_only(base: Pipeline, seed: int) -> Pipeline:
 
 
 def bsca_only(base: Pipeline, seed: int) -> Pipeline:
-    """The dense system that fuses, and so reads, along edges alone."""
+    """The dense system that fuses, and so reads, only along edges."""
     fuse = base.config.fuse
-    system = with_config(dense(base, seed), fuse={"edges": fuse.edges, "beta": fuse.beta})
-    return with_components(system, fusion=base.components.fusion)
+    system = dense(base, seed).with_config(fuse={"edges": fuse.edges, "beta": fuse.beta})
+    return system.with_components(fusion=base.components.fusion)
 
 
-def accept(
-    retrieved: Retrieved,
-    question: Question,
-    allowed: Budget,
-    kept_tokens: KeptTokens,
-    regions: Sequence[Region],
-    backbone: Backbone,
-    config: VerifyConfig,
-    record: StageRecord,
-    learned: Verifier | None = None,
-    *,
-    read: bool = False,
-) -> Verified:
-    """verify: as many as the budget allows stay as they were found, seen by the text encoder where
-    they are `read`."""
-    most = allowed.most_passages(len(retrieved.passages))
-    kept, left = retrieved.passages[:most], retrieved.passages[most:]
-    encoded = backbone.encode_texts([found.passage.text for found in kept] if read else [])
-    record.flops, record.kept, record.dropped = encoded.flops, len(kept), len(left)
-    record.why = "accepted as they were found"
-    record.result = Verified(
-        kept,
-        (1.0,) * len(kept),
-        encoded.states,
-        encoded.embeddings,
-        tuple((found, 0.0) for found in left),
-    )
-    return record.result
+class AcceptAll:
+    """verify: as many as the budget allows stay as they were found; `encode` them for fusion."""
+
+    def __init__(self, backbone: Backbone, encode: bool) -> None:
+        self.backbone, self.encode = backbone, encode
+
+    def __call__(self, state: State, record: StageRecord) -> State:
+        found = state.retrieved.passages
+        most = state.budget.most_passages(len(found))
+        kept, left = found[:most], found[most:]
+        encoded = self.backbone.encode_texts([p.passage.text for p in kept] if self.encode else [])
+        record.flops, record.kept, record.dropped = encoded.flops, len(kept), len(left)
+        record.why = "accepted as they were found"
+        verified = Verified(
+            kept,
+            (1.0,) * len(kept),
+            encoded.states,
+            encoded.embeddings,
+            tuple((passage, 0.0) for passage in left),
+        )
+        return state.add(verified=verified)
+
+
+def accept_all(parts: Parts, *, encode: bool) -> AcceptAll:
+    return AcceptAll(parts.backbone, encode)
 
 
 ABLATIONS = {

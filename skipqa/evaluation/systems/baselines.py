@@ -1,11 +1,11 @@
 """Retrieval-augmented baselines: other ways to bring passages to the decoder.
 
-Enters: a pipeline. Leaves: SKIP that looks nothing up (`no-retrieval`), or a system without its
+Enters: a pipeline. Leaves: SKIP without retrieval (`no-retrieval`), or a system without its
 sparsity (all tokens, one query, no fast path) that reads as the baseline does:
 
-- `fid` (KAT style): each passage with the question apart, joined while decoding;
-- `late` (RA-VQA style): those that token by token resemble question and picture most;
-- `memory` (ReVeaL style): a few slots a passage, attended to with the retrieval score as prior.
+- `fid` (KAT style): each passage with the question on its own, joined while decoding;
+- `late` (RA-VQA style): the passages closest to question and image, token by token;
+- `memory` (ReVeaL style): a few slots per passage, attended to with the retrieval score as prior.
 
 Each replaces the stages named in it and costs what those cost.
 
@@ -22,56 +22,45 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from skipqa.backbones.backbone import Backbone
-from skipqa.config import FuseConfig, VerifyConfig
-from skipqa.evaluation.systems.ablations import accept, dense
-from skipqa.evaluation.systems.changes import with_budget, with_config, with_stages
+from skipqa.evaluation.systems.ablations import accept_all, dense
+from skipqa.evaluation.systems.budgets import with_budget
 from skipqa.evaluation.systems.reading_apart import read_apart
-from skipqa.nn.fusion import BipartiteFusion
-from skipqa.nn.verifier import Verifier
 from skipqa.pipeline import Pipeline
+from skipqa.stages.stage import Parts
 from skipqa.stages.verify import divided
+from skipqa.state import State
 from skipqa.trace import StageRecord
-from skipqa.types import (
-    Budget,
-    Fused,
-    KeptTokens,
-    Question,
-    Region,
-    Retrieved,
-    Verified,
-)
+from skipqa.types import Fused
 
 LATE_POOL, LATE_PASSAGES = 32, 5  # found by the index, and left to read (RA-VQA reads five)
-SLOTS = 4  # of memory, a passage
+SLOTS = 4  # of memory, per passage
 SMALLEST = 1e-6
 
 
 def without_retrieval(base: Pipeline, seed: int) -> Pipeline:
-    """SKIP with K' = 0: the decoder answers from the names of what the picture shows."""
+    """SKIP with K' = 0: the decoder answers from the names of what the image shows."""
     return with_budget(base, passages=0)
 
 
 def fusion_in_decoder(base: Pipeline, seed: int) -> Pipeline:
-    """KAT style: each passage of `dense` read with the question apart, joined in decoding."""
-    return with_stages(dense(base, seed), verify=accept, fuse=pass_by, decode=read_apart)
+    """KAT style: each passage of `dense` read with the question on its own, joined in decoding."""
+    accept = partial(accept_all, encode=False)
+    return dense(base, seed).with_stages(verify=accept, fuse=pass_through, decode=read_apart)
 
 
 def late_interaction(base: Pipeline, seed: int) -> Pipeline:
-    """RA-VQA style: of a pool that one query finds, the likest token by token are read."""
-    system = with_config(
-        with_budget(dense(base, seed), passages=LATE_POOL),
+    """RA-VQA style: of a pool that one query finds, the closest token by token are read."""
+    system = with_budget(dense(base, seed), passages=LATE_POOL).with_config(
         retrieve={"per_region": LATE_POOL},
         decode={"max_passages": LATE_PASSAGES},
     )
-    return with_stages(system, verify=rerank, fuse=pass_by)
+    return system.with_stages(verify=late_rerank, fuse=pass_through)
 
 
 def attentive_memory(base: Pipeline, seed: int) -> Pipeline:
     """ReVeaL style: the passages of `dense` in memory, those attended to most are read."""
-    system = with_config(
-        dense(base, seed), decode={"max_passages": base.config.decode.max_passages}
-    )
-    return with_stages(system, verify=partial(accept, read=True), fuse=attend_to_memory)
+    system = dense(base, seed).with_config(decode={"max_passages": base.config.decode.max_passages})
+    return system.with_stages(verify=partial(accept_all, encode=True), fuse=memory_attention)
 
 
 BASELINES = {
@@ -83,104 +72,98 @@ BASELINES = {
 }
 
 
-@torch.inference_mode()
-def rerank(
-    retrieved: Retrieved,
-    question: Question,
-    allowed: Budget,
-    kept_tokens: KeptTokens,
-    regions: Sequence[Region],
-    backbone: Backbone,
-    config: VerifyConfig,
-    record: StageRecord,
-    learned: Verifier | None = None,
-) -> Verified:
+class LateRerank:
     """verify: MaxSim (Khattab and Zaharia, 2020) of question and visual tokens to a passage's.
 
-    A token's score is its largest cosine to a token of the passage; the mean over the question's
-    and the mean over the picture's count the same, however many tokens each has. An index of
+    A token's score is its highest cosine to a token of the passage; the mean over the question's
+    tokens and the mean over the image's count the same, however many tokens each has. An index of
     token states would save encoding the pool; this one holds none, so that is paid and counted.
     """
-    candidates = retrieved.passages
-    encoded = backbone.encode_texts([candidate.passage.text for candidate in candidates])
-    visual_VD = kept_tokens.tokens.meaning[kept_tokens.positions]
-    question_TD = F.normalize(question.states, dim=-1)
-    scores = []
-    for states in encoded.states:
-        words_LD = F.normalize(states, dim=-1)
-        scores.append((max_sim(question_TD, words_LD) + max_sim(visual_VD, words_LD)) / 2)
-    num_words = sum(map(len, encoded.states))
-    num_asking, width = len(question_TD) + len(visual_VD), question_TD.shape[1]
-    record.flops = encoded.flops + 2 * num_asking * num_words * width
-    order = sorted(range(len(candidates)), key=lambda j: (-scores[j], j))
-    kept, left = order[:LATE_PASSAGES], order[LATE_PASSAGES:]
-    record.kept, record.dropped = len(kept), len(left)
-    record.why = f"best of {len(candidates)} by late interaction"
-    record.result = divided(candidates, scores, encoded, kept, left)
-    return record.result
+
+    def __init__(self, backbone: Backbone) -> None:
+        self.backbone = backbone
+
+    @torch.inference_mode()
+    def __call__(self, state: State, record: StageRecord) -> State:
+        candidates = state.retrieved.passages
+        encoded = self.backbone.encode_texts([p.passage.text for p in candidates])
+        visual_VD = state.kept.tokens.meaning[state.kept.positions]
+        question_TD = F.normalize(state.question.states, dim=-1)
+        scores = []
+        for states in encoded.states:
+            words_LD = F.normalize(states, dim=-1)
+            scores.append((max_sim(question_TD, words_LD) + max_sim(visual_VD, words_LD)) / 2)
+        num_words = sum(map(len, encoded.states))
+        num_asking, width = len(question_TD) + len(visual_VD), question_TD.shape[1]
+        record.flops = encoded.flops + 2 * num_asking * num_words * width
+        order = sorted(range(len(candidates)), key=lambda j: (-scores[j], j))
+        kept, left = order[:LATE_PASSAGES], order[LATE_PASSAGES:]
+        record.kept, record.dropped = len(kept), len(left)
+        record.why = f"best of {len(candidates)} by late interaction"
+        return state.add(verified=divided(candidates, scores, encoded, kept, left))
+
+
+def late_rerank(parts: Parts) -> LateRerank:
+    return LateRerank(parts.backbone)
 
 
 def max_sim(asking_ND: Tensor, words_LD: Tensor) -> float:
     return float((asking_ND @ words_LD.T).amax(1).mean())
 
 
-def pass_by(
-    kept: KeptTokens,
-    question: Question,
-    verified: Verified,
-    config: FuseConfig,
-    record: StageRecord,
-    learned: BipartiteFusion | None = None,
-) -> Fused:
+class PassThrough:
     """fuse: not here; every passage goes on to the decoder."""
-    tokens_VD = kept.tokens.meaning[kept.positions]
-    num_tokens, num_passages = len(tokens_VD), len(verified.passages)
-    record.kept, record.dropped = 0, num_tokens * num_passages
-    record.why = "left to the decoder"
-    edges_VK = torch.zeros(num_tokens, num_passages, dtype=torch.bool)
-    record.result = Fused(tokens_VD, edges_VK, (1.0,) * num_passages)
-    return record.result
+
+    def __call__(self, state: State, record: StageRecord) -> State:
+        tokens_VD = state.kept.tokens.meaning[state.kept.positions]
+        num_tokens, num_passages = len(tokens_VD), len(state.verified.passages)
+        record.kept, record.dropped = 0, num_tokens * num_passages
+        record.why = "left to the decoder"
+        edges_VK = torch.zeros(num_tokens, num_passages, dtype=torch.bool)
+        return state.add(fused=Fused(tokens_VD, edges_VK, (1.0,) * num_passages))
 
 
-@torch.inference_mode()
-def attend_to_memory(
-    kept: KeptTokens,
-    question: Question,
-    verified: Verified,
-    config: FuseConfig,
-    record: StageRecord,
-    learned: BipartiteFusion | None = None,
-) -> Fused:
+def pass_through(parts: Parts) -> PassThrough:
+    return PassThrough()
+
+
+class MemoryAttention:
     """fuse: all tokens attend to the slots of all passages at once.
 
     A slot is the mean over a stretch of its passage. log p_j is added to the logits of passage
-    j's slots, p_j being its share of the retrieval scores: what was found with little confidence
-    is attended to little.
+    j's slots, p_j being its fraction of the retrieval scores: what was found with little
+    confidence is attended to little.
     """
-    tokens_VD = kept.tokens.meaning[kept.positions]
-    num_tokens, num_passages = len(tokens_VD), len(verified.passages)
-    record.kept, record.dropped = num_tokens * num_passages, 0
-    record.why = f"{SLOTS} slots each of {num_passages} passages"
-    if num_passages == 0:
-        record.result = Fused(tokens_VD, torch.zeros(num_tokens, 0, dtype=torch.bool), ())
-        return record.result
-    slots = [_compressed(states) for states in verified.token_states]
-    slots_SD, owner_S = torch.cat(slots), _owners(slots)
-    scores = torch.tensor([passage.score for passage in verified.passages]).clamp(min=SMALLEST)
-    prior_K = (scores / scores.sum()).log()
-    asking_VD = tokens_VD + question.embedding
-    logits_VS = asking_VD @ slots_SD.T / slots_SD.shape[1] ** 0.5 + prior_K[owner_S]
-    attention_VS = logits_VS.softmax(1)
-    fused_VD = tokens_VD + attention_VS @ slots_SD
-    mass_K = torch.zeros(num_passages).index_add_(0, owner_S, attention_VS.sum(0))
-    record.flops = 4 * num_tokens * slots_SD.numel()
-    edges_VK = torch.ones(num_tokens, num_passages, dtype=torch.bool)
-    record.result = Fused(fused_VD, edges_VK, tuple(mass_K.tolist()))
-    return record.result
+
+    @torch.inference_mode()
+    def __call__(self, state: State, record: StageRecord) -> State:
+        verified, tokens_VD = state.verified, state.kept.tokens.meaning[state.kept.positions]
+        num_tokens, num_passages = len(tokens_VD), len(verified.passages)
+        record.kept, record.dropped = num_tokens * num_passages, 0
+        record.why = f"{SLOTS} slots each of {num_passages} passages"
+        if num_passages == 0:
+            no_edges = torch.zeros(num_tokens, 0, dtype=torch.bool)
+            return state.add(fused=Fused(tokens_VD, no_edges, ()))
+        slots = [_compressed(states) for states in verified.token_states]
+        slots_SD, owner_S = torch.cat(slots), _owners(slots)
+        scores = torch.tensor([passage.score for passage in verified.passages]).clamp(min=SMALLEST)
+        prior_K = (scores / scores.sum()).log()
+        asking_VD = tokens_VD + state.question.embedding
+        logits_VS = asking_VD @ slots_SD.T / slots_SD.shape[1] ** 0.5 + prior_K[owner_S]
+        attention_VS = logits_VS.softmax(1)
+        fused_VD = tokens_VD + attention_VS @ slots_SD
+        mass_K = torch.zeros(num_passages).index_add_(0, owner_S, attention_VS.sum(0))
+        record.flops = 4 * num_tokens * slots_SD.numel()
+        edges_VK = torch.ones(num_tokens, num_passages, dtype=torch.bool)
+        return state.add(fused=Fused(fused_VD, edges_VK, tuple(mass_K.tolist())))
+
+
+def memory_attention(parts: Parts) -> MemoryAttention:
+    return MemoryAttention()
 
 
 def _compressed(states_LD: Tensor) -> Tensor:
-    """At most SLOTS means of as long stretches as the passage allows."""
+    """At most SLOTS means, of stretches of about equal length."""
     stretches = states_LD.tensor_split(min(SLOTS, len(states_LD)))
     return torch.stack([stretch.mean(0) for stretch in stretches])
 

@@ -1,97 +1,66 @@
 """Fusion in the decoder, for a decoder-only model: passages read apart, answered from together.
 
-Enters: what the decode stage gets. Leaves: the answer. Every passage is read with the question
-into its own stretch of keys and values, blind to the other passages; the answer's tokens attend
-to all stretches at once. What comes before every passage, the worked examples of an untrained
-decoder, is read once. A trained one replies freely and is weighed with the drafter, as in ours.
+Every passage is read with the question into its own stretch of keys and values, blind to the other
+passages; the answer's tokens attend to all stretches at once. What comes before every passage, the
+worked examples of an untrained decoder, is read once. A trained decoder answers freely and is
+scored together with the drafter, as in SKIP.
 
-A stretch is rotated so that it ends right where the answer begins: RoPE only sees distances, so
-each passage is as near to the answer as if it were the only one, and with one passage this
-is plain decoding.
+A stretch is rotated so that it ends where the answer begins: RoPE only sees distances, so each
+passage is as near to the answer as if it were the only one, and with one passage this is plain
+decoding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
 from tokenizers import Encoding
 
-from skipqa.backbones.backbone import Backbone, Completion
+from skipqa.backbones.backbone import Completion, Decoding
 from skipqa.backbones.networks.llama import KVCache, LlamaConfig, flops, rotate, rotation
 from skipqa.backbones.presets.pocket import Pocket
-from skipqa.config import DecodeConfig
 from skipqa.errors import UserError
-from skipqa.language import words_of
-from skipqa.stages.decode import (
-    EXAMPLES,
-    as_written,
-    explained,
-    facts,
-    names_shown,
-    read,
-    read_order,
-    words_shown,
-    write_prompt,
-)
-from skipqa.stages.prompts import ENDING, reading_prompt
-from skipqa.trace import StageRecord
-from skipqa.types import Budget, Draft, Fused, KeptTokens, Question, Region, Verified
+from skipqa.stages.decode import Decode
+from skipqa.stages.prompts import ENDING
+from skipqa.stages.readers import EXAMPLES, QuotingReader, ShortReader
+from skipqa.stages.stage import Parts
 
 
-def read_apart(
-    question: Question,
-    drafted: Draft,
-    allowed: Budget,
-    kept_tokens: KeptTokens,
-    regions: Sequence[Region],
-    verified: Verified,
-    fused: Fused,
-    backbone: Backbone,
-    config: DecodeConfig,
-    record: StageRecord,
-) -> str:
-    """decode: as ours, but for the passages in one prompt each."""
+class ReadApart:
+    """Each fact in a prompt of its own."""
+
+    def __init__(self, backbone: Pocket) -> None:
+        self.backbone = backbone
+
+    def __call__(
+        self,
+        write: Callable[[Sequence[str]], str],
+        facts: Sequence[str],
+        decoding: Decoding,
+    ) -> tuple[Completion, str]:
+        prompts = [write([fact]) for fact in facts] or [write([])]
+        completion = generate_jointly(self.backbone, prompts, decoding)
+        return completion, "\n\n".join(prompt.removeprefix(EXAMPLES) for prompt in prompts)
+
+
+def read_apart(parts: Parts) -> Decode:
+    """decode: as SKIP's, but with the passages in one prompt each."""
+    config, backbone = parts.config.decode, parts.backbone
     if not isinstance(backbone, Pocket):
         raise UserError("the system fid needs the preset pocket")
-    used = read_order(verified, fused)[: config.max_passages]
-    texts = facts(verified, used)
-    shown = names_shown(regions, backbone.concepts)
-    each = [[text] for text in texts] or [[]]
-    if config.prompt == "short" and not explained(question, texts):
-        words = words_shown(kept_tokens.tokens.words, config) or shown
-        prompts = [reading_prompt(fact, words, question.text) for fact in each]
-        unread = reading_prompt([], words, question.text)
-
-        def generate(candidates: Sequence[tuple[str, float]]) -> Completion:
-            return generate_jointly(backbone, prompts, config.max_new_tokens, candidates=candidates)
-
-        completion, answer, how = read(generate, texts, unread, drafted, backbone, config)
-        answer = as_written(answer, texts)
-    else:
-        prompts, how = [write_prompt(question, fact, shown) for fact in each], "by examples"
-        known = words_of(" ".join([question.text, *shown]))
-        completion = generate_jointly(backbone, prompts, config.max_new_tokens, texts, known)
-        answer = completion.text
-    record.flops = completion.flops
-    record.kept, record.dropped = len(used), len(verified.passages) - len(used)
-    record.why = f"{how}: {completion.prompt_tokens} prompt tokens, {completion.new_tokens} new"
-    record.result = "\n\n".join(prompt.removeprefix(EXAMPLES) for prompt in prompts)
-    return answer
+    apart = ReadApart(backbone)
+    quoting = QuotingReader(config, backbone, apart)
+    if config.prompt == "short":
+        return Decode(ShortReader(config, backbone, apart, quoting))
+    return Decode(quoting)
 
 
 @torch.inference_mode()
-def generate_jointly(
-    backbone: Pocket,
-    prompts: Sequence[str],
-    max_new_tokens: int,
-    quote_from: Sequence[str] = (),
-    avoid: Collection[str] = (),
-    candidates: Sequence[tuple[str, float]] = (),
-) -> Completion:
-    """The greedy completion of all prompts at once; they share the examples, or else the first
-    word, and the ending. Answers `beside` it are weighed with it."""
+def generate_jointly(backbone: Pocket, prompts: Sequence[str], decoding: Decoding) -> Completion:
+    """The greedy completion of all prompts at once; they start with the same examples, or else
+    the same first word, and have the same ending."""
     decoder, tokenizer = backbone.decoder, backbone.decoder_tokenizer
     shared = EXAMPLES if prompts[0].startswith(EXAMPLES) else prompts[0].partition(" ")[0]
     parts = [_split(encoding, shared) for encoding in tokenizer.encode_batch(list(prompts))]
@@ -107,9 +76,7 @@ def generate_jointly(
         stretches.append(decoder.read(embed(ids), examples))
         spent += flops(decoder.config, len(ids), len(opening) + len(ids), logits=0)
     past = join(decoder.config, examples, stretches)
-    completion = backbone.continued(
-        embed(ending), max_new_tokens, quote_from, avoid, candidates, past
-    )
+    completion = backbone.generate_embedded(embed(ending), decoding, past)
     return replace(completion, flops=completion.flops + spent)
 
 

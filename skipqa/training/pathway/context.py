@@ -22,7 +22,6 @@ from skipqa import components
 from skipqa.backbones.backbone import Backbone, EncodedTexts
 from skipqa.components import NAMES, SETTINGS, Components
 from skipqa.config import CountOrNone
-from skipqa.evaluation.systems.changes import with_backbone
 from skipqa.nn import checkpoint
 from skipqa.pipeline import Pipeline
 from skipqa.training.export import take_over
@@ -129,7 +128,7 @@ def begin(
         gathered = Run(folder, run.seed, run.progress, run.say)
         records = collect(rows, up_to_retrieval, workers, gathered)
         loaded = source.load()
-        pipeline = with_backbone(loaded, CachedBackbone(loaded.backbone))
+        pipeline = loaded.with_backbone(CachedBackbone(loaded.backbone))
         start = pipeline.components.folder
         if start is not None:
             take_over(start, run.folder)

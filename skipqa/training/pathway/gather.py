@@ -32,14 +32,12 @@ from torch import Tensor
 from skipqa.data.files import check_rows, read_jsonl
 from skipqa.data.pocket_kb.text import accepted, says
 from skipqa.errors import UserError
-from skipqa.evaluation.systems.changes import up_to_retrieval, with_components, with_config
-from skipqa.nn.budget import BudgetController, DiscreteBudgetConfig
 from skipqa.pipeline import Pipeline
 from skipqa.stages.signals import about_titles
+from skipqa.state import State
 from skipqa.training.pipelines import PipelineWorkers, run_jobs
 from skipqa.training.run import Run
 from skipqa.training.stage1.mixture import HELD_OUT_OF, Split, is_held_out, pocket_kb_split
-from skipqa.types import Budget
 
 SPLITS: tuple[Split, ...] = ("train", "val")
 A_FILE = 32  # questions
@@ -176,7 +174,8 @@ def gather(
 
 def write(pipeline: Pipeline, rows: Sequence[Asked], path: Path) -> None:
     """Whole or not at all."""
-    found = [observe(pipeline, row) for row in rows]
+    gathering = with_most_passages(pipeline)
+    found = [observe(gathering, row) for row in rows]
     tensors = {name: torch.stack([one[name] for one, _ in found]) for name in found[0][0]}
     said = [row.about() | more for row, (_, more) in zip(rows, found, strict=True)]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -185,17 +184,19 @@ def write(pipeline: Pipeline, rows: Sequence[Asked], path: Path) -> None:
     partial.replace(path)
 
 
+def with_most_passages(pipeline: Pipeline) -> Pipeline:
+    """The usual tokens, always at high resolution so that all records have the same V, and as many
+    passages as a controller may ever ask for: most of them are there to be rejected."""
+    most = min(pipeline.config.budget.max_passages, MOST_PASSAGES)
+    budget = {"passages": most, "rho_r": 1.0, "min_information": 0.0}
+    return pipeline.with_config(budget=budget).with_components(budget=None, saliency=None)
+
+
 def observe(pipeline: Pipeline, row: Asked) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """One question through the pipeline up to retrieval: tensors, and what is said in words."""
-    seen: list[tuple[Any, ...]] = []
-    max_budget = MaxBudget(pipeline)
-    watched = with_config(pipeline, budget={"min_information": 0.0})  # records have one V
-    watched = with_components(watched, budget=max_budget, saliency=None)
-    watched = up_to_retrieval(watched, lambda *given: seen.append(given))
-    trace = watched.answer(BytesIO(_read(row)), row.question, fast_path=False).trace
-    [(retrieved, question, _, kept, regions, *_)] = seen
-    drafted, expected = trace["draft"].result, question.concept_prior
-    tokens = kept.tokens
+    state = pipeline.run(State(BytesIO(_read(row)), row.question), stop="retrieve")
+    question, drafted, kept, regions = state.question, state.draft, state.kept, state.regions
+    prior, tokens = question.concept_prior, kept.tokens
     prob, concept = tokens.evidence.topk(min(NAMES_PER_TOKEN, tokens.evidence.shape[1]), dim=1)
     region_of = torch.full((len(tokens),), -1, dtype=torch.int8)
     boxes = torch.zeros(MOST_REGIONS, 4)
@@ -203,7 +204,7 @@ def observe(pipeline: Pipeline, row: Asked) -> tuple[dict[str, Tensor], dict[str
         region_of[list(region.members)] = number
         boxes[number] = torch.tensor(region.box)
     answers = accepted(row.answers)
-    passages = retrieved.passages[:MOST_PASSAGES]
+    passages = state.retrieved.passages[:MOST_PASSAGES]
 
     titles = about_titles(question, [p.passage.title for p in passages])
     different = list(dict.fromkeys(titles))
@@ -216,8 +217,8 @@ def observe(pipeline: Pipeline, row: Asked) -> tuple[dict[str, Tensor], dict[str
 
     return {
         "question": question.embedding.half(),
-        "expected": expected.weights.half() if expected else torch.zeros(0),
-        "low_res": max_budget.visual.half(),
+        "concept_prior": prior.weights.half() if prior else torch.zeros(0),
+        "low_res": state.low_res.meaning.mean(0).half(),
         "meaning": tokens.meaning.half(),
         "evidence": prob.half(),
         "concepts": concept.to(torch.int16),
@@ -235,33 +236,15 @@ def observe(pipeline: Pipeline, row: Asked) -> tuple[dict[str, Tensor], dict[str
     }, {
         "gold_rows": [found for id in row.gold if (found := pipeline.index.row_of(id)) is not None],
         "words": list(question.words),
-        "information": expected.information if expected else 0.0,
+        "information": prior.information if prior else 0.0,
         "seen": list(tokens.words.names) if tokens.words else [],
         "probs": [round(s, 4) for s in tokens.words.probs.tolist()] if tokens.words else [],
         "regions": [[(c, round(s, 5)) for c, s in region.concepts] for region in regions],
-        "draft": drafted.answer if drafted else "",
-        "confidence": round(drafted.confidence, 4) if drafted else 0.0,
-        "candidates": list(drafted.candidates) if drafted else [],
-        "abstain_prob": drafted.abstain_prob if drafted else 0.0,
+        "draft": drafted.answer,
+        "confidence": round(drafted.confidence, 4),
+        "candidates": list(drafted.candidates),
+        "abstain_prob": drafted.abstain_prob,
     }
-
-
-class MaxBudget(BudgetController):
-    """The usual tokens, and as many passages as a controller may ever ask for: most of them are
-    there to be rejected. Remembers what a controller would decide by."""
-
-    def __init__(self, pipeline: Pipeline) -> None:
-        super().__init__()
-        widths = pipeline.backbone.widths
-        self.config = DiscreteBudgetConfig(widths.text, widths.text)
-        self.budget = pipeline.config.budget
-
-    def decide(
-        self, visual: Tensor, question: Tensor, num_tokens: int, num_passages: int
-    ) -> Budget:
-        self.visual = visual
-        most = min(self.budget.max_passages, MOST_PASSAGES)
-        return Budget(self.budget.most_tokens(num_tokens), most)
 
 
 def _padded(values: Tensor, length: int, absent: float) -> Tensor:

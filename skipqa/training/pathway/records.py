@@ -1,8 +1,8 @@
 """Gathered records in memory, the passages that they name, and their replay through the stages.
 
 Enters: the folder that `gather.py` filled. Leaves: tensors over all questions, a table of every
-passage once (its embedding, its words' states), and `replay`, which sends a record through prune,
-regions and retrieve with any budget and any saliency, by the stages' own code.
+passage once (its embedding, its words' states), and `replay`, which runs the pipeline on a record
+from prune to retrieve with any budget and any components.
 
 Shape letters: N questions, V visual tokens, K passages, P passages of the table, d text width.
 """
@@ -20,13 +20,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from skipqa.nn.region_query import DenseRegionQuery, SparseRegionQuery
-from skipqa.nn.saliency import Saliency
 from skipqa.pipeline import Pipeline
-from skipqa.stages.prune import prune
-from skipqa.stages.regions import find_regions
-from skipqa.stages.retrieve import retrieve
-from skipqa.trace import StageRecord
+from skipqa.state import State
+from skipqa.trace import Trace
 from skipqa.training.pathway import gather
 from skipqa.training.pipelines import PipelineWorkers, run_jobs
 from skipqa.training.run import Run
@@ -100,13 +96,13 @@ class Records:
     def question(self, i: int) -> Question:
         embedding = self["question"][i].float()
         row = self.about[i]
-        factors = self["expected"][i].float()
+        prior = self["concept_prior"][i].float()
         return Question(
             row["question"],
             embedding,
             tuple(row["words"]),
             embedding[None],
-            concept_prior=ConceptPrior(factors, row["information"]) if len(factors) else None,
+            concept_prior=ConceptPrior(prior, row["information"]) if len(prior) else None,
         )
 
     def tokens(self, i: int, num_concepts: int) -> VisualTokens:
@@ -120,6 +116,26 @@ class Records:
             overview=self["overview"][i].float(),
             grid=self.grid,
             words=self._words(i),
+        )
+
+    def seen(self, i: int, num_concepts: int) -> State:
+        """The question and the tokens: the state before prune."""
+        about = self.about[i]
+        return State(
+            about["image"],
+            about["question"],
+            question=self.question(i),
+            tokens=self.tokens(i, num_concepts),
+        )
+
+    def found(self, i: int, num_concepts: int) -> State:
+        """The state after retrieve, as gathered."""
+        state = self.seen(i, num_concepts)
+        positions, saliency = self["kept"][i].nonzero()[:, 0], self["saliency"][i].float()
+        return state.add(
+            kept=KeptTokens(positions, saliency, state.tokens),
+            regions=self.regions(i),
+            retrieved=Retrieved(self.candidates(i), 0, 0),
         )
 
     def _words(self, i: int) -> SeenWords | None:
@@ -226,37 +242,13 @@ def _write_passages(pipeline: Pipeline, rows: Sequence[int], path: Path) -> None
     partial.replace(path)
 
 
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    kept: KeptTokens
-    regions: tuple[Region, ...]
-    retrieved: Retrieved
-    flops: int
+def replaying(pipeline: Pipeline, **components: Any) -> Pipeline:
+    """With these components in place, and without zoom: records hold no image."""
+    return pipeline.with_config(zoom={"regions": 0}).with_components(**components)
 
 
-def replay(
-    records: Records,
-    i: int,
-    pipeline: Pipeline,
-    allowed: Budget,
-    saliency: Saliency | None,
-    query: SparseRegionQuery | DenseRegionQuery | None,
-) -> Replayed:
-    """Record `i` through prune, regions and retrieve, with this budget and these components."""
-    config, concepts = pipeline.config, pipeline.backbone.concepts
-    tokens, question = records.tokens(i, len(concepts)), records.question(i)
-    stages = [StageRecord(name) for name in ("prune", "regions", "retrieve")]
-    kept = prune(tokens, question, allowed, concepts, config.prune, stages[0], saliency)
-    regions = find_regions(kept, config.regions, stages[1])
-    retrieved = retrieve(
-        regions,
-        question,
-        allowed,
-        concepts,
-        pipeline.index,
-        config.retrieve,
-        stages[2],
-        query,
-        tokens,
-    )
-    return Replayed(kept, regions, retrieved, sum(stage.flops for stage in stages))
+def replay(records: Records, i: int, pipeline: Pipeline, budget: Budget) -> tuple[State, int]:
+    """Record `i` from prune to retrieve with this budget, and the FLOPs of that."""
+    trace = Trace()
+    state = records.seen(i, len(pipeline.backbone.concepts)).add(budget=budget)
+    return pipeline.run(state, start="prune", stop="retrieve", trace=trace), trace.flops

@@ -18,13 +18,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from skipqa.knowledge import Index
 from skipqa.nn.region_query import SparseRegionQuery
-from skipqa.stages.retrieve import retrieve
-from skipqa.trace import StageRecord
+from skipqa.stages.retrieve import ConceptQuerier
 from skipqa.training.pathway.context import TrainingContext
 from skipqa.training.pathway.gather import MOST_REGIONS
-from skipqa.types import Budget, Hit, SparseVector
+from skipqa.types import SparseVector
 
 SCALE = 0.5  # a sparse inner product is ten to twenty where it fits
 NOTHING = SparseVector(np.zeros(0, np.int32), np.zeros(0, np.float32))
@@ -40,18 +38,10 @@ class RegionQueryLoss:
 
     def _untrained(self, i: int) -> tuple[SparseVector, ...]:
         """The training-free queries of question `i`, one per region."""
-        records, pipeline = self.context.records, self.context.pipeline
-        recording = RecordingIndex(pipeline.index)
-        retrieve(
-            records.regions(i),
-            records.question(i),
-            Budget(tokens=0, passages=1),
-            pipeline.backbone.concepts,
-            recording,  # type: ignore[arg-type]
-            pipeline.config.retrieve,
-            StageRecord("retrieve"),
-        )
-        return (*recording.queries, *[NOTHING] * (MOST_REGIONS - len(recording.queries)))
+        pipeline, records = self.context.pipeline, self.context.records
+        querier = ConceptQuerier(pipeline.config.retrieve, pipeline.backbone, pipeline.index)
+        queries, _ = querier.queries(records.found(i, len(pipeline.backbone.concepts)))
+        return (*queries, *[NOTHING] * (MOST_REGIONS - len(queries)))
 
     def scores(
         self,
@@ -82,21 +72,6 @@ class RegionQueryLoss:
         best_BK = score_BRK.masked_fill(~there_BR[..., None], -torch.inf).amax(1)
         distance_BR = (asked_BRT - untrained_BRT.log1p()).square().sum(2)
         return SCALE * best_BK, distance_BR[there_BR].mean()
-
-
-class RecordingIndex:
-    """An index that records its queries and finds nothing."""
-
-    def __init__(self, index: Index) -> None:
-        self.encoder, self._size = index.encoder, len(index)
-        self.queries: list[SparseVector] = []
-
-    def __len__(self) -> int:
-        return self._size
-
-    def search(self, queries: Sequence[SparseVector], k: int) -> list[list[Hit]]:
-        self.queries = list(queries)[:MOST_REGIONS]
-        return [[] for _ in queries]
 
 
 def _dense(vectors: Sequence[SparseVector], terms: np.ndarray) -> Tensor:

@@ -43,7 +43,7 @@ from skipqa.pipeline import Pipeline
 from skipqa.training.loop import Decay, LearningRate, Loss, Optimisation
 from skipqa.training.pathway.collapse import openness
 from skipqa.training.pathway.context import TrainingContext
-from skipqa.training.pathway.records import Records, replay
+from skipqa.training.pathway.records import Records, replay, replaying
 from skipqa.training.pathway.stage import PathwayPart, PathwaySettings, PathwayStage
 from skipqa.training.sampling import inverse_frequency
 from skipqa.training.stage import Metrics
@@ -307,17 +307,27 @@ def _try(
     pipeline: Pipeline, records: Records, trials: Sequence[Trial]
 ) -> list[list[tuple[bool, float | None]]]:
     """For each question and trial: is a gold passage found, how much of the box is kept?"""
-    return [[_find(pipeline, records, i, trial) for trial in trials] for i in range(len(records))]
+    allowed = pipeline.config.budget.passages
+    pipelines = [
+        (replaying(pipeline, saliency=trial.saliency, region_query=trial.query), trial.tokens)
+        for trial in trials
+    ]
+    return [
+        [_find(one, records, i, Budget(tokens, allowed)) for one, tokens in pipelines]
+        for i in range(len(records))
+    ]
 
 
-def _find(pipeline: Pipeline, records: Records, i: int, trial: Trial) -> tuple[bool, float | None]:
-    allowed, about = Budget(trial.tokens, pipeline.config.budget.passages), records.about[i]
-    again = replay(records, i, pipeline, allowed, trial.saliency, trial.query)
-    ids = {one.passage.id for one in again.retrieved.passages[:AT]}
+def _find(
+    pipeline: Pipeline, records: Records, i: int, budget: Budget
+) -> tuple[bool, float | None]:
+    about = records.about[i]
+    state, _ = replay(records, i, pipeline, budget)
+    ids = {one.passage.id for one in state.retrieved.passages[:AT]}
     fraction = None
     if about["box"] is not None:
         inside = in_box(about["box"], records.grid)
-        fraction = float(inside[again.kept.positions].sum() / inside.sum().clamp(min=1))
+        fraction = float(inside[state.kept.positions].sum() / inside.sum().clamp(min=1))
     return not ids.isdisjoint(about["gold"]), fraction
 
 

@@ -15,23 +15,25 @@ Shape letters: B questions, V' tokens, K candidates, A answers, d text width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from skipqa.config import Between, Count, CountOrNone, FuseConfig
+from skipqa.backbones.backbone import EncodedTexts
+from skipqa.config import Between, Count, CountOrNone
 from skipqa.nn.fusion import BipartiteFusion, FusionConfig
 from skipqa.nn.region_query import RegionQueryConfig, SparseRegionQuery
 from skipqa.nn.relaxation import cosine_schedule, linear_schedule
 from skipqa.nn.saliency import Saliency, squared_budget_loss
 from skipqa.nn.soft_edges import degree_loss, relaxed_fusion
-from skipqa.nn.verifier import judge
+from skipqa.pipeline import Pipeline
 from skipqa.stages.decode import read_order
-from skipqa.stages.fuse import fuse
+from skipqa.stages.verify import Scored, Verify
+from skipqa.state import State
 from skipqa.trace import StageRecord
 from skipqa.training.loop import Decay, LearningRate, Loss, Optimisation
 from skipqa.training.pathway import stage2_saliency
@@ -52,7 +54,7 @@ from skipqa.training.pathway.stage2_saliency import (
 from skipqa.training.pathway.stage4_verifier import Cases, collect_cases
 from skipqa.training.sampling import inverse_frequency
 from skipqa.training.stage import Metrics
-from skipqa.types import KeptTokens, Verified
+from skipqa.types import Budget, Retrieved
 
 ANSWER_SCALE = 20.0
 TAU_G, TAU_E = (1.0, 0.1), (0.3, 0.6)
@@ -291,34 +293,43 @@ def compare_fusion(
 ) -> dict[str, Any]:
     """The layer, the training-free stage as configured, and the same with as many edges as the
     layer has: otherwise the layer might win by reading more."""
-    now = context.pipeline.config.fuse
-    alike = replace(now, edges="degree", degree=layer.config.degree or now.degree)
+    today, degree = context.pipeline, layer.config.degree or context.pipeline.config.fuse.degree
+    untrained = today.with_components(fusion=None)
+    alike = untrained.with_config(fuse={"edges": "degree", "degree": degree})
     return {
-        "trained": fraction_read(context, layer, cases, nu_NK, now),
-        "training_free": fraction_read(context, None, cases, nu_NK, now),
-        "training_free_alike": fraction_read(context, None, cases, nu_NK, alike),
+        "trained": fraction_read(context, today.with_components(fusion=layer), cases, nu_NK),
+        "training_free": fraction_read(context, untrained, cases, nu_NK),
+        "training_free_alike": fraction_read(context, alike, cases, nu_NK),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class GivenScores:
+    """A `PassageScorer` whose nu_j are known, with passages that are encoded already."""
+
+    nu_K: Tensor
+    encoded: EncodedTexts
+
+    def __call__(self, state: State) -> Scored:
+        return Scored(self.nu_K.tolist(), self.encoded, 0)
 
 
 @torch.inference_mode()
 def fraction_read(
-    context: TrainingContext,
-    layer: BipartiteFusion | None,
-    cases: Cases,
-    nu_NK: Tensor,
-    rule: FuseConfig,
+    context: TrainingContext, pipeline: Pipeline, cases: Cases, nu_NK: Tensor
 ) -> dict[str, Any]:
     """Of the held-out questions with an answering passage among the candidates, the fraction that
     has one among what the decoder reads, ordered by verification and fusion. And the edges."""
     rows = [i for i in context.rows("held-out", gold=True) if bool((cases.labels[i] > 0.5).any())]
-    config, right, edges = context.pipeline.config, [], [torch.zeros(0)]
+    most, right, edges = pipeline.config.decode.max_passages, [], [torch.zeros(0)]
     for i in rows:
-        verified, answers = _verified(context, cases, nu_NK[i], i)
-        question, record = context.records.question(i), StageRecord("fuse")
-        fused = fuse(_kept(context, i), question, verified, rule, record, layer)
-        used = read_order(verified, fused)[: config.decode.max_passages]
-        right.append(any(answers[j] for j in used))
-        edges.append(fused.edges.float().flatten())
+        state = _verified(context, nu_NK[i], i)
+        state = pipeline.run(state, start="fuse", stop="fuse")
+        used = read_order(state.verified, state.fused)[:most]
+        pairs = zip(context.records.candidates(i), cases.labels[i].tolist(), strict=False)
+        answering = {passage.row for passage, label in pairs if label > 0.5}
+        right.append(any(state.verified.passages[j].row in answering for j in used))
+        edges.append(state.fused.edges.float().flatten())
     return {
         "questions": len(rows),
         "read": sum(right) / max(1, len(right)),
@@ -326,29 +337,15 @@ def fraction_read(
     }
 
 
-def _kept(context: TrainingContext, i: int) -> KeptTokens:
-    records, num_concepts = context.records, len(context.pipeline.backbone.concepts)
-    positions = records["kept"][i].nonzero()[:, 0]
-    return KeptTokens(positions, records["saliency"][i].float(), records.tokens(i, num_concepts))
-
-
-def _verified(
-    context: TrainingContext, cases: Cases, nu_K: Tensor, i: int
-) -> tuple[Verified, Sequence[bool]]:
-    """As the stage would leave it with these scores, and which of its passages answer."""
+def _verified(context: TrainingContext, nu_K: Tensor, i: int) -> State:
+    """Record `i` after verify with these scores."""
     records, config = context.records, context.pipeline.config
-    candidates, places = records.candidates(i), records.places(i)
-    budget = config.budget
-    nu = nu_K[: min(len(candidates), budget.passages)]
-    verdict = judge(
-        nu.double(), budget.passages, config.verify.threshold, config.verify.min_passages
-    )
-    kept = verdict.kept.tolist()
-    verified = Verified(
-        passages=tuple(candidates[j] for j in kept),
-        scores=tuple(float(nu[j]) for j in kept),
-        token_states=tuple(records.table.states[places[j]].float() for j in kept),
-        embeddings=records.table.embeddings[[places[j] for j in kept]],
-        rejected=(),
-    )
-    return verified, [bool(cases.labels[i, j] > 0.5) for j in kept]
+    state = records.found(i, len(context.pipeline.backbone.concepts))
+    passages = state.retrieved.passages[: config.budget.passages]
+    places = records.places(i)[: len(passages)]
+    states = tuple(records.table.states[place].float() for place in places)
+    encoded = EncodedTexts(records.table.embeddings[places], states, 0)
+    verify = Verify(config.verify, GivenScores(nu_K[: len(passages)], encoded))
+    budget = Budget(len(state.kept.positions), config.budget.passages)
+    state = state.add(budget=budget, retrieved=Retrieved(passages, 0, 0))
+    return verify(state, StageRecord("verify"))

@@ -22,20 +22,20 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
+from skipqa.backbones.backbone import Decoding
 from skipqa.config import Between, Count, CountOrNone, Fraction
 from skipqa.evaluation.scoring.okvqa import normalise
 from skipqa.nn.verifier import Verifier, VerifierConfig, distillation_loss
 from skipqa.pipeline import Pipeline
 from skipqa.stages.prompts import reading_prompt
 from skipqa.stages.signals import SIGNALS, signals
-from skipqa.stages.verify import scores_of
+from skipqa.stages.verify import SimilarityScorer, mean_token
 from skipqa.training.loop import Decay, Loss, Optimisation
 from skipqa.training.pathway.context import TrainingContext
 from skipqa.training.pathway.records import Records
 from skipqa.training.pathway.stage import PathwayPart, PathwaySettings, PathwayStage
 from skipqa.training.sampling import inverse_frequency
 from skipqa.training.stage import Metrics
-from skipqa.types import KeptTokens
 
 SPLITS = ("held-out", "val")  # the first decides, the other is reported
 THRESHOLDS = tuple(n / 20 for n in range(4, 17))
@@ -127,21 +127,17 @@ def _observe(pipeline: Pipeline, records: Records, scored: bool) -> list[Observe
 
 
 def _observe_one(pipeline: Pipeline, records: Records, i: int, scored: bool) -> Observed:
-    backbone, candidates = pipeline.backbone, records.candidates(i)
-    tokens = records.tokens(i, len(backbone.concepts))
-    positions = records["kept"][i].nonzero()[:, 0]
-    visual = tokens.meaning[positions].mean(0).tolist()
-    if not candidates:
+    backbone = pipeline.backbone
+    state = records.found(i, len(backbone.concepts))
+    visual, passages = mean_token(state.kept).tolist(), state.retrieved.passages
+    if not passages:
         return visual, [], []
-    kept = KeptTokens(positions, records["saliency"][i].float(), tokens)
     embeddings = records.table.embeddings[records.places(i)]
-    question, regions = records.question(i), records.regions(i)
-    asked_of = records["asked_of"][i, : len(candidates)].float()
-    told = signals(candidates, embeddings, asked_of, question, kept, regions, backbone.concepts)
+    asked_of = records["asked_of"][i, : len(passages)].float()
+    told = signals(state, embeddings, asked_of, backbone.concepts)
     nu: list[float] = []
     if scored:
-        config = pipeline.config.verify
-        nu, _ = scores_of(candidates, embeddings, question, kept, regions, backbone, config)
+        nu, _ = SimilarityScorer(pipeline.config.verify, backbone).score(state, embeddings)
     return visual, told.tolist(), nu
 
 
@@ -285,13 +281,14 @@ def ask_the_oracle(found: Cases, context: TrainingContext, rows: Sequence[int]) 
     how far labels and verdicts agree."""
     records, pipeline = context.records, context.pipeline
     counted, agreed, asked = context.run.counted("asking the oracle"), 0, 0
+    decoding = Decoding(pipeline.config.decode.max_new_tokens)
     for done, i in enumerate(rows):
         counted(done, len(rows))
         about = records.about[i]
         right = {normalise(text): float(score) for text, score in about["answers"].items()}
         for k, candidate in enumerate(records.candidates(i)):
             prompt = reading_prompt([candidate.passage.text], about["seen"], about["question"])
-            said = pipeline.backbone.generate(prompt, pipeline.config.decode.max_new_tokens).text
+            said = pipeline.backbone.generate(prompt, decoding).text
             verdict = right.get(normalise(said), 0.0)
             agreed += (verdict > 0.5) == bool(found.labels[i, k] > 0.5)
             asked += 1

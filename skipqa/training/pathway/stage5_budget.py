@@ -27,7 +27,6 @@ from torch import Tensor, nn
 
 from skipqa.config import Between, Count, CountOrNone, Fraction
 from skipqa.evaluation.scoring.okvqa import normalise
-from skipqa.evaluation.systems.changes import with_backbone, with_components, with_config
 from skipqa.nn.budget import (
     BudgetController,
     DifficultyBudget,
@@ -37,13 +36,12 @@ from skipqa.nn.budget import (
 )
 from skipqa.nn.relaxation import linear_schedule
 from skipqa.pipeline import Pipeline
-from skipqa.stages.decode import decode, facts, read_order
-from skipqa.stages.fuse import fuse
-from skipqa.stages.verify import verify
-from skipqa.trace import StageRecord
+from skipqa.stages.decode import facts, read_order
+from skipqa.state import State
+from skipqa.trace import Trace
 from skipqa.training.loop import Decay, LearningRate, Loss, Optimisation, fit
 from skipqa.training.pathway.context import CachedBackbone, TrainingContext
-from skipqa.training.pathway.records import Records, replay
+from skipqa.training.pathway.records import Records, replay, replaying
 from skipqa.training.pathway.stage import PathwayPart, PathwaySettings, PathwayStage
 from skipqa.training.stage import Metrics
 from skipqa.types import Budget, Draft, Retrieved
@@ -141,12 +139,12 @@ def evaluate_grid(context: TrainingContext, rows: Sequence[int]) -> BudgetGrid:
 def _flops_before_prune(pipeline: Pipeline) -> tuple[float, float]:
     """In units of 1e9, without retrieval and with it: the same for every image, and nearly the same
     for every question."""
-    picture, giga = Image.new("RGB", (640, 480), (120, 130, 90)), []
+    image, giga = Image.new("RGB", (640, 480), (120, 130, 90)), []
     for passages in (0, 1):
-        fixed = with_config(pipeline, budget={"passages": passages, "min_information": 0.0})
-        fixed = with_components(fixed, budget=None)
-        trace = fixed.answer(picture, "What is this?", fast_path=False).trace
-        giga.append(sum(trace[name].flops for name in ("encode", "draft", "look")) / GIGA)
+        budget = {"passages": passages, "min_information": 0.0}
+        fixed, trace = pipeline.with_config(budget=budget).with_components(budget=None), Trace()
+        fixed.run(State(image, "What is this?"), stop="look", trace=trace)
+        giga.append(trace.flops / GIGA)
     return giga[0], giga[1]
 
 
@@ -155,7 +153,7 @@ def answers(
     pipeline: Pipeline, records: Records, before: tuple[float, float]
 ) -> list[list[list[tuple[float, float]]]]:
     """For each question, V' and K': the score of the answer, and the FLOPs in units of 1e9."""
-    pipeline = with_backbone(pipeline, CachedBackbone(pipeline.backbone))
+    pipeline = replaying(pipeline.with_backbone(CachedBackbone(pipeline.backbone)))
     drafter = pipeline.components.drafter
     vocabulary = drafter.config.answers if drafter else ()
     return [
@@ -167,49 +165,29 @@ def answers(
 def _answers(
     pipeline: Pipeline, records: Records, i: int, drafted: Draft, before: tuple[float, float]
 ) -> list[list[tuple[float, float]]]:
-    components, config, backbone = pipeline.components, pipeline.config, pipeline.backbone
-    question = records.question(i)
     right = {normalise(text): float(s) for text, s in records.about[i]["answers"].items()}
-    said: dict[tuple[str, ...], tuple[float, float]] = {}  # by what is read
+    read: dict[tuple[str, ...], tuple[float, float]] = {}  # by the passages: equal ones once
 
     def at(tokens: int) -> list[tuple[float, float]]:
         most = Budget(min(tokens, records["meaning"].shape[1]), PASSAGES[-1])
-        again = replay(records, i, pipeline, most, components.saliency, components.region_query)
+        retrieved, retrieving = replay(records, i, pipeline, most)
         found = []
         for count in PASSAGES:
-            allowed = replace(most, passages=count)
-            retrieved = Retrieved(again.retrieved.passages[:count], 0, 0)
-            stages = [StageRecord(name) for name in ("verify", "fuse", "decode")]
-            verified = verify(
-                retrieved,
-                question,
-                allowed,
-                again.kept,
-                again.regions,
-                backbone,
-                config.verify,
-                stages[0],
-                components.verifier,
+            trace, passages = Trace(), retrieved.retrieved.passages[:count]
+            state = retrieved.add(
+                draft=drafted,
+                budget=replace(most, passages=count),
+                retrieved=Retrieved(passages, 0, 0),
             )
-            fused = fuse(again.kept, question, verified, config.fuse, stages[1], components.fusion)
-            used = read_order(verified, fused)[: config.decode.max_passages]
-            read = tuple(facts(verified, used))
-            if read not in said:
-                text = decode(
-                    question,
-                    drafted,
-                    allowed,
-                    again.kept,
-                    again.regions,
-                    verified,
-                    fused,
-                    backbone,
-                    config.decode,
-                    stages[2],
-                )
-                said[read] = right.get(normalise(text), 0.0), stages[2].flops / GIGA
-            score, reading = said[read]
-            spent = (stages[0].flops + stages[1].flops + (again.flops if count else 0)) / GIGA
+            state = pipeline.run(state, start="verify", stop="fuse", trace=trace)
+            spent = (trace.flops + (retrieving if count else 0)) / GIGA
+            used = read_order(state.verified, state.fused)[: pipeline.config.decode.max_passages]
+            texts = tuple(facts(state.verified, used))
+            if texts not in read:
+                trace = Trace()
+                said = pipeline.run(state, start="decode", trace=trace).answer.text
+                read[texts] = right.get(normalise(said), 0.0), trace.flops / GIGA
+            score, reading = read[texts]
             found.append((score, before[count > 0] + spent + reading))
         return found
 

@@ -139,8 +139,8 @@ def _nu(context: TrainingContext, cases: Cases) -> Tensor:
 def _before(context: TrainingContext, cases: Cases, threshold: float) -> dict[str, float]:
     """What answers today, by the same measures."""
     held_out, today = context.rows("held-out", gold=True), context.pipeline.components
-    rule, nu = context.pipeline.config.fuse, _nu(context, cases)
-    fusion = stage3_fusion.fraction_read(context, today.fusion, cases, nu, rule)
+    nu = _nu(context, cases)
+    fusion = stage3_fusion.fraction_read(context, context.pipeline, cases, nu)
     f1 = stage4_verifier.quality(nu[held_out], cases, torch.tensor(held_out), threshold)
     tokens = stage2_saliency.kept_tokens(context)
     trial = stage2_saliency.Trial(tokens, today.saliency, today.region_query)

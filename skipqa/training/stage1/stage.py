@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from skipqa.assets import Report
 from skipqa.backbones.concepts import Concepts
 from skipqa.backbones.networks import efficientnet_lite
-from skipqa.backbones.presets.pocket import NUM_WORDS
+from skipqa.backbones.presets.pocket_vision import NUM_WORDS
 from skipqa.components import SETTINGS, write_settings
 from skipqa.config import Between, Count, Fraction
 from skipqa.errors import UserError

@@ -62,13 +62,13 @@ def test_padding_changes_nothing(networks: Networks, batch: tuple[Tensor, Tensor
         torch.testing.assert_close(mean_pool(padded, mask)[row], mean_pool(alone)[0])
 
 
-def test_texts_side_by_side_are_as_alone(networks: Networks, batch: tuple[Tensor, Tensor]) -> None:
+def test_packed_texts_are_as_alone(networks: Networks, batch: tuple[Tensor, Tensor]) -> None:
     (ours, _), (ids, mask) = networks, batch
     texts = [row[real].tolist() for row, real in zip(ids, mask, strict=True)]
-    for text, found in zip(texts, ours.side_by_side(texts), strict=True):
+    for text, found in zip(texts, ours.packed(texts), strict=True):
         torch.testing.assert_close(found, ours(torch.tensor([text]))[0], rtol=1e-4, atol=1e-4)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        ours.side_by_side(texts)
+        ours.packed(texts)
     assert counter.get_total_flops() == sum(flops(CONFIG, len(text)) for text in texts)
 
 

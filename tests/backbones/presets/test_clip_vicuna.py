@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 from tiny_models import IMAGE, PATCH, eva_parts, write_ablation, write_eva, write_submission
 
+from skipqa.backbones.backbone import Decoding
 from skipqa.backbones.networks import clip
 from skipqa.backbones.presets.clip_vicuna import ClipVicuna
 from skipqa.backbones.presets.evaclip_vicuna import EvaClipVicuna
@@ -58,21 +59,25 @@ def test_vicuna_has_the_logits_of_transformers(submission: EvaClipVicuna) -> Non
         close(logits(submission, submission.embed(text, None)), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_answers_are_weighed_beside_a_reply(submission: EvaClipVicuna) -> None:
-    prompt, candidates = "What is this?", [("tea", 0.0), ("a cup", 0.0)]
-    alone, weighed = (submission.generate(prompt, 3, candidates=b) for b in ((), candidates))
-    assert (alone.text, alone.weights) == (weighed.text, ())
+def test_candidates_are_scored_next_to_the_completion(submission: EvaClipVicuna) -> None:
+    prompt, candidates = "What is this?", (("tea", 0.0), ("a cup", 0.0))
+    alone = submission.generate(prompt, Decoding(3))
+    scored = submission.generate(prompt, Decoding(3, candidates=candidates))
+    assert (alone.text, alone.candidate_log_probs) == (scored.text, ())
     apart, spent = submission.loglikelihood(prompt, ["tea", "a cup", alone.text])
-    assert weighed.weights[0] == pytest.approx(apart[0], abs=1e-4), "the better of the two"
-    assert weighed.weights[-1] == pytest.approx(apart[-1], abs=1e-4)
-    assert weighed.flops < alone.flops + spent, "the prompt is read once"
+    found = scored.candidate_log_probs
+    assert found[0] == pytest.approx(apart[0], abs=1e-4), "the better of the two"
+    assert found[-1] == pytest.approx(apart[-1], abs=1e-4)
+    assert scored.flops < alone.flops + spent, "the prompt is read once"
 
 
-def test_llava_sees_and_says_what_transformers_does(ablation: Llava, pixels: torch.Tensor) -> None:
+def test_llava_has_the_features_and_logits_of_transformers(
+    ablation: Llava, pixels: torch.Tensor
+) -> None:
     theirs = transformers.LlavaNextForConditionalGeneration.from_pretrained(ablation.folders[0])
     with torch.inference_mode():
         states = theirs.model.vision_tower(pixels, output_hidden_states=True).hidden_states
-        seen = ablation.clip.see(pixels)
+        seen = ablation.clip.encode_image(pixels)
         close(seen.features, states[-2][:, 1:], rtol=1e-4, atol=1e-4)
         visual = theirs.model.multi_modal_projector(states[-2][:, 1:])[0]
         assert ablation.projector is not None
@@ -84,7 +89,7 @@ def test_llava_sees_and_says_what_transformers_does(ablation: Llava, pixels: tor
 
 
 def test_clip_is_that_of_transformers(ablation: Llava, pixels: torch.Tensor) -> None:
-    """With CLIP's own vision tower, whole images and texts; patches by their definition."""
+    """With CLIP's own vision encoder, whole images and texts; patches by their definition."""
     folder, config = ablation.folders[1], ablation.clip_config
     theirs = transformers.CLIPModel.from_pretrained(folder)
     state = clip.from_hub_names(hub.Tensors(folder, torch.device("cpu"), torch.float32), config)
@@ -92,9 +97,9 @@ def test_clip_is_that_of_transformers(ablation: Llava, pixels: torch.Tensor) -> 
     ids = torch.tensor([[256, 5, 6, 7, 257, 0], [256, 9, 257, 0, 0, 0]])
     with torch.inference_mode():
         both = theirs(input_ids=ids, pixel_values=pixels)
-        seen = ours.see(pixels)
+        seen = ours.encode_image(pixels)
         close(seen.whole, both.image_embeds, rtol=1e-4, atol=1e-5)
-        close(ours.read(ids, torch.tensor([4, 2])), both.text_embeds, rtol=1e-4, atol=1e-5)
+        close(ours.encode_text(ids, torch.tensor([4, 2])), both.text_embeds, rtol=1e-4, atol=1e-5)
 
         x = theirs.vision_model(pixels, output_hidden_states=True).hidden_states[-2][:, 1:]
         last = theirs.vision_model.encoder.layers[-1]
@@ -118,20 +123,20 @@ def test_eva_is_that_of_transformers(tmp_path: Path, pixels: torch.Tensor) -> No
     ids = torch.tensor([[256, 5, 6, 7, 257]])
     with torch.inference_mode():
         theirs = vision(pixels, interpolate_pos_encoding=True, output_hidden_states=True)
-        seen = ours.see(pixels)
+        seen = ours.encode_image(pixels)
         close(seen.features, theirs.hidden_states[-2][:, 1:], rtol=1e-4, atol=1e-4)
         whole = ours.vision_to_joint(vision.post_layernorm(theirs.hidden_states[-1][:, 0]))
         close(seen.whole, torch.nn.functional.normalize(whole, dim=-1), rtol=1e-4, atol=1e-5)
         words = torch.nn.functional.normalize(text(ids).text_embeds, dim=-1)
-        close(ours.read(ids, torch.tensor([4])), words, rtol=1e-4, atol=1e-5)
+        close(ours.encode_text(ids, torch.tensor([4])), words, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("size", [IMAGE, 2 * IMAGE])
-def test_flops_of_seeing_are_what_torch_counts(submission: EvaClipVicuna, size: int) -> None:
+def test_flops_of_an_image_are_what_torch_counts(submission: EvaClipVicuna, size: int) -> None:
     from skipqa.costs.flops import count_flops
 
     pixels = torch.zeros(1, 3, size, size)
-    counted = count_flops(lambda: submission.clip.see(pixels))
+    counted = count_flops(lambda: submission.clip.encode_image(pixels))
     assert clip.flops(submission.clip_config, size) == pytest.approx(counted, rel=0.02)
 
 
@@ -169,7 +174,7 @@ def test_an_older_tokenizer_needs_the_whole_extra(
 def test_weights_in_several_pickled_files_are_read(
     submission: EvaClipVicuna, tmp_path: Path
 ) -> None:
-    """As Vicuna is published."""
+    """The format in which Vicuna is published."""
     whole = hub.Tensors(submission.folders[0], torch.device("cpu"), torch.float32)
     places = {name: f"pytorch_model-{i % 2 + 1}-of-2.bin" for i, name in enumerate(whole)}
     for file in set(places.values()):

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from skipqa.evaluation.systems.changes import with_components, with_config
 from typer.testing import CliRunner
 
 from skipqa.cli.eval import app
 from skipqa.errors import UserError
 from skipqa.evaluation import systems
 from skipqa.evaluation.systems import Variant, variants
-from skipqa.evaluation.systems.changes import with_components, with_config
 from skipqa.nn.budget import DiscreteBudgetConfig, build_budget
 from skipqa.nn.fusion import BipartiteFusion, FusionConfig
 from skipqa.pipeline import SKIP, Answer, Pipeline

@@ -14,11 +14,9 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 
 from skipqa import components
-from skipqa.config import PruneConfig
 from skipqa.errors import UserError
 from skipqa.evaluation import systems
 from skipqa.evaluation.systems import Variant
-from skipqa.evaluation.systems.changes import with_components
 from skipqa.pipeline import Pipeline
 from skipqa.trace import StageRecord
 from skipqa.training.pathway import (
@@ -32,7 +30,7 @@ from skipqa.training.pathway import (
 from skipqa.training.pathway.collapse import openness
 from skipqa.training.pathway.context import Gathering, TrainingContext
 from skipqa.training.pathway.gather import Asked
-from skipqa.training.pathway.records import replay
+from skipqa.training.pathway.records import replay, replaying
 from skipqa.training.pathway.stage import PathwayStage
 from skipqa.training.pipelines import Source
 from skipqa.training.run import Run
@@ -147,10 +145,9 @@ def test_records_hold_what_the_pipeline_saw(context: TrainingContext, rows: list
 
 def test_a_record_goes_through_the_stages_as_its_question_did(context: TrainingContext) -> None:
     records, budget = context.records, context.pipeline.config.budget
+    pipeline = replaying(context.pipeline, saliency=None, region_query=None)
     for i in (0, 5):
-        again = replay(
-            records, i, context.pipeline, Budget(budget.most_tokens(256), 16), None, None
-        )
+        again, _ = replay(records, i, pipeline, Budget(budget.most_tokens(256), 16))
         kept = again.kept.positions == records["kept"][i].nonzero()[:, 0]
         assert kept.float().mean() > 0.95
         found = [p.row for p in again.retrieved.passages]
@@ -251,16 +248,12 @@ def test_the_keep_head_is_measured_as_the_saliency_is_and_prunes(
     learned = components.load(finished["saliency"], preset="pocket")
     components.check_widths(learned, context.pipeline.backbone.widths, preset="pocket")
     assert learned.keep_head is not None
-    tokens = context.records.tokens(0, len(context.pipeline.backbone.concepts))
-    pruner = systems.build(
-        Variant("skip", "dynamicvit"),
-        with_components(context.pipeline, keep_head=learned.keep_head),
-    ).stages.prune
-    concepts, record = context.pipeline.backbone.concepts, StageRecord("prune")
-    one, other = (
-        pruner(tokens, context.records.question(i), Budget(29, 1), concepts, PruneConfig(), record)
-        for i in (0, 1)
-    )
+    pipeline = context.pipeline.with_components(keep_head=learned.keep_head)
+    pruner = systems.build(Variant("skip", "dynamicvit"), pipeline).stages["prune"]
+    record = StageRecord("prune")
+    state = context.records.seen(0, len(pipeline.backbone.concepts)).add(budget=Budget(29, 1))
+    asked_otherwise = state.add(question=context.records.question(1))
+    one, other = (pruner(some, record).kept for some in (state, asked_otherwise))
     expected = learned.keep_head(context.records["meaning"][0].float()).topk(29).indices
     assert set(one.positions.tolist()) == set(expected.tolist())
     assert torch.equal(one.positions, other.positions)  # whatever is asked

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +12,8 @@ from hypothesis import strategies as st
 from tiny_training import decoder, tokenizer
 from torch import Tensor
 
-from skipqa.stages.decode import agree
+from skipqa.backbones.backbone import Completion
+from skipqa.stages.readers import agree
 from skipqa.training.stage1 import reader, routing
 from skipqa.training.stage1.drafter import ABSTAIN
 from skipqa.training.stage1.mixture import Example
@@ -85,7 +85,7 @@ def test_candidates_are_the_drafters_best_and_the_readers_own() -> None:
 @pytest.mark.parametrize("own", ["a", "c", "unknown", ""])  # drafted, known, neither, empty
 @given(st.integers(0, 10_000), st.sampled_from(WEIGHTS))
 def test_answers_are_scored_as_in_answering(own: str, seed: int, weight: float) -> None:
-    """The same answer as `decode.agree`, whatever the reader says."""
+    """The same answer as `readers.agree`, whatever the reader says."""
     generator = torch.Generator().manual_seed(seed)
     opinion = torch.randn(1, 4, generator=generator).log_softmax(-1)
     opinion[0, 3] = -9.0  # "c" is never among the two that are drafted
@@ -112,8 +112,8 @@ def test_answers_are_scored_as_in_answering(own: str, seed: int, weight: float) 
     draft = Draft(drafted[0][0], 0.5, "", drafted, ANSWERS, abstain_prob=abstain_prob)
     names = [name for name, _ in drafted]
     values = dict(zip([*names, own], read, strict=True))
-    reply = SimpleNamespace(text=own, weights=[values[name] for name in (*names, own)])
-    answer, _ = agree(reply, draft, weight)  # type: ignore[arg-type]
+    log_probs = tuple(values[name] for name in (*names, own))
+    answer, _ = agree(Completion(own, 0, 0, 0, log_probs), draft, weight)
     assert float(found.chosen(weight)) == pytest.approx(worth[answer])
 
 

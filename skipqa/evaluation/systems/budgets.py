@@ -1,0 +1,43 @@
+"""A pipeline with V', K' or both fixed, whatever a trained controller would decide."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from torch import Tensor
+
+from skipqa.nn.budget import BudgetController
+from skipqa.pipeline import Pipeline
+from skipqa.types import Budget
+
+
+class FixedBudget(BudgetController):
+    """A trained controller that is overruled: its V', its K' or both are fixed."""
+
+    def __init__(
+        self, controller: BudgetController, tokens: int | None, passages: int | None
+    ) -> None:
+        super().__init__()
+        self.config = controller.config
+        self.controller = controller
+        self.tokens, self.passages = tokens, passages
+
+    def decide(
+        self, visual: Tensor, question: Tensor, num_tokens: int, num_passages: int
+    ) -> Budget:
+        decided = self.controller.decide(visual, question, num_tokens, num_passages)
+        tokens = decided.tokens if self.tokens is None else min(self.tokens, num_tokens)
+        if self.passages is None:
+            return dataclasses.replace(decided, tokens=tokens)
+        return dataclasses.replace(decided, tokens=tokens, passages=self.passages, rho_r=1.0)
+
+
+def with_budget(base: Pipeline, tokens: int | None = None, passages: int | None = None) -> Pipeline:
+    """A fixed K' is final: verification's own fraction rho_r does not apply on top."""
+    fixed: dict[str, Any] = {} if tokens is None else {"tokens": tokens}
+    fixed |= {} if passages is None else {"passages": passages, "rho_r": 1.0}
+    system = base.with_config(budget=fixed)
+    if (controller := base.components.budget) is None:
+        return system
+    return system.with_components(budget=FixedBudget(controller, tokens, passages))

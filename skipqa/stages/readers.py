@@ -1,0 +1,286 @@
+"""The three readers: how a decoder of each kind answers from the evidence.
+
+- `ShortReader`: a small decoder trained to read. It answers in a few words; where the passages made
+  its answer more probable, that is the answer, else it is scored together with the drafter's.
+- `QuotingReader`: a small decoder as published. It sees two worked examples and may only quote a
+  span of the passages: a model of this size otherwise makes things up (LOG.md has the comparison),
+  and a quoted answer is grounded by construction.
+- `InstructedReader`: a large decoder. It is instructed by difficulty and reads visual tokens where
+  there is a projector for them, kept or fused ones.
+
+Enters: a state with everything but the answer, and the facts to read, the best last. Leaves: a
+`Reading`. Which passages are read is decided in `decode.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from skipqa.backbones.backbone import IMAGE, Backbone, Completion, Decoding
+from skipqa.config import DecodeConfig
+from skipqa.language import STOP_WORDS, base_forms, words_of
+from skipqa.nn import projector as network
+from skipqa.nn.projector import Projector
+from skipqa.stages.prompts import answer_prompt, parse_answer, reading_prompt
+from skipqa.state import State
+from skipqa.types import Decoded, Draft, Question, SeenWords
+
+MAX_SHOWN = 2  # regions whose names the decoder reads, the most salient
+
+EXAMPLES = """\
+Fact: lantern (noun): a lamp in a case of glass that shields its flame from the wind
+Picture: lantern
+Question: What does the glass do?
+Answer: it shields the flame from the wind
+
+Fact: leipajuusto (noun): soft cheese from the north of Finland, often eaten with cloudberries
+Picture: cheese
+Question: Which country does this food come from?
+Answer: Finland
+
+"""
+_TERM = re.compile(r"[^\W_]+")  # a word or a number
+_UNBROKEN = r"[^.;:,()\"]*"  # by punctuation
+_EXPLAIN = re.compile(r"(?:how (?:is|are|was|were|do|does|did|can|could)|why)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    answer: Decoded
+    prompt: str
+    completion: Completion
+    how: str  # the answer came about, for the trace
+    flops: int = 0  # besides those of the completion
+
+
+class Reader(Protocol):
+    @property
+    def max_passages(self) -> int: ...
+
+    def __call__(self, state: State, facts: Sequence[str]) -> Reading: ...
+
+
+class Generate(Protocol):
+    """How the facts reach the decoder: in one prompt, or in one each."""
+
+    def __call__(
+        self,
+        write: Callable[[Sequence[str]], str],
+        facts: Sequence[str],
+        decoding: Decoding,
+    ) -> tuple[Completion, str]:
+        """The completion and the prompt, which `write` makes from facts."""
+
+
+class ReadTogether:
+    """All facts in one prompt."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        self.backbone = backbone
+
+    def __call__(
+        self,
+        write: Callable[[Sequence[str]], str],
+        facts: Sequence[str],
+        decoding: Decoding,
+    ) -> tuple[Completion, str]:
+        prompt = write(facts)
+        return self.backbone.generate(prompt, decoding), prompt
+
+
+class QuotingReader:
+    def __init__(self, config: DecodeConfig, backbone: Backbone, generate: Generate) -> None:
+        self.max_passages, self.max_new_tokens = config.max_passages, config.max_new_tokens
+        self.backbone, self.generate = backbone, generate
+
+    def __call__(self, state: State, facts: Sequence[str]) -> Reading:
+        shown, asked = names_shown(state, self.backbone), state.question.text
+
+        def write(texts: Sequence[str]) -> str:
+            return EXAMPLES + reading_prompt(texts, shown, asked)
+
+        known = words_of(" ".join([asked, *shown]))
+        decoding = Decoding(self.max_new_tokens, quote_from=tuple(facts), avoid=frozenset(known))
+        completion, prompt = self.generate(write, facts, decoding)
+        answer = Decoded(completion.text, grounded=bool(facts and completion.text))
+        return Reading(answer, prompt, completion, "by examples")
+
+
+class ClauseReader:
+    """Quotes, and widens the quotation to its clause: for a decoder trained to say little."""
+
+    def __init__(self, quoting: QuotingReader) -> None:
+        self.quoting, self.max_passages = quoting, quoting.max_passages
+
+    def __call__(self, state: State, facts: Sequence[str]) -> Reading:
+        reading = self.quoting(state, facts)
+        clause = whole_clause(reading.answer.text, facts, state.question)
+        return replace(reading, answer=replace(reading.answer, text=clause))
+
+
+class ShortReader:
+    """`explain` answers how and why, where a few words would not do."""
+
+    def __init__(
+        self, config: DecodeConfig, backbone: Backbone, generate: Generate, explain: Reader
+    ) -> None:
+        self.config, self.backbone = config, backbone
+        self.generate, self.explain = generate, explain
+        self.max_passages = config.max_passages
+
+    def __call__(self, state: State, facts: Sequence[str]) -> Reading:
+        if explained(state.question, facts):
+            return self.explain(state, facts)
+        words = words_shown(state.kept.tokens.words, self.config)
+        shown, asked = words or names_shown(state, self.backbone), state.question.text
+
+        def write(texts: Sequence[str]) -> str:
+            return reading_prompt(texts, shown, asked)
+
+        prior = log_prior(state.draft, self.config.drafter_weight)
+        decoding = Decoding(self.config.max_new_tokens, candidates=tuple(prior.items()))
+        completion, prompt = self.generate(write, facts, decoding)
+        reading = Reading(Decoded(completion.text), prompt, completion, "as the reader says")
+        if prior:
+            reading = self._judged(reading, state.draft, facts, write([]))
+        spelled = as_written(reading.answer.text, facts)
+        return replace(reading, answer=replace(reading.answer, text=spelled))
+
+    def _judged(self, reading: Reading, draft: Draft, facts: Sequence[str], unread: str) -> Reading:
+        """The decoder's own answer if the facts made it more probable than the prompt without
+        them, `unread`: then the drafter, which has read nothing, has no say. One that shares no
+        word with the facts cannot rest on them. Else the best of decoder and drafter together."""
+        completion, flops = reading.completion, 0
+        if stated(completion.text, facts):
+            (before,), flops = self.backbone.loglikelihood(unread, [completion.text])
+            own = completion.candidate_log_probs[-1]
+            if (gain := own - before) > self.config.grounded_gain:
+                answer = Decoded(completion.text, own, grounded=True)
+                how = f"as the passages say ({gain:+.1f} nats)"
+                return replace(reading, answer=answer, how=how, flops=flops)
+        text, log_prob = agree(completion, draft, self.config.drafter_weight)
+        how = reading.how if text == completion.text else f"not {completion.text!r}, drafted"
+        answer = Decoded(text, log_prob, grounded=False)
+        return replace(reading, answer=answer, how=how, flops=flops)
+
+
+class InstructedReader:
+    def __init__(self, config: DecodeConfig, backbone: Backbone) -> None:
+        self.config, self.backbone = config, backbone
+
+    @property
+    def max_passages(self) -> int:
+        """None as text where the decoder reads fused tokens alone (algorithm 1)."""
+        if _reads_fused(self.backbone.projector) and not self.config.passages_beside_fused:
+            return 0
+        return self.config.max_passages
+
+    def __call__(self, state: State, facts: Sequence[str]) -> Reading:
+        visual, how, flops = self._visual_tokens(state)
+        seen = ", ".join(names_shown(state, self.backbone)) if visual is None else IMAGE
+        level, asked = state.budget.level, state.question.text
+        prompt = answer_prompt(level, seen, facts[::-1], asked)  # the best first
+        completion = self.backbone.generate(prompt, Decoding(self.config.max_new_tokens), visual)
+        answer = Decoded(parse_answer(completion.text))
+        return Reading(answer, prompt, completion, f"{level}, {how}", flops)
+
+    @torch.inference_mode()
+    def _visual_tokens(self, state: State) -> tuple[Tensor | None, str, int]:
+        """What the decoder sees of the image, in words how, and the FLOPs of projecting it."""
+        projector, kept = self.backbone.projector, state.kept
+        if projector is None:
+            return None, "no projector, so words only", 0
+        fused = _reads_fused(projector)
+        tokens = state.fused.tokens if fused else kept.tokens.features[kept.positions]
+        visual = projector(tokens.to(projector.out.weight))
+        how = f"{len(tokens)} visual tokens ({projector.config.reads})"
+        return visual, how, network.flops(projector.config, len(tokens))
+
+
+def _reads_fused(projector: Projector | None) -> bool:
+    return projector is not None and projector.config.reads == "fused"
+
+
+def stated(answer: str, facts: Sequence[str]) -> bool:
+    """Some content word or number of the answer is in one of the facts."""
+    told = {
+        form for text in facts for word in _TERM.findall(text) for form in base_forms(word.lower())
+    }
+    said = (word.lower() for word in _TERM.findall(answer))
+    return any(form in told for word in said if word not in STOP_WORDS for form in base_forms(word))
+
+
+def as_written(answer: str, facts: Sequence[str]) -> str:
+    """Spelled as in the best fact that has it: the trained decoder writes lower case."""
+    found = re.compile(rf"(?<!\w){re.escape(answer)}(?!\w)", re.IGNORECASE)
+    spellings = (match[0] for text in reversed(facts) if (match := found.search(text)))
+    return next(spellings, answer) if answer else answer
+
+
+def whole_clause(quoted: str, facts: Sequence[str], question: Question) -> str:
+    """The quotation widened to its clause: from the word asked about, if the clause has it
+    earlier, to the next punctuation mark."""
+    asked = {form for word in question.words for form in base_forms(word)}
+    clause = re.compile(rf"({_UNBROKEN}?)(?<!\w)({re.escape(quoted)}{_UNBROKEN})")
+    found = next((match for text in reversed(facts) if (match := clause.search(text))), None)
+    if not quoted or found is None:
+        return quoted
+    before, rest = found.groups()
+    ends = [m.end() for m in _TERM.finditer(before) if asked & base_forms(m[0].lower())]
+    return (before[ends[-1] :] + rest if ends else rest).strip()
+
+
+def explained(question: Question, facts: Sequence[str]) -> bool:
+    """The question asks how or why, and a fact speaks of what it asks: its own words are the best
+    answer, longer than a short answer would be."""
+    if _EXPLAIN.match(question.text.lower()) is None:
+        return False
+    told = {form for text in facts for word in words_of(text) for form in base_forms(word)}
+    return any(form in told for word in question.words for form in base_forms(word))
+
+
+def agree(completion: Completion, draft: Draft, weight: float) -> tuple[str, float]:
+    """The answer that decoder and drafter together find best, and the decoder's log-probability.
+
+    The decoder's own answer competes with the drafter's. One that the drafter's vocabulary lacks
+    gets the log-prior of its best, since nothing speaks against it; one that it has and did not
+    draft, that of its last. An empty completion is no answer.
+    """
+    prior = log_prior(draft, weight)
+    names = list(prior)
+    known = completion.text in draft.vocabulary
+    own = prior.get(completion.text, prior[names[-1] if known else names[0]])
+    scored = zip(
+        (*names, completion.text),
+        (*prior.values(), own),
+        completion.candidate_log_probs,
+        strict=True,
+    )
+    said = [candidate for candidate in scored if candidate[0]]
+    answer, _, log_prob = max(said, key=lambda candidate: candidate[2] + candidate[1])
+    return answer, log_prob
+
+
+def log_prior(draft: Draft, weight: float) -> dict[str, float]:
+    """What the drafter adds to the log-probability of each answer it drafted: the less, the more
+    probable it thinks that the answer needs retrieval."""
+    weight *= 1 - draft.abstain_prob
+    return {answer: weight * log_prob for answer, log_prob in draft.candidates}
+
+
+def words_shown(words: SeenWords | None, config: DecodeConfig) -> list[str]:
+    if words is None:
+        return []
+    pairs = zip(words.names, words.probs.tolist(), strict=True)
+    return [name for name, prob in pairs if prob > config.min_prob][: config.words]
+
+
+def names_shown(state: State, backbone: Backbone) -> list[str]:
+    names = dict.fromkeys(backbone.concepts[r.concepts[0][0]].name for r in state.regions)
+    return list(names)[:MAX_SHOWN]

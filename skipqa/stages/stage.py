@@ -1,0 +1,32 @@
+"""What a stage is, and what one is built from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from skipqa.backbones.backbone import Backbone
+from skipqa.components import TRAINING_FREE, Components
+from skipqa.config import Config
+from skipqa.knowledge import Index
+from skipqa.state import State
+from skipqa.trace import StageRecord
+
+
+class Stage(Protocol):
+    def __call__(self, state: State, record: StageRecord) -> State:
+        """The state with this stage's result; counts, FLOPs and reason go into the record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What all stages of a pipeline are built from."""
+
+    backbone: Backbone
+    index: Index
+    config: Config
+    components: Components = TRAINING_FREE
+
+
+Build = Callable[[Parts], Stage]
