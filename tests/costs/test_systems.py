@@ -12,8 +12,8 @@ import typer
 from typer.testing import CliRunner
 
 from skipqa.backbones.networks.llama import VICUNA_7B
+from skipqa.claims.paper import doubts
 from skipqa.cli.costs import costs, show
-from skipqa.costs.paper import doubts
 from skipqa.costs.presets import architecture
 from skipqa.costs.systems import (
     Architecture,
@@ -63,7 +63,7 @@ def test_skip_never_costs_more_than_its_routing(name: str) -> None:
         {p.name: p.flops for p in parts(preset, preset.load, system)}  # type: ignore[arg-type]
         for system in ("dense", "skip")
     )
-    added = {"RCSR queries"}  # one a region instead of one an image
+    added = {"RCSR queries"}  # one per region instead of one per image
     assert all(skip[part] <= dense[part] for part in dense if part not in added)
     routing = sum(skip[p] for p in ("QVS scoring", "DBC controller", "SKV verifier"))
     assert routing + skip.get("RCSR regions", 0) < 0.05 * sum(skip.values())
@@ -128,7 +128,7 @@ def test_the_pocket_preset_is_counted_as_it_runs(trained_pipeline: Pipeline, pho
     for stage, named in {
         "encode": ("vision encoder", "question encoder"),
         "draft": ("SKV drafter",),
-        "look": ("closer look",),
+        "look": ("high-resolution encoder",),
     }.items():
         assert trace[stage].flops == pytest.approx(sum(cost[name] for name in named), rel=0.01)
     assert trace["prune"].kept == load.V_kept
