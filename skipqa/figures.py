@@ -22,13 +22,12 @@ if TYPE_CHECKING:
 
 INK, GREY, FAINT = "#1f2328", "#656d76", "#d8dee4"
 # Okabe and Ito's colour-blind safe palette without its yellow, which is hard to see on white, and
-# three darker colours; series also differ in their markers, the parts of a bar in their hatching
+# three darker colours; series also differ in their markers, and bars keep the legend's order
 PALETTE = (
     *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"),
     *("#5d4a8a", "#8c564b", "#7f7f7f"),
 )
 MARKERS = "os^DP*vX"
-HATCHES = ("", "////", "....", "\\\\\\\\", "xxxx")
 
 WIDTH, HEIGHT = 8.4, 4.6  # inches
 BAR_HEIGHT = 0.42  # inches for each bar and the gap next to it
@@ -48,7 +47,6 @@ STYLE: dict[str, Any] = {
     "grid.color": FAINT,
     "xtick.color": GREY,
     "ytick.color": GREY,
-    "hatch.linewidth": 0.6,
     "legend.frameon": False,
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "skipqa",  # otherwise ids differ from run to run
@@ -137,9 +135,8 @@ def stacked_bars(
                 left=list(reached.values()),
                 height=0.62,
                 color=PALETTE[number % len(PALETTE)],
-                hatch=HATCHES[number % len(HATCHES)],
                 edgecolor="white",
-                linewidth=0.4,
+                linewidth=1.0,
                 label=part,
             )
             reached = {
@@ -207,7 +204,6 @@ def _draw(axes: Axes, number: int, one: Series) -> Any:
     marks = sorted(one.marks, key=lambda mark: mark.x)
     colour = PALETTE[number % len(PALETTE)]
     marker = "" if one.computed else MARKERS[number % len(MARKERS)]
-    xs = [mark.x for mark in marks]
     spans = [
         (mark.x, mark.low, mark.high)
         for mark in marks
@@ -219,7 +215,13 @@ def _draw(axes: Axes, number: int, one: Series) -> Any:
         at, low, high = zip(*spans, strict=True)
         axes.fill_between(at, low, high, color=colour, alpha=0.1, linewidth=0)
     (line,) = axes.plot(
-        xs, [mark.y for mark in marks], color=colour, marker=marker, markersize=7, linewidth=2
+        [mark.x for mark in marks],
+        [mark.y for mark in marks],
+        color=colour,
+        marker=marker,
+        markersize=7,
+        linestyle="-" if len(marks) > 1 else "",
+        linewidth=2,
     )
     return line
 

@@ -64,9 +64,8 @@ def adaptive_budget(evidence: Evidence) -> Finding:
         )
         return Finding(min(better(gain), holds_if(1 / ratio <= 1.02)), said)
 
-    needed = (
-        f"{needs_runs('skip', 'skip-fixed-budget', more=' --components C')} with a trained `budget`"
-    )
+    needed = needs_runs("skip", "skip-fixed-budget", more=" --components C")
+    needed += " with a trained `budget`"
     finding = on_every_set(evidence, rule, needed)
     stages = evidence.benchmark("later_stages")
     if finding.verdict != Verdict.UNMEASURED or stages is None:
@@ -74,9 +73,8 @@ def adaptive_budget(evidence: Evidence) -> Finding:
     budget = stages["results"]["stage5"]["budget"]
     val, spent = budget["val"], budget["val"]["adaptive"]
     low, high = val["gain"]["low"], val["gain"]["high"]
-    gain = Comparison(
-        val["gain"]["mean"], low, high, math.nan, val["questions"]
-    )  # no p value was kept
+    no_p_value = math.nan  # stage V keeps none
+    gain = Comparison(val["gain"]["mean"], low, high, no_p_value, val["questions"])
     said = (
         f"{100 * spent['score']:.1f} against {100 * val['fixed_at_equal_flops']:.1f} for the best "
         f"fixed one at {spent['giga_flops']:.1f} GFLOPs, {points(gain)} points on {gain.count:,} "

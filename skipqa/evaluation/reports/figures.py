@@ -88,8 +88,12 @@ def _together(row: dict[str, float], small: Sequence[str]) -> dict[str, float]:
 
 
 def _lines(found: QuestionSet) -> dict[str, list[Run]]:
-    """One point per system; SKIP is a line where it was run at several retentions."""
-    lines = {found.name(run): [run] for run in main_runs(found)}
+    """One point per system; SKIP is a line where it was run at several retentions, and so is every
+    pruner where nothing but sweeps were run."""
+    runs = main_runs(found)
+    if all(run.swept for run in runs):
+        return {name: list(points.values()) for name, points in sweeps(found).items()}
+    lines = {found.name(run): [run] for run in runs}
     own = sweeps(found).get(OWN_PRUNER, {})
     if any(run.swept for run in own.values()) and "skip" in lines:
         lines["skip"] = list(own.values())

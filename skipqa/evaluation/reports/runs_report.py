@@ -1,8 +1,8 @@
 """`report.md` of finished runs, with its figures.
 
 Enters: runs grouped by their questions, and the section on the paper's claims. Leaves: a folder
-with one Markdown file and its figures. Sections without data name the command that makes them, or are
-left out. Without matplotlib the report has its tables and no figures.
+with one Markdown file and its figures. Sections without data name the command that makes
+them, or are left out. Without matplotlib the report has its tables and no figures.
 """
 
 from __future__ import annotations

@@ -61,3 +61,17 @@ def test_stages_that_hardly_count_are_one_part(made: MakeRun) -> None:
     assert {"encode", "retrieve", "decode", "others"} <= shown
     assert not {"draft", "prune"} & shown
     assert any(text.endswith("others: draft, prune") for text in shown)
+
+
+def test_a_frontier_of_sweeps_alone_has_a_line_per_pruner(made: MakeRun) -> None:
+    (found,) = read_runs(
+        [
+            made("a", "skip", retention=0.05),
+            made("b", "skip", retention=0.5),
+            made("c", "skip", pruner="random", retention=0.05),
+            made("d", "skip", pruner="random", retention=0.5),
+        ]
+    )
+    shown = texts(figures.frontier(found))
+    assert {"QVS", "random"} <= shown
+    assert "skip+random@0.05" not in shown
