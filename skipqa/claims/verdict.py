@@ -2,7 +2,7 @@
 
 Enters: comparisons with intervals, and runs. Leaves: findings. A claim about questions is judged by
 its interval, never by its mean alone: it holds if the whole interval does, fails if none of it
-does, and is undecided otherwise. The verdict on several parts is the weakest of theirs. It knows no
+does, and is undecided otherwise. A claim of several parts gets the weakest of their verdicts. It knows no
 claim.
 """
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -12,13 +13,13 @@ import torch
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-def script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"benchmarks_{name}", BENCHMARKS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+Script = Callable[[str], ModuleType]
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Script:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return importlib.import_module
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def default_dtype():
 
 
 @pytest.mark.usefixtures("default_dtype")
-def test_the_pathway_runs_on_toy_shapes() -> None:
+def test_the_pathway_runs_on_toy_shapes(script: Script) -> None:
     pathway = script("pathway")
     results = pathway.main(["--tiny", "--repeats", "3", "--batches", "1", "2"])
     latencies = results["summary"]["latency_ms"]
@@ -42,6 +43,6 @@ def test_the_pathway_runs_on_toy_shapes() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to measure")
 @pytest.mark.parametrize("name", ["kernels", "pathway"])
-def test_without_a_gpu_it_says_so(name: str, tmp_path: Path) -> None:
+def test_without_a_gpu_it_says_so(script: Script, name: str, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="needs a CUDA device"):
         script(name).main(["--out", str(tmp_path)])

@@ -105,7 +105,7 @@ def test_memory() -> None:
     assert kv_cache_bytes(VICUNA_7B, 2_196) == 2 * 32 * 4_096 * 2_196 * 2
     preset = shallow("submission-7b")
     dense, skip = (decoder_peak_bytes(preset, preset.load, s) for s in ("dense", "skip"))  # type: ignore[arg-type]
-    # The widest moment is gate, up and their product beside the residual stream, in two bytes.
+    # The widest moment is gate, up and their product next to the residual stream, in two bytes.
     widest = 4_096 + 4 * 11_008
     assert 0.5 * widest * 2_196 * 2 < dense < 2 * widest * 2_196 * 2
     assert dense / skip == pytest.approx(2_196 / 684, rel=0.05)
@@ -114,7 +114,7 @@ def test_memory() -> None:
 def test_the_7b_preset_has_the_shapes_it_claims() -> None:
     preset = architecture("submission-7b")
     cost = {part.name: part.flops for part in parts(preset, preset.load, "dense")}
-    assert cost["decoder, prompt"] / 2_196 == pytest.approx(2 * 6.6e9, rel=0.1)  # 2 a weight
+    assert cost["decoder, prompt"] / 2_196 == pytest.approx(2 * 6.6e9, rel=0.1)  # 2 per weight
     assert cost["vision encoder"] / 577 == pytest.approx(2 * 1.0e9, rel=0.1)
 
 
