@@ -2,8 +2,8 @@
 
 Enters: comparisons with intervals, and runs. Leaves: findings. A claim about questions is judged by
 its interval, never by its mean alone: it holds if the whole interval does, fails if none of it
-does, and is undecided otherwise. A claim of several parts gets the weakest of their verdicts. It knows no
-claim.
+does, and is undecided otherwise. A claim of several parts gets the weakest of their verdicts.
+It knows no claim.
 """
 
 from __future__ import annotations

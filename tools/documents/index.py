@@ -97,13 +97,13 @@ def pocket_kb(results: Results) -> str:
         splits = counts[what].items()
         return [[n, f"{s.get('train', 0):,}", f"{s.get('val', 0):,}"] for n, s in splits]
 
-    def recall(category: str) -> str:
+    def found_when_named(category: str) -> str:
         fraction = found["named_recall"].get(category)
         return "" if fraction is None else f"{100 * fraction:.0f} %"
 
-    by_category = [[*row, recall(row[0])] for row in rows("category")]
+    by_category = [[*row, found_when_named(row[0])] for row in rows("category")]
     total = counts["rows"]
-    by_category.append(["all", f"{total['train']:,}", f"{total['val']:,}", recall("all")])
+    by_category.append(["all", f"{total['train']:,}", f"{total['val']:,}", found_when_named("all")])
     note = (
         f"\n{counts['pictures']:,} images in {found['photos_mb']} MB; "
         f"{counts['passages_of_its_own']:,} passages of its own among "
