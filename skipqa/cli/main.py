@@ -8,7 +8,7 @@ import sys
 import typer
 
 from skipqa import __version__
-from skipqa.cli import ask, bench, costs, demo, index, report, score, setup, theory, train
+from skipqa.cli import ask, costs, demo, index, report, score, setup, theory, train
 from skipqa.cli import eval as evaluation
 from skipqa.cli.console import Json, print_json
 from skipqa.data.__main__ import app as data
@@ -35,7 +35,6 @@ app.add_typer(data, name="data", help="List and fetch benchmarks; build Pocket-K
 app.command("train")(train.train)
 app.command("costs")(costs.costs)
 app.add_typer(theory.app, name="theory")
-app.add_typer(bench.bench, name="bench")
 app.add_typer(report.app, name="report")
 
 

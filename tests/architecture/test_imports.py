@@ -24,7 +24,7 @@ PLAIN = BASE | {"image", "language", "wordnet"}  # no networks, no stages
 BELOW_STAGES = PLAIN | {"ops", "nn", "backbones", "knowledge"}
 BELOW_PIPELINE = BELOW_STAGES | {"stages"}
 BELOW_CLI = BELOW_PIPELINE | {
-    *("components", "pipeline", "explain", "costs", "data", "theory", "plot"),
+    *("components", "pipeline", "explain", "costs", "data", "figures"),
 }
 
 # box: what it may import of skipqa
@@ -47,13 +47,13 @@ MAY_KNOW: dict[str, set[str]] = {
     "pipeline": BELOW_PIPELINE | {"components"},
     "explain": BELOW_PIPELINE | {"pipeline"},
     "costs": {"types", "errors", "config", "nn", "ops", "backbones"},
-    "plot": set(),
-    "theory": BASE | {"plot"},
+    "figures": {"errors"},
     "data": PLAIN | {"knowledge"},
     "training": BELOW_CLI | {"evaluation"},
     "evaluation": BELOW_CLI,
+    "claims": BELOW_CLI | {"evaluation"},
     "serve": BELOW_CLI,
-    "cli": BELOW_CLI | {"training", "evaluation", "serve"},
+    "cli": BELOW_CLI | {"training", "evaluation", "claims", "serve"},
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import xml.etree.ElementTree as ET
 from itertools import pairwise
 from pathlib import Path
@@ -13,12 +14,20 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from skipqa.claims.registry import judge, section
+from skipqa.claims.verdict import Evidence
 from skipqa.cli.main import app
 from skipqa.errors import UserError
-from skipqa.evaluation.reports.document import write
+from skipqa.evaluation.reports.runs import read_runs
+from skipqa.evaluation.reports.runs_report import Figures, write
 
 if TYPE_CHECKING:
-    from conftest import MakeRun
+    from made_runs import MakeRun
+
+
+def report(folders: list[Path], out: Path, results: Path) -> Figures:
+    sets = read_runs(folders)
+    return write(sets, out, section(judge(Evidence(sets, results))))
 
 
 def test_report_of_several_systems(made: MakeRun, tmp_path: Path) -> None:
@@ -29,7 +38,7 @@ def test_report_of_several_systems(made: MakeRun, tmp_path: Path) -> None:
         made("d", "skip", 0.4, pruner="random", retention=0.05),
         made("e", "skip", 0.4, pruner="random", retention=0.5),
     ]
-    written = write(folders, tmp_path / "out", tmp_path)
+    drawn = report(folders, tmp_path / "out", tmp_path)
     text = (tmp_path / "out" / "report.md").read_text()
     headings = re.findall(r"^#+ .*", text, re.MULTILINE)
     assert headings == [
@@ -45,7 +54,7 @@ def test_report_of_several_systems(made: MakeRun, tmp_path: Path) -> None:
     ]
     assert str(tmp_path) not in text, "no path of this machine"
     figures = ["frontier", "latency", "sweep"]
-    assert written["figures"] == [f"{f}.{kind}" for f in figures for kind in ("svg", "png")]
+    assert drawn.files == [f"{f}.{kind}" for f in figures for kind in ("svg", "png")]
     for figure in figures:
         assert f"![{figure}]({figure}.svg)" in text
         ET.parse(tmp_path / "out" / f"{figure}.svg")
@@ -54,12 +63,13 @@ def test_report_of_several_systems(made: MakeRun, tmp_path: Path) -> None:
     lines = text.splitlines()
     tables = [(line, rule) for line, rule in pairwise(lines) if "| --- |" in rule]
     assert all(line.count("|") == rule.count("|") for line, rule in tables)
-    assert write(folders, tmp_path / "again", tmp_path)["claims"] == written["claims"]
-    assert (tmp_path / "again" / "report.md").read_text() == text
+    report(folders, tmp_path / "again", tmp_path)
+    for file in ("report.md", *drawn.files):
+        assert (tmp_path / "again" / file).read_bytes() == (tmp_path / "out" / file).read_bytes()
 
 
 def test_missing_sections_say_how_to_make_them(made: MakeRun, tmp_path: Path) -> None:
-    write([made("a", "skip")], tmp_path / "out", tmp_path)
+    report([made("a", "skip")], tmp_path / "out", tmp_path)
     text = (tmp_path / "out" / "report.md").read_text()
     assert "### Ablations\n\nNot run: `skipqa eval vqa … --system skip-no-pruning`" in text
     assert "### Visual tokens kept\n\nNot run: `skipqa eval vqa … --pruner random" in text
@@ -69,8 +79,8 @@ def test_missing_sections_say_how_to_make_them(made: MakeRun, tmp_path: Path) ->
 
 def test_two_files_of_questions_have_their_own_figures(made: MakeRun, tmp_path: Path) -> None:
     folders = [made("a", "skip"), made("b", "skip", file="vqav2/val.jsonl")]
-    written = write(folders, tmp_path / "out", tmp_path)
-    assert [f for f in written["figures"] if f.endswith("svg")] == [
+    drawn = report(folders, tmp_path / "out", tmp_path)
+    assert [f for f in drawn.files if f.endswith("svg")] == [
         "latency-1.svg",
         "latency-2.svg",
     ]
@@ -79,7 +89,7 @@ def test_two_files_of_questions_have_their_own_figures(made: MakeRun, tmp_path: 
 def test_a_file_is_no_folder_for_a_report(made: MakeRun, tmp_path: Path) -> None:
     (tmp_path / "out").write_text("mine")
     with pytest.raises(UserError, match="is a file, not a folder for the report"):
-        write([made("a")], tmp_path / "out", tmp_path)
+        report([made("a")], tmp_path / "out", tmp_path)
 
 
 def test_command(made: MakeRun, tmp_path: Path) -> None:
@@ -93,3 +103,20 @@ def test_command(made: MakeRun, tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, words)
     assert shown.exit_code == 0
     assert "not measured" in shown.stdout
+
+
+def test_without_matplotlib_there_are_tables_and_one_line(
+    made: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
+    folders = [str(made("a", "skip")), str(made("b", "dense"))]
+    words = ["report", "runs", *folders, "--out", str(tmp_path / "out"), "--results", str(tmp_path)]
+    done = CliRunner().invoke(app, [*words, "--json"])
+    assert done.exit_code == 0, done.exception
+    assert json.loads(done.stdout)["figures"] == []
+    missing = "no figures: drawing figures needs an optional part: pip install 'skipqa[plot]'"
+    assert done.stderr.splitlines().count(missing) == 1
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "| dense |" in text
+    assert "### Where the time goes" not in text
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["report.md"]

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skipqa.errors import UserError
-from skipqa.evaluation.report import BLOCKS, fill
 from skipqa.evaluation.results import newest
-from skipqa.evaluation.trained_blocks import STAGE1_SETS
+from tools.documents.fill import BLOCKS, fill
+from tools.documents.training import STAGE1_SETS
 
 HEADER = {
     "machine": {"cpu": "abacus", "cores": 2},
@@ -249,7 +249,7 @@ MADE: dict[str, tuple[dict[str, Any], str]] = {
                 "recall": dict.fromkeys(("low_res", "skip"), RECALLED_OF_300),
             },
         },
-        "| glance | 37.3 (33 to 42) | +20.0 (+15.0 to +25.0) | 37.3 (33 to 42) |",
+        "| low-resolution image | 37.3 (33 to 42) | +20.0 (+15.0 to +25.0) | 37.3 (33 to 42) |",
     ),
     "fast-path-val": (
         {

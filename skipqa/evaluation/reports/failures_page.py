@@ -1,8 +1,8 @@
-"""Wrong answers to look at: a sample of a run's errors, each with its trace, as one HTML page.
+"""A sample of a run's wrong answers, each with its trace, as one HTML page.
 
 Enters: a finished run, its questions and photos, and the system that answered them. The sampled
-questions are asked again, because a trace is too large to be kept for every question; where the
-answer is another one now, the page says so. Leaves: one page that needs nothing beside it.
+questions are asked again, because a trace is too large to be kept for every question; if the answer
+has changed, the page says so. Leaves: one self-contained page.
 """
 
 from __future__ import annotations
@@ -12,28 +12,40 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from string import Template
 from typing import Any
 
+from skipqa.answer import Answer
 from skipqa.errors import UserError
 from skipqa.evaluation.harness import Photos, Record, Row, names_in
 from skipqa.evaluation.reports.runs import Run
 from skipqa.explain.overlay import scaled
 from skipqa.explain.page import data_uri, parts, style
-from skipqa.pipeline import Answer, Pipeline
+from skipqa.pipeline import Pipeline
 
-WRONG = 0.5  # a question with a lower score counts as answered wrongly
+WRONG = 0.5  # an answer with a lower score counts as wrong
 PHOTO_WIDTH = 440
 Stratum = tuple[str, str]  # category, route
 Progress = Callable[[int, int], None]
 
 
+@dataclass(frozen=True, slots=True)
+class AnsweredRun:
+    """A finished run and what is needed to ask its questions again."""
+
+    run: Run
+    rows: Mapping[int | str, Row]  # by question
+    photos: Photos
+    system: Pipeline
+
+
 def sample(records: Sequence[Record], count: int, seed: int) -> list[Record]:
-    """About the same share of the errors of every category and route, at random by the seed."""
+    """About the same fraction of the errors of each category and route, drawn by the seed."""
     if count < 1:
-        raise UserError(f"a sheet of {count} failures shows nothing")
+        raise UserError(f"a page of {count} failures shows nothing")
     strata: dict[Stratum, list[Record]] = {}
     for record in records:
         if record["score"] < WRONG:
@@ -45,7 +57,7 @@ def sample(records: Sequence[Record], count: int, seed: int) -> list[Record]:
     for name in sorted(strata):
         errors = sorted(strata[name], key=lambda record: str(record["question_id"]))
         generator.shuffle(errors)
-        # the i-th of n stands at its share of the stratum; ties are broken by the draw
+        # the i-th of n gets a random rank in [i/n, (i+1)/n), so every stratum is thinned alike
         ranked += [
             ((place + generator.random()) / len(errors), record)
             for place, record in enumerate(errors)
@@ -56,9 +68,9 @@ def sample(records: Sequence[Record], count: int, seed: int) -> list[Record]:
 
 
 def check_made_by(run: Run, system: Pipeline, *, trained: bool) -> None:
-    """One clear line where `system` is not what made the run.
+    """Refuse a system that did not make the run.
 
-    A setting that one of the two does not know was added or dropped since, and is not compared.
+    A setting that only one of the two has was added or dropped since, and is not compared.
     """
     if (name := system.index.folder.name) != run.trait("index"):
         raise UserError(f"{run.folder} was run over the index {run.trait('index')}, not {name}")
@@ -91,24 +103,23 @@ def stratum(record: Record) -> Stratum:
 
 
 def render(
-    run: Run,
-    rows: Mapping[int | str, Row],
-    photos: Photos,
-    system: Pipeline,
+    answered: AnsweredRun,
     count: int,
     seed: int,
     progress: Progress = lambda done, total: None,
 ) -> str:
     """The page; every sampled question is asked again for its trace."""
+    run, system = answered.run, answered.system
     chosen = sample(list(run.records.values()), count, seed)
-    unknown = [record["question_id"] for record in chosen if record["question_id"] not in rows]
+    asked = [record["question_id"] for record in chosen]
+    unknown = [question for question in asked if question not in answered.rows]
     if unknown:
         raise UserError(f"the questions lack {len(unknown)} of the run's, first {unknown[0]}")
     cards = []
     for done, record in enumerate(chosen):
         progress(done, len(chosen))
-        row = rows[record["question_id"]]
-        answer = system.answer(photos.open(row.image), row.question)
+        row = answered.rows[record["question_id"]]
+        answer = system.answer(answered.photos.open(row.image), row.question)
         shown = parts(answer, system.backbone.concepts, PHOTO_WIDTH)
         shown["plain"] = data_uri(scaled(answer.state.image, PHOTO_WIDTH))
         cards.append(_card(row, record, answer, shown))
@@ -116,10 +127,10 @@ def render(
     wrong = sum(record["score"] < WRONG for record in run.records.values())
     about = (
         f"{len(chosen)} of {wrong:,} wrong answers to {len(run.records):,} questions of "
-        f"{run.about['questions'].get('file', '')}, drawn by category and route with seed {seed}; "
-        f"wrong is a score below {WRONG:g}. Photos: kept patches bright in the colour of their "
-        f"region, dropped ones dark; point at one to see it as it is. Traces were made by asking "
-        f"again."
+        f"{run.about['questions'].get('file', '')}, drawn by category and route with seed {seed}. "
+        f"An answer is wrong if it scores below {WRONG:g}. In the photos, kept patches are bright "
+        f"and have the colour of their region, dropped patches are dark; hover to see the photo "
+        f"itself. For the traces the questions were asked again."
     )
     return _template("failures.html").substitute(
         title=escape(f"Failures of {run.variant}"),
@@ -136,7 +147,7 @@ def _template(name: str) -> Template:
 
 def _card(row: Row, record: Record, answer: Answer, shown: Mapping[str, str]) -> str:
     ranked = sorted(row.answers.items(), key=lambda item: -item[1])
-    wanted = ", ".join(
+    correct = ", ".join(
         f'<span class="gold">{escape(text)}</span>' + ("" if score == 1 else f" {score:g}")
         for text, score in ranked
     )
@@ -154,7 +165,7 @@ def _card(row: Row, record: Record, answer: Answer, shown: Mapping[str, str]) ->
         shown,
         id=escape(str(record["question_id"])),
         said=escape(record["answer"]) or "<i>nothing</i>",
-        wanted=wanted,
+        correct=correct,
         again=f"<dt>now says</dt><dd>{shown['answer']}</dd>\n" if changed else "",
         tags=" ".join(
             f'<span class="tag">{name} {escape(str(value))}</span>'
@@ -165,7 +176,7 @@ def _card(row: Row, record: Record, answer: Answer, shown: Mapping[str, str]) ->
 
 
 def _times(record: Record) -> str:
-    """All milliseconds, and the three stages that took most of them."""
+    """The latency, and the three slowest stages."""
     if "stage_ms" not in record:
         return "not timed"
     longest = sorted(record["stage_ms"].items(), key=lambda item: -item[1])[:3]
@@ -185,5 +196,5 @@ def _strata(records: Sequence[Record], chosen: Sequence[Record]) -> str:
 
 
 def _by_number(name: Stratum) -> tuple[float, Stratum]:
-    """Categories that are numbers by their size."""
+    """Categories that are numbers in numerical order."""
     return (float(name[0]) if name[0].isdecimal() else float("inf")), name

@@ -1,16 +1,32 @@
-"""Blocks of the documents about what was trained: stage I, verifier, fast path, retrieval."""
+"""Blocks about what training adds: stage I, verifier, fast path, retrieval.
+
+Enters: a results file. Leaves: the Markdown of a block.
+"""
 
 from __future__ import annotations
 
 import functools
 import statistics
 
-from skipqa.evaluation.results import ABSENT, Results, percent, source, span, table
+from skipqa.evaluation.reports.markdown import ABSENT, bounds, percent, table
+from skipqa.evaluation.results import Results
+from tools.documents.source import source
 
 STAGE1_SETS = {
     "okvqa/val": "OK-VQA val",
     "vqav2/val": "VQAv2 val",
     "pocket-kb/val": "Pocket-KB val, the gold passage shown for four in five",
+}
+# What a query is made of, by its name in the results
+QUERIES = {"low_res": "low-resolution image", "picture": "high-resolution image"}
+# Questions with the entity's name given, by their place in the results and their group there
+NAMED = {
+    "Pocket-KB val": ("named", "all"),
+    "flags": ("named", "country"),
+    "entity and relation new": ("named", "new"),
+    "Pocket-KB val in unseen words": ("unseen_words", "all"),
+    "flags in unseen words": ("unseen_words", "country"),
+    "fields of the Factbook in unseen words": ("unseen_words_of_fields", "all"),
 }
 
 
@@ -33,7 +49,7 @@ def stage1(results: Results) -> str:
         ]
         for name, title in STAGE1_SETS.items()
     ]
-    header = ["soft accuracy, %", "question", "and picture", "drafter", "reader", "both together"]
+    header = ["soft accuracy, %", "question", "and image", "drafter", "reader", "both together"]
     first = next(iter(seeds))["reader"]["fast_path"]
     routed = "; ".join(
         f"{title.partition(',')[0]} {100 * first[name]['rate']:.0f} % drafted, "
@@ -42,9 +58,9 @@ def stage1(results: Results) -> str:
     )
     note = (
         f"\n\n{found['examples']:,} questions about {found['photos']:,} photos; the mean of "
-        f"{len(seeds)} seeds, in brackets the least and the most. The first two columns are the "
-        f"reader's without facts; elsewhere it has glosses of what is seen and passages of "
-        f"Pocket-KB, not what a search finds. At this stage's own threshold for the drafter, "
+        f"{len(seeds)} seeds, in brackets the smallest and the largest. In the first two columns "
+        f"the reader has no facts; elsewhere it has glosses of what was recognised and passages of "
+        f"Pocket-KB, not search results. At this stage's own threshold for the drafter, "
         f"{first['threshold']:.2f} (the first seed): {routed}.\n\n"
     )
     return (
@@ -68,18 +84,23 @@ def small_things(results: Results) -> str:
     found = results["results"]
     small, others = found["small"], found["others"]
 
-    def less(way: str) -> str:
-        if way not in small["skip_less"]:
+    def gained(query: str) -> str:
+        if query not in small["skip_less"]:
             return ABSENT
-        gain = small["skip_less"][way]
-        return f"{100 * gain['difference']:+.1f} ({span(gain, 100, '+.1f')})"
+        gain = small["skip_less"][query]
+        return f"{100 * gain['difference']:+.1f} ({bounds(gain, 100, '+.1f')})"
 
     rows = [
-        [way, percent(recall), less(way), percent(others["recall"][way])]
-        for way, recall in small["recall"].items()
+        [
+            QUERIES.get(query, query),
+            percent(recall),
+            gained(query),
+            percent(others["recall"][query]),
+        ]
+        for query, recall in small["recall"].items()
     ]
     header = [
-        f"Recall@{found['recall_at']} of a query of, %",
+        f"Recall@{found['recall_at']} by what the query is made of, %",
         f"small things ({small['questions']:,})",
         "SKIP gains, points",
         f"others ({others['questions']:,})",
@@ -97,7 +118,7 @@ def fast_path(results: Results) -> str:
             f"{100 * row['rate']:.1f}",
             f"{100 * row['full']:.1f}",
             f"{100 * row['accuracy']:.1f}",
-            f"{100 * row['gain']['difference']:+.1f} ({span(row['gain'], 100, '+.1f')})",
+            f"{100 * row['gain']['difference']:+.1f} ({bounds(row['gain'], 100, '+.1f')})",
         ]
         for row in by_threshold
     ]
@@ -109,17 +130,6 @@ def fast_path(results: Results) -> str:
     )
     note = f"\n\n{counts}; in bold what ships.\n"
     return table(header, rows) + note + source(results)
-
-
-# What is asked with the name given, by its place in the results and its group there
-NAMED = {
-    "Pocket-KB val": ("named", "all"),
-    "flags": ("named", "country"),
-    "entity and relation new": ("named", "new"),
-    "Pocket-KB val in unseen words": ("unseen_words", "all"),
-    "flags in unseen words": ("unseen_words", "country"),
-    "fields of the Factbook in unseen words": ("unseen_words_of_fields", "all"),
-}
 
 
 def sparse_encoder(results: Results) -> str:

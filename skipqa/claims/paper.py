@@ -1,7 +1,7 @@
-"""The paper's own cost figures, and where they cannot be right.
+"""The paper's own cost figures, checked against the arithmetic of its own shapes.
 
-Enters: a preset's counted costs. Leaves: sentences, each a figure of the paper beside what the same
-quantity counts here. Nothing here is a measurement of ours except through `systems`.
+Enters: a preset's counted costs. Leaves: sentences, each with a figure of the paper and the same
+quantity as counted here. It measures nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TOTALS = {"submission-7b": (1_710.0, 420.0), "ablation-13b": (512.7, 184.3)}  # 
 def doubts(
     name: str, preset: Architecture, load: Load, dense: list[Part], skip: list[Part]
 ) -> list[str]:
-    """What the paper says of this preset that its own shapes contradict."""
+    """What the paper says about this preset that its own shapes contradict."""
     if name == "submission-7b":
         return _submission(preset, load, dense, skip)
     if name == "ablation-13b":
@@ -41,11 +41,11 @@ def _submission(preset: Architecture, load: Load, dense: list[Part], skip: list[
     cache = kv_cache_bytes(preset.decoder, 1)
     fusion_ratio = (load.V + load.T + load.K * load.L_c) ** 2 / (0.1 * load.V_kept * 8)
     return [
-        f"0.42 TFLOPs a question buy {0.42e12 / _per_token(preset.decoder):.0f} tokens of this "
-        f"decoder; SKIP's prompt has {prompt} and takes {cost['decoder, prompt']:.2f} TFLOPs.",
+        f"0.42 TFLOPs per question pay for {0.42e12 / _per_token(preset.decoder):.0f} tokens of "
+        f"this decoder; SKIP's prompt has {prompt} and takes {cost['decoder, prompt']:.2f} TFLOPs.",
         f"The vision encoder alone takes {cost['vision encoder']:.2f} TFLOPs and the drafter, "
         f"which always runs, {cost['SKV drafter']:.2f}.",
-        f"The dense system's 1.71 TFLOPs count as {total:.1f} here.",
+        f"The dense system's 1.71 TFLOPs are {total:.1f} when counted here.",
         f"A key/value cache of 12.7 GB holds {12.7e9 / cache:,.0f} tokens in 16 bits; the dense "
         f"prompt has {dense_prompt:,} and needs {cache * dense_prompt / 1e9:.2f} GB. SKIP's "
         f"4.8 GB would be {4.8e9 / cache:,.0f} tokens.",
@@ -53,8 +53,8 @@ def _submission(preset: Architecture, load: Load, dense: list[Part], skip: list[
         f"{2 * _parameters(preset.decoder) / 1e9:.1f} GB in 16 bits.",
         f"'~870x' for the fusion term: (V + T + K L_c)^2 / (beta V' K') with the numbers given "
         f"(V' = {load.V_kept}, K' = 8) is {fusion_ratio:,.0f}x.",
-        f"Attention is {_attention_fraction(preset.decoder, dense_prompt):.0%} of the dense decoder's "
-        f"prompt pass; it does not 'dominate inference' at {dense_prompt:,} tokens.",
+        f"Attention is {_attention_fraction(preset.decoder, dense_prompt):.0%} of the dense "
+        f"decoder's prompt pass; it does not 'dominate inference' at {dense_prompt:,} tokens.",
     ]
 
 
@@ -63,8 +63,8 @@ def _ablation(preset: Architecture, load: Load, dense: list[Part]) -> list[str]:
     per_token = _per_token(preset.decoder)
     sam = 2 * 4_096 * 12 * 12 * 768**2  # the linear layers alone: 64 x 64 tokens, 12 layers
     return [
-        f"The decoder's 248.4 GFLOPs (dense) buy {248.4e9 / per_token:.0f} tokens of this decoder "
-        f"and SKIP's 76.4 buy {76.4e9 / per_token:.0f}; the prompts have "
+        f"The decoder's 248.4 GFLOPs (dense) pay for {248.4e9 / per_token:.0f} tokens of this "
+        f"decoder and SKIP's 76.4 pay for {76.4e9 / per_token:.0f}; the prompts have "
         f"{prompt_tokens(preset, load, 'dense')} and {prompt_tokens(preset, load, 'skip')}.",
         f"The whole budget range, 143.8 to 384.6 GFLOPs, is {143.8e9 / per_token:.0f} to "
         f"{384.6e9 / per_token:.0f} tokens of this decoder.",
