@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, models
 
-from skipqa.knowledge.corpus import BadRow, Document
+from skipqa.knowledge.sources import BadRow, Document
 from skipqa.knowledge.vectors import NUM_TERMS, SparseRows, sum_duplicates
 from skipqa.types import Passage, SparseVector
 

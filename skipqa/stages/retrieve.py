@@ -56,7 +56,7 @@ def retrieve(
         # Regions of one picture share the question and most concepts: each text is encoded once.
         encode = functools.cache(index.encoder.encode_terms)
         asked = None
-        if index.encoder.understands:
+        if index.encoder.encodes_whole_questions:
             asked = index.encoder.encode_query(question.text)
             record.flops = index.encoder.query_flops(question.text)
         queries = [

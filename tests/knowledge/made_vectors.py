@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, models
 
-from skipqa.knowledge.corpus import BadRow, Document
 from skipqa.knowledge.index import Index, Settings, build
+from skipqa.knowledge.sources import BadRow, Document
 from skipqa.knowledge.vectors import SparseRows
 from skipqa.types import Passage, SparseVector
 

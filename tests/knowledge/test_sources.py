@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from skipqa.errors import UserError
-from skipqa.knowledge.corpus import BadRow, Document, open_source
+from skipqa.knowledge.sources import BadRow, Document, open_source
 from skipqa.knowledge.sources.markup import html_to_text
 from skipqa.knowledge.sources.wikipedia import plain_text
 
