@@ -1,4 +1,4 @@
-"""Indexes made of vectors alone, for tests of search."""
+"""Indexes of given vectors without text, for tests of search."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Numbered:
 
 
 class Given:
-    """An encoder that hands out given vectors: a passage's id is its row."""
+    """An encoder that returns given vectors; the id of a passage is its row."""
 
     ceiling = 4.0
 

@@ -1,4 +1,4 @@
-"""The index: what is written is what is read, whatever order it was changed in."""
+"""The index: what is written can be read back, after any sequence of changes."""
 
 from __future__ import annotations
 
