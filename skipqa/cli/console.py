@@ -73,7 +73,7 @@ def megabytes(size: int) -> str:
 
 
 def print_json(value: Any) -> None:
-    """Plain JSON on standard output: no colours, no wrapping, whatever the terminal."""
+    """Plain JSON on standard output: no colours and no wrapping on any terminal."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
