@@ -28,7 +28,7 @@ from skipqa.data.pocket_kb.pictures import Archive, distinct_flags
 from skipqa.data.pocket_kb.sample import Draft, Photo, plan
 from skipqa.data.pocket_kb.text import says
 from skipqa.errors import UserError
-from skipqa.knowledge.corpus import BadRow, Document
+from skipqa.knowledge.sources import BadRow, Document
 from skipqa.wordnet import PARTS_OF_SPEECH, Synset, read_synsets
 
 Progress = Callable[[str, int, int | None], None]

@@ -18,7 +18,7 @@ from skipqa.data.pocket_kb.corpus import Corpus
 from skipqa.data.pocket_kb.countries import Country, through
 from skipqa.data.pocket_kb.facts import Entity, Fact, table, templates
 from skipqa.data.pocket_kb.text import accepted
-from skipqa.knowledge.corpus import Document
+from skipqa.knowledge.sources import Document
 
 SOURCE = "passages"  # the index names passages after their file: passages.jsonl
 ROOTS = {  # the WordNet synsets below which an entity's own synset lies

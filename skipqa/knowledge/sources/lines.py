@@ -1,4 +1,4 @@
-"""Lines out of any text file, compressed or not, with a bad one reported and never fatal."""
+"""Lines of a text file, compressed or not. A bad line is reported and skipped."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from skipqa.errors import UserError
-from skipqa.knowledge.corpus import BadRow
+from skipqa.knowledge.sources.source import BadRow
 
-MAX_LINE_BYTES = 1 << 20  # far beyond any document worth indexing, small beside memory
+MAX_LINE_BYTES = 1 << 20  # longer than any document worth indexing, but small in memory
 
 
 def open_binary(path: Path) -> IO[bytes]:
@@ -27,7 +27,7 @@ def open_binary(path: Path) -> IO[bytes]:
 
 
 def read_lines(path: Path, max_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, str] | BadRow]:
-    """(line number from 1, text without its line break) of each line that is UTF-8."""
+    """(line number from 1, text without its line break) of each line that is valid UTF-8."""
     with open_binary(path) as file:
         number = 0
         while line := file.readline(max_bytes + 1):

@@ -21,7 +21,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from io import BytesIO
 from multiprocessing import get_context
 from pathlib import Path
@@ -37,6 +37,7 @@ from skipqa.data.files import check_rows, read_jsonl
 from skipqa.data.pocket_kb.text import accepted, says
 from skipqa.errors import UserError
 from skipqa.evaluation.systems.changes import up_to_retrieval, with_components, with_config
+from skipqa.knowledge import Index
 from skipqa.nn.budget import BudgetController, DiscreteBudgetConfig
 from skipqa.pipeline import Pipeline
 from skipqa.stages.signals import about_titles
@@ -167,9 +168,12 @@ class Source:
             index=self.index,
             overrides=dict(self.overrides),
         )
-        encoder = pipeline.index.encoder  # most questions are asked of many photos
-        encoder.encode_query = lru_cache(1_024)(encoder.encode_query)  # type: ignore[method-assign]
-        return pipeline
+        index = Index.open(
+            pipeline.index.folder,
+            trained_query=pipeline.components.sparse_query,
+            query_cache=1_024,  # most questions are asked about many images
+        )
+        return Pipeline(pipeline.backbone, index, pipeline.config, pipeline.components)
 
     def fingerprint(self, without: Sequence[str] = LEARNED_FROM_RECORDS) -> dict[str, Any]:
         """What a stage depends on, its components but those, which stages train."""

@@ -1,8 +1,8 @@
-"""The pocket SPLADE: passages as the lexical encoder has them, questions weighed by a network.
+"""Lexical passages, queries weighted by a trained network (a small SPLADE).
 
-The network says how much more or less than its idf each term of a question counts, and which
-terms join in; the idf stays the index's own. So a build runs no network at all, and an index of
-any corpus can be asked this way. Heavy imports happen on use: reading an index needs no torch.
+For each term the network predicts a factor on its idf, also for terms that are not in the question;
+the idf comes from the index. Passages are encoded without a network, so the trained queries work
+on any lexical index. Heavy imports happen on use: reading an index needs no torch.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from skipqa.knowledge.vectors import NUM_TERMS
 from skipqa.knowledge.vocabulary import Vocabulary
 from skipqa.types import SparseVector
 
-MAX_TERMS = 64  # of a question; the index walks one postings list for each
+MAX_TERMS = 64  # per question; search reads one postings list for each
 MAX_TOKENS = 128
 
 
-class LearnedEncoder(LexicalEncoder):
-    """`difference` is what training added to the published text encoder."""
+class TrainedQueryEncoder(LexicalEncoder):
+    """`delta` is a file of trained weights (`sparse_query.safetensors`), relative to the published
+    text encoder."""
 
     DELTA = "sparse_query.safetensors"
-    understands = True
+    encodes_whole_questions = True
 
     def __init__(
         self, vocabulary: Vocabulary, delta: Path, saturation: Saturation | None = None
@@ -40,12 +41,12 @@ class LearnedEncoder(LexicalEncoder):
         return super().config() | {"kind": "learned"}
 
     def save(self, folder: Path) -> None:
-        """The index keeps what it was trained to be asked with."""
+        """The index keeps a copy of the trained weights."""
         super().save(folder)
         shutil.copyfile(self.delta, folder / self.DELTA)
 
     def encode_query(self, text: str) -> SparseVector:
-        """The heaviest terms of idf times the learned factor."""
+        """The MAX_TERMS largest products of idf and predicted factor."""
         weights = self._factors(text) * self.idf[:NUM_TERMS]
         heaviest = np.argpartition(-weights, MAX_TERMS)[:MAX_TERMS]
         terms = np.sort(heaviest[weights[heaviest] > 0]).astype(np.int32)
@@ -64,7 +65,7 @@ class LearnedEncoder(LexicalEncoder):
         return factors.numpy()
 
     def _pieces(self, text: str) -> list[int]:
-        """With [CLS] and [SEP], also where the text is cut."""
+        """Token ids with [CLS] and [SEP]; a text that is too long is cut before [SEP]."""
         ids: list[int] = self.tokenizer.encode(text).ids
         return ids if len(ids) <= MAX_TOKENS else [*ids[: MAX_TOKENS - 1], ids[-1]]
 
