@@ -1,4 +1,5 @@
-"""What it takes to open an image, however it was made: time and peak memory of a fresh process.
+"""What it takes to open an image, however it was made: time and peak memory of a fresh process
+beyond its imports.
 
 Each file is opened by `open_image` and by plain Pillow (open, turn upright, convert to RGB, with
 its own limit on size lifted), which stands for a reader without limits. Small files that decode
@@ -33,7 +34,8 @@ BEYOND = 9_900  # 98 megapixels
 TIMEOUT_S = 120
 
 PREPARE = """
-import resource, sys, time, warnings
+import json, sys, time, warnings
+from skipqa.costs.memory import forget_peak, peak_bytes
 from skipqa.errors import UserError
 from skipqa.image import open_image
 from PIL import Image, ImageOps
@@ -41,17 +43,18 @@ def plain(path):
     warnings.simplefilter("ignore")
     Image.MAX_IMAGE_PIXELS = None
     with Image.open(path) as image:
+        image.load()
         return ImageOps.exif_transpose(image).convert("RGB")
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 how = {"open_image": open_image, "plain": plain}[sys.argv[1]]
-before, start = peak(), time.perf_counter()
+Image.init()
+forget_peak()
+before, start = peak_bytes(), time.perf_counter()
 try:
     outcome = "{} x {}".format(*how(sys.argv[2]).size)
 except (UserError, OSError, ValueError):
     outcome = "refused"
-import json
 taken = {"seconds": round(time.perf_counter() - start, 3), "outcome": outcome}
-print(json.dumps({**taken, "megabytes": round((peak() - before) / 1e6)}))
+print(json.dumps({**taken, "megabytes": round((peak_bytes() - before) / 1e6)}))
 """
 
 

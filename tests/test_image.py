@@ -89,18 +89,19 @@ def tiff(tags: dict[int, tuple[int, int, int]], data: bytes) -> bytes:
 
 
 def peak_of(path: Path) -> tuple[str, float]:
-    """What a fresh process says of the file, and its peak memory in MB beyond the imports."""
+    """What a fresh process says of the file, and the megabytes that took beyond the imports."""
     code = """
-import resource, sys
+import sys
+from skipqa.costs.memory import forget_peak, peak_bytes
 from skipqa.errors import UserError
 from skipqa.image import open_image
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-before = peak()
+forget_peak()
+before = peak_bytes()
 try:
     print(*open_image(sys.argv[1]).size)
 except UserError as error:
     print(error)
-print(peak() - before)
+print((peak_bytes() - before) / 1e6)
 """
     command = [sys.executable, "-c", code, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
