@@ -47,10 +47,8 @@ def fraction_on_flag(state: State) -> float:
 def main() -> None:
     skip = skipqa.load()
     image = draw_scene()
-    for name, pipeline in {
-        "QVS": skip,
-        "chance": skip.with_stages(prune=lambda parts: Prune(Chance())),
-    }.items():
+    chance = skip.with_stages(prune=lambda parts: Prune(Chance()))
+    for name, pipeline in (("QVS", skip), ("chance", chance)):
         answer = pipeline.answer(image, QUESTION, fast_path=False)
         pruned = pipeline.run(State(image, QUESTION), stop="prune")
         kept, on_flag = answer.trace["prune"].kept, fraction_on_flag(pruned)

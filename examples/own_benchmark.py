@@ -43,16 +43,15 @@ def main() -> None:
         ]
         (folder / "questions.jsonl").write_text("\n".join(map(json.dumps, rows)))
 
-        photos = Photos(folder)
-        examples, bad = read(folder / "questions.jsonl", photos)
+        examples, bad = read(folder / "questions.jsonl", photos := Photos(folder))
         base = skipqa.load()
-        names = ("skip", "no-retrieval")
+        built = {name: systems.build(name, base) for name in ("skip", "no-retrieval")}
         entrants = [
-            harness.Entrant(systems.build(name, base), folder / name, {"system": name})
-            for name in names
+            harness.Entrant(pipeline, folder / name, {"system": name})
+            for name, pipeline in built.items()
         ]
         summaries = harness.evaluate(entrants, harness.EvalSet(examples, photos, JSONL, bad))
-        for name, summary in zip(names, summaries, strict=True):
+        for name, summary in zip(built, summaries, strict=True):
             accuracy, flops = summary["accuracy"]["mean"], summary["flops_mean"]
             print(f"{name:14} accuracy {accuracy:.2f}  {flops / 1e9:.1f} GFLOPs per question")
 
