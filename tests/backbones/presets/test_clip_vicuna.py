@@ -17,7 +17,7 @@ from skipqa.backbones.presets.evaclip_vicuna import EvaClipVicuna
 from skipqa.backbones.presets.llava import Llava
 from skipqa.backbones.weights import hub
 from skipqa.config import EncodeConfig
-from skipqa.errors import MissingExtra
+from skipqa.errors import MissingExtra, UserError
 
 transformers = pytest.importorskip("transformers")
 close = torch.testing.assert_close
@@ -185,3 +185,25 @@ def test_weights_in_several_pickled_files_are_read(
     assert parts.shapes == whole.shapes
     for name in whole:
         assert torch.equal(parts[name], whole[name])
+
+
+class RunsCode:
+    """Unpickled by Python's own rules, it would call a function of its choice."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return (print, ("pickled code ran",))
+
+
+@pytest.mark.parametrize("damage", ["code", "text", "nothing"])
+def test_weights_that_hold_more_than_tensors_are_refused(
+    damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "pytorch_model.bin"
+    if damage == "code":
+        torch.save({"weight": torch.zeros(2), "more": RunsCode()}, path)
+    else:
+        path.write_bytes(b"not weights at all" if damage == "text" else b"")
+    with pytest.raises(UserError, match=r"pytorch_model\.bin") as error:
+        hub.Tensors(tmp_path, torch.device("cpu"), torch.float32)
+    assert "\n" not in str(error.value)
+    assert capsys.readouterr().out == ""
