@@ -27,7 +27,6 @@ from rich.table import Table
 
 from skipqa.cli.console import err, out, prepare_process
 from skipqa.costs.environment import write_results
-from skipqa.data.files import read_jsonl
 from skipqa.evaluation.harness import RECALL_AT, recall
 from skipqa.evaluation.statistics import mean_interval, paired_bootstrap
 from skipqa.evaluation.systems.ablations import (
@@ -39,6 +38,7 @@ from skipqa.evaluation.systems.ablations import (
     without_pruning,
 )
 from skipqa.evaluation.systems.changes import up_to_retrieval, with_config, with_stages
+from skipqa.files import read_jsonl
 from skipqa.pipeline import Pipeline
 from skipqa.training.pathway.gather import Source, spread
 from skipqa.types import KeptTokens, VisualTokens

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from skipqa.data.example import Example, QuestionId
-from skipqa.data.files import check_rows, read_json, write_json
 from skipqa.data.official import official_file, require_split
 from skipqa.errors import UserError
+from skipqa.files import check_rows, read_json, write_json
 
 QUESTION_FIELDS = {"question_id": str, "image_id": int, "question": str, "choices": list}
 # The public test file has none of these.

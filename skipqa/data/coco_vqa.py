@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from skipqa.data.example import Example, QuestionId
-from skipqa.data.files import Fields, check_object, check_rows, read_json, write_json
 from skipqa.data.official import official_file, require_split
 from skipqa.errors import UserError
+from skipqa.files import Fields, check_object, check_rows, read_json, write_json
 
 ID = (int, str)
 QUESTION_FIELDS: Fields = {"question_id": ID, "image_id": int, "question": str}

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from skipqa.data.example import Example, QuestionId
-from skipqa.data.files import check_object, check_rows, read_csv, read_json, write_json
 from skipqa.data.official import official_file, require_split
 from skipqa.errors import UserError
+from skipqa.files import check_object, check_rows, read_csv, read_json, write_json
 
 SCORING_COLUMNS = ("question", "answer", "question_type")
 COLUMNS = (*SCORING_COLUMNS, "dataset_image_ids", "dataset_name")

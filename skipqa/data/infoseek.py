@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from skipqa.data.example import Example, QuestionId
-from skipqa.data.files import Fields, check_rows, read_jsonl, write_jsonl
 from skipqa.data.official import official_file, require_split
 from skipqa.errors import UserError
+from skipqa.files import Fields, check_rows, read_jsonl, write_jsonl
 
 QUESTION_FIELDS = {"data_id": str, "image_id": str, "question": str}
 SCORING_FIELDS: Fields = {"data_id": str, "data_split": str, "answer_eval": (list, dict)}

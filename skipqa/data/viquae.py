@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from skipqa.data.example import Example, QuestionId
-from skipqa.data.files import check_object, check_rows, read_jsonl, write_json, write_jsonl
 from skipqa.data.official import official_file, require_split
 from skipqa.errors import UserError
+from skipqa.files import check_object, check_rows, read_jsonl, write_json, write_jsonl
 
 SCORING_FIELDS = {"id": str, "output": dict}
 FIELDS = {**SCORING_FIELDS, "input": str, "image": str}

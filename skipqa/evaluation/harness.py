@@ -26,10 +26,10 @@ import numpy as np
 
 from skipqa.costs import memory
 from skipqa.costs.environment import describe
-from skipqa.data.files import Fields, check_object, read_json, read_text, write_json
 from skipqa.errors import UserError
 from skipqa.evaluation.scoring.okvqa import normalise
 from skipqa.evaluation.statistics import mean_interval
+from skipqa.files import Fields, check_object, read_json, read_text, write_json
 from skipqa.parallel import spread
 from skipqa.pipeline import Answer
 from skipqa.types import Retrieved

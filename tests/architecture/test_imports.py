@@ -24,6 +24,7 @@ PLAIN = BASE | {"image", "language", "wordnet"}  # no networks, no stages
 BELOW_STAGES = PLAIN | {"ops", "nn", "backbones", "knowledge"}
 BELOW_PIPELINE = BELOW_STAGES | {"stages"}
 BELOW_CLI = BELOW_PIPELINE | {
+    "files",
     *("components", "pipeline", "explain", "costs", "data", "theory", "plot"),
 }
 
@@ -35,13 +36,14 @@ MAY_KNOW: dict[str, set[str]] = {
     "language": set(),
     "wordnet": set(),
     "config": {"errors"},
+    "files": {"errors"},
     "assets": {"errors"},
     "trace": {"types"},
     "image": {"errors"},
     "ops": BASE,
     "nn": BASE | {"ops"},
     "backbones": PLAIN | {"ops", "nn"},
-    "knowledge": {"types", "errors", "config", "assets", "wordnet", "backbones"},
+    "knowledge": {"types", "errors", "files", "config", "assets", "wordnet", "backbones"},
     "stages": BELOW_STAGES,
     "components": BASE | {"ops", "nn"},
     "pipeline": BELOW_PIPELINE | {"components"},
@@ -49,7 +51,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "costs": {"types", "errors", "config", "nn", "ops", "backbones"},
     "plot": set(),
     "theory": BASE | {"plot"},
-    "data": PLAIN | {"knowledge"},
+    "data": PLAIN | {"files", "knowledge"},
     "training": BELOW_CLI | {"evaluation"},
     "evaluation": BELOW_CLI,
     "serve": BELOW_CLI,

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skipqa.config import EncodeConfig
-from skipqa.data.files import Fields, check_object, read_json, read_jsonl
 from skipqa.errors import UserError
 from skipqa.evaluation.harness import Record, summarise
 from skipqa.evaluation.statistics import Comparison, paired_bootstrap
+from skipqa.files import Fields, check_object, read_json, read_jsonl
 
 RUN_FIELDS: Fields = {"system": str, "seed": int, "questions": dict}
 HEADER_FIELDS: Fields = {"machine": dict, "versions": dict, "num_questions": int}

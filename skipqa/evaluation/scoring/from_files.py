@@ -16,7 +16,10 @@ from skipqa.data import coco_vqa as coco_vqa_data
 from skipqa.data import evqa as evqa_data
 from skipqa.data import infoseek as infoseek_data
 from skipqa.data import viquae as viquae_data
-from skipqa.data.files import (
+from skipqa.errors import UserError
+from skipqa.evaluation.scoring import aokvqa, evqa, infoseek, okvqa, viquae
+from skipqa.evaluation.scoring.report import Pairing, Report, named
+from skipqa.files import (
     check_object,
     check_rows,
     kind_of,
@@ -26,9 +29,6 @@ from skipqa.data.files import (
     read_jsonl,
     read_text,
 )
-from skipqa.errors import UserError
-from skipqa.evaluation.scoring import aokvqa, evqa, infoseek, okvqa, viquae
-from skipqa.evaluation.scoring.report import Pairing, Report, named
 
 QRELS_COLUMNS = ("query", "0", "passage", "number")  # of a TREC file
 RUN_COLUMNS = ("query", "Q0", "passage", "rank", "number", "name")

@@ -33,10 +33,10 @@ from torch import Tensor
 
 from skipqa import pipeline as pipelines
 from skipqa.costs.environment import available_cores
-from skipqa.data.files import check_rows, read_jsonl
 from skipqa.data.pocket_kb.text import accepted, says
 from skipqa.errors import UserError
 from skipqa.evaluation.systems.changes import up_to_retrieval, with_components, with_config
+from skipqa.files import check_rows, read_jsonl
 from skipqa.nn.budget import BudgetController, DiscreteBudgetConfig
 from skipqa.pipeline import Pipeline
 from skipqa.stages.signals import about_titles

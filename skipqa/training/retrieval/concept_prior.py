@@ -21,7 +21,7 @@ from torch import Tensor
 
 from skipqa.backbones.networks.bert import Bert
 from skipqa.config import Count, Weight
-from skipqa.data.files import check_rows, read_jsonl
+from skipqa.files import check_rows, read_jsonl
 from skipqa.nn.concept_prior import ConceptPriorConfig, ConceptPriorHead
 from skipqa.nn.tagger import said_of_a_picture
 from skipqa.training.loop import Phase, batches, fit

@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 
 from skipqa import assets
-from skipqa.data.files import check_rows, read_jsonl
+from skipqa.files import check_rows, read_jsonl
 from skipqa.knowledge import Index
 from skipqa.language import content_words
 from skipqa.training.retrieval.paraphrases import (

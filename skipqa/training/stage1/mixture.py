@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from skipqa.data.files import Fields, check_object, check_rows, read_json, read_jsonl
 from skipqa.errors import UserError
 from skipqa.evaluation.scoring.okvqa import normalise
+from skipqa.files import Fields, check_object, check_rows, read_json, read_jsonl
 
 Split = Literal["train", "held-out", "val"]
 Box = tuple[float, float, float, float]  # its middle, across and down, its width and height

@@ -1,7 +1,8 @@
-"""Reading JSON, JSON Lines and CSV files that people made, with one clear line when they are bad.
+"""The one reader of JSON, JSON Lines and CSV files, with one clear line when they are bad.
 
 A path enters, plain values leave; what the values mean is the caller's business. Everything
-wrong with a file is a `UserError` that names the file, the row and the field.
+wrong with a file is a `UserError` that names the file, the row and the field. Files are read
+whole; what streams a large corpus hands its lines to `parse_json`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import csv
 import io
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -55,7 +56,7 @@ def read_json_with_repeats(path: Path) -> tuple[Any, tuple[str, ...]]:
 
 
 def read_jsonl(path: Path) -> list[Any]:
-    """One value a line; blank lines are skipped."""
+    """One value per line; blank lines are skipped."""
     lines = enumerate(read_text(path).split("\n"), 1)
     return [_parse(line, f"{path} line {number}") for number, line in lines if line.strip()]
 
@@ -107,9 +108,9 @@ def check_object(where: str, value: Any, fields: Fields) -> dict[str, Any]:
         if name not in value:
             raise UserError(f"{where}: the field {name!r} is missing")
         if not isinstance(value[name], types):
-            wanted = " or ".join(map(_word, types if isinstance(types, tuple) else (types,)))
+            expected = " or ".join(map(_word, types if isinstance(types, tuple) else (types,)))
             found = kind_of(value[name])
-            raise UserError(f"{where}: the field {name!r} must be {wanted}, found {found}")
+            raise UserError(f"{where}: the field {name!r} must be {expected}, found {found}")
     return value
 
 
@@ -131,9 +132,18 @@ def _word(kind: type) -> str:
     return _WORDS.get(kind, kind.__name__)
 
 
-def _parse(text: str, where: str, hook: Any = None) -> Any:
+def parse_json(text: str) -> Any:
+    """The value of a whole text or of one line. NaN and Infinity are not JSON.
+
+    The message of the `UserError` says what is wrong and where in the text; the caller knows the
+    file and the line.
+    """
+    return _decode(text, None)
+
+
+def _decode(text: str, hook: Callable[[list[tuple[str, Any]]], Any] | None) -> Any:
     def no_constant(name: str) -> NoReturn:
-        raise UserError(f"{where}: {name} is not JSON")
+        raise UserError(f"{name} is not JSON")
 
     try:
         return json.loads(text, object_pairs_hook=hook, parse_constant=no_constant)
@@ -141,10 +151,18 @@ def _parse(text: str, where: str, hook: Any = None) -> Any:
         raise
     except json.JSONDecodeError as error:
         if error.pos >= len(text.rstrip()) or "Unterminated" in error.msg:
-            raise UserError(f"{where}: not JSON, cut off at character {len(text)}") from None
-        # Of JSON Lines `where` has the line already
+            raise UserError(f"not JSON, cut off at character {len(text)}") from None
         line = f"line {error.lineno} " if "\n" in text.rstrip() else ""
         what = error.msg.removesuffix(" at")
-        raise UserError(f"{where}: not JSON at {line}column {error.colno} ({what})") from None
+        raise UserError(f"not JSON at {line}column {error.colno} ({what})") from None
     except (ValueError, RecursionError) as error:  # a number or a nesting beyond Python's limits
-        raise UserError(f"{where}: not usable JSON, {error}") from None
+        raise UserError(f"not usable JSON ({error})") from None
+
+
+def _parse(
+    text: str, where: str, hook: Callable[[list[tuple[str, Any]]], Any] | None = None
+) -> Any:
+    try:
+        return _decode(text, hook)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from skipqa.data.files import read_json, read_jsonl
 from skipqa.errors import UserError
+from skipqa.files import parse_json, read_json, read_jsonl
 
 ROW = '{"id": 1, "text": "a" "b"}'
 
@@ -26,3 +26,14 @@ def test_a_bad_file(tmp_path: Path) -> None:
     with pytest.raises(UserError) as refused:
         read_json(path)
     assert str(refused.value) == (f"{path}: not JSON at line 2 column 24 (Expecting ',' delimiter)")
+
+
+@pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
+def test_constants_that_json_lacks_are_refused(tmp_path: Path, constant: str) -> None:
+    path = tmp_path / "docs.jsonl"
+    path.write_text(f'{{}}\n{{"score": {constant}}}\n')
+    with pytest.raises(UserError) as refused:
+        read_jsonl(path)
+    assert str(refused.value) == f"{path} line 2: {constant} is not JSON"
+    with pytest.raises(UserError, match=f"^{constant} is not JSON$"):
+        parse_json(constant)
