@@ -22,7 +22,7 @@ from skipqa.claims.verdict import (
     missing,
     on_every_set,
 )
-from skipqa.evaluation.harness import Record, names_in
+from skipqa.evaluation.records import Record
 from skipqa.evaluation.reports.runs import (
     OWN_PRUNER,
     QuestionSet,
@@ -37,6 +37,7 @@ from skipqa.evaluation.reports.runs import (
 from skipqa.evaluation.reports.tables import RECALL, p_value, points, times
 from skipqa.evaluation.results import table
 from skipqa.evaluation.statistics import Comparison, across_seeds
+from skipqa.evaluation.summary import names_in
 from skipqa.evaluation.systems import SYSTEMS
 
 DENSE = ("dense", "fid", "late", "memory")

@@ -25,7 +25,7 @@ BELOW_STAGES = PLAIN | {"ops", "nn", "backbones", "knowledge"}
 BELOW_PIPELINE = BELOW_STAGES | {"stages"}
 BELOW_CLI = BELOW_PIPELINE | {
     "files",
-    *("components", "pipeline", "explain", "costs", "data", "theory", "plot"),
+    *("components", "pipeline", "explain", "costs", "data", "tasks", "theory", "plot"),
 }
 
 # box: what it may import of skipqa
@@ -51,6 +51,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "costs": {"types", "errors", "config", "nn", "ops", "backbones"},
     "plot": set(),
     "theory": BASE | {"plot"},
+    "tasks": {"types", "errors", "files"},
     "data": PLAIN | {"files", "knowledge"},
     "training": BELOW_CLI | {"evaluation"},
     "evaluation": BELOW_CLI,

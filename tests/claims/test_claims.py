@@ -12,13 +12,15 @@ import pytest
 from skipqa.claims.claims import CLAIMS, claims_table, judge
 from skipqa.claims.verdict import Evidence, Verdict
 from skipqa.errors import UserError
-from skipqa.evaluation.harness import Row, make_record
+from skipqa.evaluation.records import make_record
 from skipqa.evaluation.reports.runs import read_runs
 
 if TYPE_CHECKING:
     from conftest import MakeRun
 
-    from skipqa.pipeline import Answer
+    from skipqa.tasks import Example
+from skipqa.pipeline import Answer
+from skipqa.tasks.jsonl import JSONL
 
 MANY = range(2_000)
 Judge = Callable[..., tuple[str, str]]
@@ -377,7 +379,7 @@ def test_19_duplicates(made: MakeRun, verdict: Judge, unique: int, expected: str
 
 
 def test_19_the_harness_records_hits(looked_up: Answer) -> None:
-    record = make_record(Row(1, 1, "a.png", "Why?", {"yes": 1.0}), looked_up)
+    record = make_record(Example(1, "a.png", "Why?", {"yes": 1.0}), looked_up, JSONL)
     assert record["hits"] == looked_up.trace["retrieve"].result.num_hits
     assert len(record["retrieved"]) <= record["unique"] <= record["hits"]
 

@@ -18,12 +18,15 @@ from string import Template
 from typing import Any
 
 from skipqa.errors import UserError
-from skipqa.evaluation.harness import Photos, Record, Row, names_in
+from skipqa.evaluation.records import Record
 from skipqa.evaluation.reports.runs import Run
+from skipqa.evaluation.summary import names_in
 from skipqa.explain.overlay import overlay
 from skipqa.explain.page import data_uri, parts, style
 from skipqa.image import open_image
 from skipqa.pipeline import Answer, Pipeline
+from skipqa.tasks.example import Example
+from skipqa.tasks.photos import Photos
 from skipqa.trace import Trace
 
 WRONG = 0.5  # a question with a lower score counts as answered wrongly
@@ -94,7 +97,7 @@ def stratum(record: Record) -> Stratum:
 
 def render(
     run: Run,
-    rows: Mapping[int | str, Row],
+    rows: Mapping[int | str, Example],
     photos: Photos,
     system: Pipeline,
     count: int,
@@ -137,7 +140,7 @@ def _template(name: str) -> Template:
     return Template(files("skipqa.evaluation.reports").joinpath(name).read_text(encoding="utf-8"))
 
 
-def _card(row: Row, record: Record, answer: Answer, shown: Mapping[str, str]) -> str:
+def _card(row: Example, record: Record, answer: Answer, shown: Mapping[str, str]) -> str:
     ranked = sorted(row.answers.items(), key=lambda item: -item[1])
     wanted = ", ".join(
         f'<span class="gold">{escape(text)}</span>' + ("" if score == 1 else f" {score:g}")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from skipqa.evaluation.harness import Record, interval_of, names_in
+from skipqa.evaluation.records import Record
 from skipqa.evaluation.reports.runs import (
     QuestionSet,
     Run,
@@ -23,6 +23,7 @@ from skipqa.evaluation.reports.runs import (
 )
 from skipqa.evaluation.results import ABSENT, percent, table
 from skipqa.evaluation.statistics import RESAMPLES, Comparison, across_seeds, bins
+from skipqa.evaluation.summary import interval_of, names_in
 
 SMALLEST_P = 2 / (RESAMPLES + 1)
 RECALL = "recall@4"

@@ -21,8 +21,8 @@ from typing import Any
 
 from skipqa.data.held_out import Split, is_held_out, photos_of_val, pocket_kb_split
 from skipqa.errors import UserError
-from skipqa.evaluation.scoring.okvqa import normalise
 from skipqa.files import Fields, check_rows, read_jsonl
+from skipqa.tasks.okvqa import normalise
 
 Box = tuple[float, float, float, float]  # its middle, across and down, its width and height
 AGREEING = 3  # people who make an answer fully right

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from skipqa.evaluation.harness import MEASURED_ALONE, summarise
+from skipqa.evaluation.records import MEASURED_ALONE
+from skipqa.evaluation.summary import summarise
 
 MakeRun = Callable[..., Path]
 

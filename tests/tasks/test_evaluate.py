@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from skipqa.errors import UserError
-from skipqa.evaluation.scoring import aokvqa, evqa, infoseek, okvqa, viquae
-from skipqa.evaluation.scoring.report import Pairing
+from skipqa.tasks import aokvqa, evqa, infoseek, okvqa, viquae
+from skipqa.tasks.scores import Pairing
 
 WORDS = ["dog", "cat", "horse", "cow"]  # chance is one in four
 NUM = 2000

@@ -28,7 +28,7 @@ def cases() -> list[Any]:
 
 def function(name: str) -> Callable[..., Any]:
     module, _, attribute = name.partition(".")
-    return getattr(import_module(f"skipqa.evaluation.scoring.{module}"), attribute)
+    return getattr(import_module(f"skipqa.tasks.{module}"), attribute)
 
 
 @pytest.mark.parametrize("case", cases())

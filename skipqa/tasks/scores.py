@@ -1,4 +1,4 @@
-"""What every `evaluate` returns: the official aggregates, and which ids did not pair up.
+"""What every official scorer returns: the official aggregates, and which ids did not pair up.
 
 Scores are percentages under the official scorer's own names. How a missing, repeated or
 unknown id changes them is each benchmark's rule; here they are only counted and worded.
@@ -33,13 +33,13 @@ class Pairing:
     @classmethod
     def of(cls, predicted: Iterable[Id], expected: Iterable[Id]) -> Pairing:
         times = Counter(iter(predicted))  # a mapping would bring its values as counts
-        wanted = dict.fromkeys(expected)
+        known = dict.fromkeys(expected)
         return cls(
-            num_questions=len(wanted),
+            num_questions=len(known),
             num_predictions=times.total(),
-            missing=tuple(i for i in wanted if i not in times),
+            missing=tuple(i for i in known if i not in times),
             duplicate=tuple(i for i, n in times.items() if n > 1),
-            unknown=tuple(i for i in times if i not in wanted),
+            unknown=tuple(i for i in times if i not in known),
         )
 
     def require_equal_sets(self) -> None:

@@ -7,8 +7,8 @@ import string
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skipqa.evaluation.scoring import aokvqa, evqa, infoseek, okvqa, viquae
-from skipqa.evaluation.scoring.text import CONTRACTIONS, squad_normalise
+from skipqa.tasks import aokvqa, evqa, infoseek, okvqa, viquae
+from skipqa.tasks.text import CONTRACTIONS, squad_normalise
 
 texts = st.text(max_size=40) | st.text("ab1 .,-'&?\n", max_size=40)
 words = st.text(string.ascii_letters + string.digits + " ", max_size=40)

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from skipqa.errors import MissingExtra, UserError
-from skipqa.evaluation.scoring import bem, evqa
+from skipqa.tasks import evqa
+from skipqa.tasks.bem import Bem
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "dog", "##s", "what", "?"]
 
@@ -32,7 +33,7 @@ def test_inputs_follow_the_official_order(folder: Path, monkeypatch: pytest.Monk
 
     saved_model = SimpleNamespace(load=lambda path: model)
     monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(saved_model=saved_model))
-    scorer = bem.load(folder)
+    scorer = Bem(folder)
     assert evqa.score("What?", "DOGS", ["a dog"], "automatic", scorer) == 1.0
     ids = [VOCABULARY[token] for token in seen[0]["input_ids"][0]]
     sentence = "[CLS] dog ##s [SEP] a dog [SEP] what ? [SEP]".split()
@@ -47,7 +48,7 @@ def test_inputs_follow_the_official_order(folder: Path, monkeypatch: pytest.Monk
 def test_missing_parts_are_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     with pytest.raises(MissingExtra, match=r"skipqa\[bem\]"):
-        bem.load(folder)
+        Bem(folder)
     (folder / "vocab.txt").unlink()
     with pytest.raises(UserError, match=r"vocab\.txt does not exist"):
-        bem.load(folder)
+        Bem(folder)

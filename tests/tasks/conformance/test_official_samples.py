@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from skipqa.evaluation.scoring import aokvqa, evqa, infoseek, okvqa, viquae
-from skipqa.evaluation.scoring.text import CONTRACTIONS, squad_normalise
+from skipqa.tasks import aokvqa, evqa, infoseek, okvqa, viquae
+from skipqa.tasks.text import CONTRACTIONS, squad_normalise
 
 SHARED = Path(os.environ.get("SKIPQA_SHARED", ""))
 if not SHARED.name:
