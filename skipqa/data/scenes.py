@@ -1,6 +1,6 @@
 """Composed pictures: something pasted with a soft edge into a photo, at a place drawn by chance.
 
-Enters: two pictures, the share of the whole that the pasted one may cover, a random generator.
+Enters: two pictures, the fraction of the whole that the pasted one may cover, a random generator.
 Leaves: the picture and the box that was covered. What the pictures show is the caller's business.
 """
 
@@ -34,11 +34,11 @@ class Box(NamedTuple):
 def compose(
     background: Image.Image, subject: Image.Image, fraction: float, random: Random
 ) -> tuple[Image.Image, Box]:
-    """A square picture with `subject` on at most `share` of it."""
+    """A square picture with `subject` on at most `fraction` of it."""
     canvas = background.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BICUBIC)
     scale = math.sqrt(fraction * SIDE * SIDE / (subject.width * subject.height))
     scale = min(scale, SIDE / subject.width, SIDE / subject.height)
-    # Rounded down, so that the share is never exceeded.
+    # Rounded down, so that the fraction is never exceeded.
     width, height = (max(1, math.floor(scale * side)) for side in subject.size)
     left, top = random.randint(0, SIDE - width), random.randint(0, SIDE - height)
     small = subject.convert("RGB").resize((width, height), Image.Resampling.LANCZOS)
