@@ -380,7 +380,7 @@ def test_infoseek_needs_its_question_types(tmp_path: Path) -> None:
 def test_an_answer_that_cannot_be_read_as_a_number_is_one_clear_line(tmp_path: Path) -> None:
     write_infoseek(tmp_path)
     task = TASKS["infoseek"]
-    with pytest.raises(UserError, match="'-.1.2' cannot be scored"):
+    with pytest.raises(UserError, match=r"'-\.1\.2' cannot be scored"):
         task.score(task.load(tmp_path, "val")[1], "-.1.2")
 
 
