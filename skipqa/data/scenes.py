@@ -18,8 +18,11 @@ QUALITY = 80
 EDGE = 0.04  # of the shorter side of what is pasted: where it fades into the photo
 
 
-class Box(NamedTuple):
-    """Centre and size, relative to the picture."""
+class Placement(NamedTuple):
+    """Centre and size of what was pasted, relative to the picture: the box as Pocket-KB stores it.
+
+    `tasks/pocket_kb.py` reads it into a `Box`.
+    """
 
     x: float
     y: float
@@ -33,7 +36,7 @@ class Box(NamedTuple):
 
 def compose(
     background: Image.Image, subject: Image.Image, fraction: float, random: Random
-) -> tuple[Image.Image, Box]:
+) -> tuple[Image.Image, Placement]:
     """A square picture with `subject` on at most `fraction` of it."""
     canvas = background.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BICUBIC)
     scale = math.sqrt(fraction * SIDE * SIDE / (subject.width * subject.height))
@@ -44,7 +47,7 @@ def compose(
     small = subject.convert("RGB").resize((width, height), Image.Resampling.LANCZOS)
     canvas.paste(small, (left, top), _soft_mask(width, height))
     centre = ((left + width / 2) / SIDE, (top + height / 2) / SIDE)
-    return canvas, Box(*centre, width / SIDE, height / SIDE)
+    return canvas, Placement(*centre, width / SIDE, height / SIDE)
 
 
 def _soft_mask(width: int, height: int) -> Image.Image:

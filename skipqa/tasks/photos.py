@@ -44,6 +44,6 @@ def with_photos(examples: Sequence[Example], photos: Photos) -> tuple[list[Examp
     present = [example for example in examples if example.image in photos]
     absent = [example for example in examples if example.image not in photos]
     bad = [f"{example.place}: no photo {example.image!r}" for example in absent]
-    if not present:
-        raise UserError(f"{photos.folder} has no photo of any question; {[*bad, 'none asked'][0]}")
+    if bad and not present:
+        raise UserError(f"{photos.folder} has no photo of any question; {bad[0]}")
     return present, bad

@@ -14,13 +14,13 @@ from skipqa.claims.verdict import Evidence, Verdict
 from skipqa.errors import UserError
 from skipqa.evaluation.records import make_record
 from skipqa.evaluation.reports.runs import read_runs
+from skipqa.tasks import Example
+from skipqa.tasks.jsonl import JSONL
 
 if TYPE_CHECKING:
     from conftest import MakeRun
 
-    from skipqa.tasks import Example
-from skipqa.pipeline import Answer
-from skipqa.tasks.jsonl import JSONL
+    from skipqa.pipeline import Answer
 
 MANY = range(2_000)
 Judge = Callable[..., tuple[str, str]]

@@ -251,6 +251,7 @@ def test_without_gold_there_is_no_recall(tmp_path: Path, photos: Photos) -> None
     rows = made_up(3)
     summary = evaluate(Told(gold(rows)), rows, photos, tmp_path, RUN)
     assert summary["recall@4"] is None
+    assert "official" not in summary  # JSON Lines have no official report
     assert summary["recall_by_subset"] == summary["accuracy_by_subset"] == {}
 
 

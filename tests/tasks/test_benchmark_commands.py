@@ -7,6 +7,7 @@ that of the official rule, and that the files that a run leaves score the same b
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,18 @@ def test_infoseek(home: Path, data: Path, tmp_path: Path) -> None:
         official / "infoseek_val_qtype.jsonl",
     )
     assert summary["official"] == report.as_dict()
+
+
+def test_every_task_has_its_command() -> None:
+    commands = {command.name for command in app.registered_commands}
+    assert commands - {"vqa", "systems"} == {
+        name.removesuffix("-multiple-choice") for name in TASKS
+    }
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_tasks_travel_to_other_processes(name: str) -> None:
+    assert pickle.loads(pickle.dumps(TASKS[name])).name == name
 
 
 def test_what_is_wrong_is_said_before_the_models_are_read(data: Path, tmp_path: Path) -> None:
