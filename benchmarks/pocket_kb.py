@@ -21,10 +21,10 @@ from rich.table import Table
 from skipqa.cli.console import counting, err, out
 from skipqa.costs.environment import write_results
 from skipqa.data.pocket_kb.build import Knowledge, build
-from skipqa.evaluation.scoring.okvqa import normalise
 from skipqa.knowledge import Index, index
 from skipqa.knowledge.sources import open_source
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
+from skipqa.tasks.okvqa import normalise
 
 K = 4
 

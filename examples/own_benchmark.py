@@ -10,11 +10,11 @@ import tempfile
 from pathlib import Path
 
 from PIL import Image, ImageDraw
-from skipqa.tasks.jsonl import JSONL, read
-from skipqa.tasks.photos import Photos
 
 import skipqa
 from skipqa.evaluation import harness, systems
+from skipqa.tasks.jsonl import JSONL, read
+from skipqa.tasks.photos import Photos
 
 QUESTIONS = [
     ("japan", "What is the capital of this country?", {"tokyo": 1.0}),

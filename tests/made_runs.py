@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from skipqa.evaluation.harness import MEASURED_ALONE, summarise
+from skipqa.evaluation.records import MEASURED_ALONE
+from skipqa.evaluation.summary import summarise
 
 MakeRun = Callable[..., Path]
 

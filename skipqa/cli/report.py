@@ -119,16 +119,18 @@ def failures(
     """
     from skipqa.assets import sha256_of
     from skipqa.config import read_settings
-    from skipqa.evaluation import harness, systems
+    from skipqa.evaluation import systems
     from skipqa.evaluation.reports.failures_page import AnsweredRun, check_made_by, render
     from skipqa.evaluation.reports.runs import read_run
     from skipqa.explain import check_format
     from skipqa.pipeline import load
+    from skipqa.tasks import jsonl
+    from skipqa.tasks.photos import Photos
 
     check_format(out_file, ".html")
     run = read_run(folder)
-    photos = harness.Photos(images)
-    rows, _ = harness.read_rows(questions, photos)
+    photos = Photos(images)
+    rows, _ = jsonl.read(questions, photos)
     if run.about["questions"].get("sha256") != sha256_of(questions):
         raise UserError(f"{questions} is not the file of questions that {folder} answered")
     variant = systems.Variant(run.system, run.about.get("pruner"), run.about.get("retention"))
@@ -146,7 +148,7 @@ def failures(
         system = systems.build(variant, base, run.seed)
         check_made_by(run, system, trained=base.components.folder is not None)
     with counting() as bar:
-        answered = AnsweredRun(run, {row.question_id: row for row in rows}, photos, system)
+        answered = AnsweredRun(run, {row.id: row for row in rows}, photos, system)
         page = render(answered, count, seed, lambda done, total: bar("asking again", done, total))
     out_file.write_text(page, encoding="utf-8")
     if json:

@@ -166,9 +166,11 @@ def fidelity(
     from skipqa.claims.token_worth import measure_question
     from skipqa.evaluation import harness
     from skipqa.pipeline import load
+    from skipqa.tasks import jsonl
+    from skipqa.tasks.photos import Photos
 
-    photos = harness.Photos(images)
-    rows, bad = harness.read_rows(questions, photos)
+    photos = Photos(images)
+    rows, bad = jsonl.read(questions, photos)
     rows = harness.draw(rows, limit, seed)
     prepare_process()
     with working("reading the models") as report:
@@ -198,7 +200,7 @@ def fidelity(
                     )
                 )
             except UserError as error:  # a damaged photo, a question over the limit
-                bad.append(f"line {row.line}: {row.image}: {error}")
+                bad.append(f"{row.place}: {row.image}: {error}")
         bar("asking without each token", len(rows), len(rows))
     for line in bad:
         err.print(f"skipped: {line}", markup=False, highlight=False, soft_wrap=True)

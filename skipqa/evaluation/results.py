@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from skipqa.data.files import read_json
 from skipqa.errors import UserError
+from skipqa.files import read_json
 
 Results = Mapping[str, Any]
 

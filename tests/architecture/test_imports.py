@@ -24,7 +24,7 @@ PLAIN = BASE | {"image", "language", "wordnet"}  # no networks, no stages
 BELOW_STAGES = PLAIN | {"ops", "nn", "backbones", "knowledge"}
 BELOW_PIPELINE = BELOW_STAGES | {"stages"}
 BELOW_CLI = BELOW_PIPELINE | {
-    *("components", "pipeline", "explain", "costs", "data", "figures"),
+    *("files", "components", "pipeline", "explain", "costs", "data", "tasks", "figures"),
 }
 
 # box: what it may import of skipqa
@@ -35,20 +35,22 @@ MAY_KNOW: dict[str, set[str]] = {
     "language": set(),
     "wordnet": set(),
     "config": {"errors"},
+    "files": {"errors"},
     "assets": {"errors"},
     "trace": {"types"},
     "image": {"errors"},
     "ops": BASE,
     "nn": BASE | {"ops"},
     "backbones": PLAIN | {"ops", "nn"},
-    "knowledge": {"types", "errors", "config", "assets", "wordnet", "backbones"},
+    "knowledge": {"types", "errors", "files", "config", "assets", "wordnet", "backbones"},
     "stages": BELOW_STAGES,
     "components": BASE | {"ops", "nn"},
     "pipeline": BELOW_PIPELINE | {"components"},
     "explain": BELOW_PIPELINE | {"pipeline"},
     "costs": {"types", "errors", "config", "nn", "ops", "backbones"},
     "figures": {"errors"},
-    "data": PLAIN | {"knowledge"},
+    "tasks": {"types", "errors", "files"},
+    "data": PLAIN | {"files", "knowledge"},
     "training": BELOW_CLI | {"evaluation"},
     "evaluation": BELOW_CLI,
     "claims": BELOW_CLI | {"evaluation"},

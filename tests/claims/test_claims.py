@@ -12,8 +12,10 @@ import pytest
 from skipqa.claims.registry import CLAIMS, judge, section
 from skipqa.claims.verdict import Evidence, Verdict
 from skipqa.errors import UserError
-from skipqa.evaluation.harness import Row, make_record
+from skipqa.evaluation.records import make_record
 from skipqa.evaluation.reports.runs import read_runs
+from skipqa.tasks import Example
+from skipqa.tasks.jsonl import JSONL
 
 if TYPE_CHECKING:
     from made_runs import MakeRun
@@ -378,7 +380,7 @@ def test_19_duplicates(made: MakeRun, verdict: Judge, unique: int, expected: str
 
 
 def test_19_the_harness_records_hits(looked_up: Answer) -> None:
-    record = make_record(Row(1, 1, "a.png", "Why?", {"yes": 1.0}), looked_up)
+    record = make_record(Example(1, "a.png", "Why?", {"yes": 1.0}), looked_up, JSONL)
     assert record["hits"] == looked_up.trace["retrieve"].result.num_hits
     assert len(record["retrieved"]) <= record["unique"] <= record["hits"]
 

@@ -79,7 +79,7 @@ def test_bad_json_rows_are_named_and_the_rest_is_read(tmp_path: Path) -> None:
     assert [b.place for b in bad] == [f"mine.jsonl:{n}" for n in (2, 3, 4, 5, 6, 7, 8, 9, 11)]
     reasons = " | ".join(b.reason for b in bad)
     for words in (
-        "not JSON at column",
+        "not JSON, cut off",
         "no `text`",
         "10,485",
         "not UTF-8",
@@ -94,7 +94,8 @@ def test_bad_json_rows_are_named_and_the_rest_is_read(tmp_path: Path) -> None:
     ("row", "reason"),
     [
         ('{"id": 1, "text": "a" "b"}', "not JSON at column 23 (Expecting ',' delimiter)"),
-        ('{"text": "cut o', "not JSON at column 10 (Unterminated string starting)"),
+        ('{"text": "cut o', "not JSON, cut off at character 15"),
+        ('{"text": "good", "score": NaN}', "NaN is not JSON"),
         ("9" * 5_000, "not usable JSON (Exceeds the limit"),
     ],
 )

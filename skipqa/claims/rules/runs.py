@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from skipqa.claims.verdict import Finding, by_interval
-from skipqa.evaluation.harness import Record, names_in
+from skipqa.evaluation.records import Record
 from skipqa.evaluation.reports.comparison import pair
 from skipqa.evaluation.reports.markdown import points
 from skipqa.evaluation.reports.runs import QuestionSet, Run
+from skipqa.evaluation.summary import names_in
 from skipqa.evaluation.systems import SYSTEMS
 
 DENSE = ("dense", "fid", "late", "memory")

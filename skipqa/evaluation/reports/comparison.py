@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skipqa.evaluation.harness import Record
+from skipqa.evaluation.records import Record
 from skipqa.evaluation.reports.runs import QuestionSet, Run
 from skipqa.evaluation.statistics import Comparison, paired_bootstrap
 

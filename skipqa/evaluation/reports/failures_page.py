@@ -20,11 +20,14 @@ from typing import Any
 
 from skipqa.answer import Answer
 from skipqa.errors import UserError
-from skipqa.evaluation.harness import Photos, Record, Row, names_in
+from skipqa.evaluation.records import Record
 from skipqa.evaluation.reports.runs import Run
+from skipqa.evaluation.summary import names_in
 from skipqa.explain.overlay import scaled
 from skipqa.explain.page import data_uri, parts, style
 from skipqa.pipeline import Pipeline
+from skipqa.tasks.example import Example
+from skipqa.tasks.photos import Photos
 
 WRONG = 0.5  # an answer with a lower score counts as wrong
 PHOTO_WIDTH = 440
@@ -37,7 +40,7 @@ class AnsweredRun:
     """A finished run and what is needed to ask its questions again."""
 
     run: Run
-    rows: Mapping[int | str, Row]  # by question
+    rows: Mapping[int | str, Example]  # by question
     photos: Photos
     system: Pipeline
 
@@ -145,7 +148,7 @@ def _template(name: str) -> Template:
     return Template(files("skipqa.evaluation.reports").joinpath(name).read_text(encoding="utf-8"))
 
 
-def _card(row: Row, record: Record, answer: Answer, shown: Mapping[str, str]) -> str:
+def _card(row: Example, record: Record, answer: Answer, shown: Mapping[str, str]) -> str:
     ranked = sorted(row.answers.items(), key=lambda item: -item[1])
     correct = ", ".join(
         f'<span class="gold">{escape(text)}</span>' + ("" if score == 1 else f" {score:g}")

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from skipqa.config import EncodeConfig
-from skipqa.data.files import Fields, check_object, read_json, read_jsonl
 from skipqa.errors import UserError
-from skipqa.evaluation.harness import Record, summarise
+from skipqa.evaluation.records import Record
+from skipqa.evaluation.summary import summarise
+from skipqa.files import Fields, check_object, read_json, read_jsonl
 
 RUN_FIELDS: Fields = {"system": str, "seed": int, "questions": dict}
 HEADER_FIELDS: Fields = {"machine": dict, "versions": dict, "num_questions": int}
@@ -62,6 +63,17 @@ class Run:
     @property
     def seed(self) -> int:
         return int(self.about["seed"])
+
+    @property
+    def task(self) -> str:
+        """The official task, such as aokvqa-multiple-choice; none of a file in JSON Lines."""
+        return str(self.about.get("task", ""))
+
+    @property
+    def title(self) -> str:
+        """Of what was asked."""
+        file = str(self.about["questions"].get("file", "?"))
+        return f"{file}, {self.task}" if self.task else file
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -155,8 +167,9 @@ def read_runs(folders: Sequence[Path], reference: str | None = None) -> list[Que
     by_file: dict[str, list[Run]] = {}
     for run in runs:
         questions = run.about["questions"]
-        by_file.setdefault(str(questions.get("sha256") or questions.get("file")), []).append(run)
-    titles = [str(found[0].about["questions"].get("file", "?")) for found in by_file.values()]
+        file = str(questions.get("sha256") or questions.get("file"))
+        by_file.setdefault(file + run.task, []).append(run)  # one file may be scored in two ways
+    titles = [found[0].title for found in by_file.values()]
     sets = []
     for title, (file, group) in zip(titles, by_file.items(), strict=True):
         shared = titles.count(title) > 1  # two files of one name

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from skipqa.evaluation.harness import Record, interval_of, names_in
+from skipqa.evaluation.records import Record
 from skipqa.evaluation.reports.comparison import (
     pair,
     same_machine,
@@ -22,6 +22,7 @@ from skipqa.evaluation.reports.comparison import (
 from skipqa.evaluation.reports.markdown import ABSENT, p_value, percent, points, table, times
 from skipqa.evaluation.reports.runs import QuestionSet, Run
 from skipqa.evaluation.statistics import across_seeds, bins
+from skipqa.evaluation.summary import interval_of, names_in
 
 RECALL = "recall@4"
 # The paper's ablation table by our system names: the paper's row, accuracy (%) and TFLOPs

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from skipqa.errors import UserError
-from skipqa.knowledge.sources.lines import file_fingerprint, parse_json, read_lines
+from skipqa.knowledge.sources.lines import file_fingerprint, parse_line, read_lines
 from skipqa.knowledge.sources.source import BadRow, Document
 
 TEXT_FIELDS = ("text", "contents", "passage")
@@ -36,7 +36,7 @@ class JsonLines:
             if not text.strip():
                 continue
             place = f"{self.path.name}:{number}"
-            row = parse_json(text, place)
+            row = parse_line(text, place)
             if isinstance(row, BadRow):
                 yield row
             elif isinstance(row, dict):

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from skipqa.knowledge.sources.lines import file_fingerprint, parse_json, read_lines
+from skipqa.knowledge.sources.lines import file_fingerprint, parse_line, read_lines
 from skipqa.knowledge.sources.source import BadRow, Document
 
 MIN_WORDS = 50
@@ -64,7 +64,7 @@ class Wikidata:
             if text in ("", "[", "]"):
                 continue
             place = f"{self.path.name}:{number}"
-            entity = parse_json(text, place)
+            entity = parse_line(text, place)
             if isinstance(entity, BadRow) or (
                 isinstance(entity, dict) and isinstance(entity.get("id"), str)
             ):

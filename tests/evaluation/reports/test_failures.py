@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 from skipqa.assets import sha256_of
 from skipqa.cli.main import app
 from skipqa.errors import UserError
-from skipqa.evaluation.harness import Photos, Row
 from skipqa.evaluation.reports.failures_page import (
     AnsweredRun,
     check_made_by,
@@ -27,6 +26,8 @@ from skipqa.evaluation.reports.failures_page import (
     stratum,
 )
 from skipqa.evaluation.reports.runs import read_run
+from skipqa.tasks import Example
+from skipqa.tasks.photos import Photos
 
 if TYPE_CHECKING:
     from made_runs import MakeRun
@@ -90,7 +91,7 @@ def test_page(made: MakeRun, pipeline: Pipeline, photo: Path) -> None:
     fields = {"category": MARKUP, "score": 0.0, "answer": MARKUP, "subset": ["small", "rare"]}
     run = read_run(made("a", questions=range(3), fields=lambda question: fields))
     rows = {
-        n: Row(n, n, photo.name, QUESTION if n else MARKUP, {MARKUP: 1.0, "tea": 0.667})
+        n: Example(n, photo.name, QUESTION if n else MARKUP, {MARKUP: 1.0, "tea": 0.667})
         for n in range(3)
     }
     seen: list[tuple[int, int]] = []

@@ -36,6 +36,14 @@ def test_two_files_of_one_name_have_other_titles(made: MakeRun) -> None:
     assert titles == ["okvqa/val.jsonl (00000000)", "okvqa/val.jsonl (ffffffff)"]
 
 
+def test_one_file_scored_in_two_ways_is_not_compared(made: MakeRun) -> None:
+    folders = [made(name, task=name) for name in ("aokvqa", "aokvqa-multiple-choice")]
+    one, other = read_runs(folders)
+    assert (len(one.runs), len(other.runs)) == (1, 1)
+    assert one.title.endswith(", aokvqa")
+    assert other.title.endswith(", aokvqa-multiple-choice")
+
+
 def test_the_reference_is_dense_the_requested_one_or_the_first(made: MakeRun) -> None:
     folders = [made("a", "skip"), made("b", "fid"), made("c", "dense")]
     assert read_runs(folders)[0].reference.system == "dense"
