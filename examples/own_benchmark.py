@@ -16,30 +16,29 @@ from skipqa.evaluation import harness, systems
 from skipqa.tasks.jsonl import JSONL, read
 from skipqa.tasks.photos import Photos
 
-QUESTIONS = [
-    ("japan", "What is the capital of this country?", {"tokyo": 1.0}),
-    ("japan", "What money do people use in this country?", {"yen": 1.0, "japanese yen": 1.0}),
-    ("germany", "What is the capital of this country?", {"berlin": 1.0}),
-]
+QUESTIONS: dict[str, dict[str, float]] = {  # answers with their scores
+    "What is the capital of this country?": {"tokyo": 1.0},
+    "What is the highest point of this country?": {"fuji": 1.0, "mount fuji": 1.0},
+    "What is the national symbol of this country?": {"red sun disc": 1.0, "chrysanthemum": 1.0},
+}
 
 
-def draw_flags(folder: Path) -> None:
-    japan = Image.new("RGB", (640, 480), "white")
-    ImageDraw.Draw(japan).ellipse((200, 120, 440, 360), "#bc002d")
-    japan.save(folder / "japan.png")
-    germany = Image.new("RGB", (640, 480), "black")
-    ImageDraw.Draw(germany).rectangle((0, 160, 640, 320), "red")
-    ImageDraw.Draw(germany).rectangle((0, 320, 640, 480), "#ffce00")
-    germany.save(folder / "germany.png")
+def draw_flag(path: Path) -> None:
+    """The flag of Japan before a blue sky."""
+    image = Image.new("RGB", (640, 480), "#8cb4e6")
+    draw = ImageDraw.Draw(image)
+    draw.rectangle((80, 70, 560, 390), "white")
+    draw.ellipse((224, 134, 416, 326), "#bc002d")
+    image.save(path)
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        draw_flags(folder)
+        draw_flag(folder / "japan.png")
         rows = [
-            {"question_id": i, "image": f"{photo}.png", "question": question, "answers": answers}
-            for i, (photo, question, answers) in enumerate(QUESTIONS)
+            {"question_id": i, "image": "japan.png", "question": question, "answers": answers}
+            for i, (question, answers) in enumerate(QUESTIONS.items())
         ]
         (folder / "questions.jsonl").write_text("\n".join(map(json.dumps, rows)))
 
