@@ -24,11 +24,11 @@ from typing import Any
 import torch
 from rich.progress import Progress
 from rich.table import Table
+from skipqa.evaluation.systems.changes import up_to_retrieval, with_config, with_stages
 
 from skipqa.cli.console import err, out, prepare_process
 from skipqa.costs.environment import write_results
-from skipqa.data.files import read_jsonl
-from skipqa.evaluation.harness import RECALL_AT, recall
+from skipqa.evaluation.records import RECALL_AT, recall
 from skipqa.evaluation.statistics import mean_interval, paired_bootstrap
 from skipqa.evaluation.systems.ablations import (
     DENSE_PASSAGES,
@@ -38,7 +38,7 @@ from skipqa.evaluation.systems.ablations import (
     global_retrieval,
     without_pruning,
 )
-from skipqa.evaluation.systems.changes import up_to_retrieval, with_config, with_stages
+from skipqa.files import read_jsonl
 from skipqa.pipeline import Pipeline
 from skipqa.training.pipelines import Source, spread
 from skipqa.types import KeptTokens, VisualTokens

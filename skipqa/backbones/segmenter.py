@@ -48,7 +48,7 @@ class Segmenter:
 
     @torch.inference_mode()
     def boxes(self, image: Image.Image, points: Sequence[Point]) -> Proposals:
-        """For each point the box of its mask, of the three the one with the best expected quality."""
+        """For each point the box of its mask with the best predicted quality."""
         pixels, width, height = fit(image, self.network.config.encoder.image)
         square = torch.tensor(points) * torch.tensor([width, height])
         masks = self.network(self.network.encode(pixels), square)

@@ -1,9 +1,9 @@
-"""Saliency fidelity of a whole pipeline: what each visual token was worth to the right answer.
+"""What each visual token is worth to a whole pipeline's answer, next to its saliency.
 
-Enters: any pipeline and a question with its right answer. Leaves: the saliency of some of its
-visual tokens and their counterfactual worth (`theory/fidelity.py` compares the two): the pipeline
-runs again with one token replaced by the mean token, and the right answer, or the evidence for
-it, is less probable by so much. Nothing of the pipeline but its backbone is replaced.
+Enters: any pipeline and a question with its correct answer. Leaves: the saliency of some of its
+visual tokens and their counterfactual worth, which `claims/fidelity.py` compares: the pipeline runs
+again with one token replaced by the mean token, and the worth is what the log-probability of the
+correct answer, or of the evidence for it, loses. Only the pipeline's backbone is replaced.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from skipqa.image import open_image
 from skipqa.pipeline import Pipeline
 from skipqa.types import VisualTokens
 
-# What a token is worth something to: the decoder's log-probability of the right answer, or, at a
-# fraction of the cost, the logarithm of the best passage's verification score.
+# What worth is measured by: the decoder's log-probability of the correct answer, or, at a fraction
+# of the cost, the logarithm of the best passage's verification score.
 Proxy = Literal["answer", "evidence"]
 NO_EVIDENCE = 1e-6
 
-PER_TOKEN = ("features", "evidence", "meaning")  # the fields of `VisualTokens` with a row a token
+PER_TOKEN = ("features", "evidence", "meaning")  # fields with one row per token
 
 
 def measure_question(
@@ -79,10 +79,10 @@ def _unpack(packed_VD: Tensor, like: VisualTokens) -> VisualTokens:
 
 
 class _Counterfactual:
-    """A backbone that sees given tokens and, instead of completing, scores the right answer.
+    """A backbone that returns given tokens and, instead of generating, scores the correct answer.
 
-    It glances once, and most counterfactuals change nothing that is read: texts and prompts are
-    worked on once, too.
+    The low-resolution image, texts and prompts are the same in most counterfactuals, so each is
+    computed once.
     """
 
     def __init__(self, backbone: Backbone, tokens: VisualTokens, answer: str | None) -> None:

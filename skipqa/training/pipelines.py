@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 
 from skipqa import pipeline as pipelines
 from skipqa.costs.environment import available_cores
+from skipqa.knowledge import Index
 from skipqa.parallel import Here, Workers
 from skipqa.pipeline import Pipeline
 from skipqa.training.run import Counted
@@ -41,9 +42,12 @@ class Source:
             index=self.index,
             overrides=dict(self.overrides),
         )
-        encoder = pipeline.index.encoder  # most questions are asked about many images
-        encoder.encode_query = lru_cache(1_024)(encoder.encode_query)  # type: ignore[method-assign]
-        return pipeline
+        index = Index.open(
+            pipeline.index.folder,
+            trained_query=pipeline.components.sparse_query,
+            query_cache=1_024,  # most questions are asked about many images
+        )
+        return Pipeline(replace(pipeline.parts, index=index))
 
     def fingerprint(self, without: Sequence[str] = ()) -> dict[str, Any]:
         """Of the preset, the index, and the components but those named."""

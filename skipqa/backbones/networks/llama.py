@@ -306,7 +306,7 @@ def rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def from_hub_names(state: Mapping[str, Tensor], config: LlamaConfig) -> dict[str, Tensor]:
-    """The state of `Llama` from a Hugging Face Llama checkpoint: renamed, q|k|v and gate|up joined."""
+    """The state of `Llama` from a Hugging Face checkpoint: renamed, q|k|v and gate|up joined."""
     renamed = {
         "embedding.weight": state["model.embed_tokens.weight"],
         "norm.weight": state["model.norm.weight"],

@@ -1,8 +1,8 @@
 """Converts downloaded networks once into safetensors files that load quickly.
 
 Enters: a downloaded asset, and the file of a delta that training added. Leaves: a folder under the
-cache. Each function makes its folder the first time; an interrupted conversion leaves no folder
-behind and is started again. This is the only module that knows the published formats.
+cache. Each function makes its folder the first time; an interrupted conversion is never taken for
+a finished one. This is the only module that knows the published formats.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, TypeVar
 
 import torch
@@ -180,7 +181,11 @@ def _open(path: Path) -> Iterator[tuple[str, tuple[int, ...], Callable[[], Tenso
             state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
             for name, tensor in state.items():
                 yield name, tuple(tensor.shape), lambda tensor=tensor: tensor  # type: ignore[misc]
-    except (OSError, SafetensorError, RuntimeError) as error:
+    except UnpicklingError:  # anything but tensors in it could run code when it is read
+        raise UserError(
+            f"{path} holds more than tensors, or is damaged: take the model's .safetensors instead"
+        ) from None
+    except (OSError, SafetensorError, RuntimeError, EOFError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"{path} is damaged ({reason}): download it again") from None
 

@@ -17,7 +17,6 @@ import hashlib
 import json
 import random
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -29,15 +28,15 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from skipqa.data.files import check_rows, read_jsonl
+from skipqa.data.held_out import Split, is_fresh, is_held_out, photos_of_val, pocket_kb_split
 from skipqa.data.pocket_kb.text import accepted, says
 from skipqa.errors import UserError
+from skipqa.files import check_rows, read_jsonl
 from skipqa.pipeline import Pipeline
 from skipqa.stages.signals import about_titles
 from skipqa.state import State
 from skipqa.training.pipelines import PipelineWorkers, run_jobs
 from skipqa.training.run import Run
-from skipqa.training.stage1.mixture import HELD_OUT_OF, Split, is_held_out, pocket_kb_split
 
 SPLITS: tuple[Split, ...] = ("train", "val")
 A_FILE = 32  # questions
@@ -102,7 +101,7 @@ def _pocket_kb(folder: Path, split: Split) -> Iterator[Asked]:
         x, y, width, height = row.get("box") or (0.5, 0.5, 1.0, 1.0)  # its middle and its size
         left, top = x - width / 2, y - height / 2
         side = pocket_kb_split(row) if split == "train" else split
-        fresh = side == "held-out" and _is_fresh(row.get("photo") or row["image"])
+        fresh = side == "held-out" and is_fresh(row.get("photo") or row["image"])
         yield Asked(
             row["question_id"],
             folder / "photos.zip",
@@ -119,16 +118,8 @@ def _pocket_kb(folder: Path, split: Split) -> Iterator[Asked]:
         )
 
 
-def _is_fresh(photo: str) -> bool:
-    """Half of what stage I holds out. It knows its own photos too well: what later stages learn
-    from those alone is to trust it too far."""
-    return bool(zlib.crc32(Path(photo).stem.encode()) // HELD_OUT_OF % 2)
-
-
 def _okvqa(data: Path, pocket_kb: Path | None, name: Split) -> Iterator[Asked]:
-    taken: frozenset[str] = frozenset()
-    if pocket_kb is not None:  # a photo that Pocket-KB's val is made of is not trained on
-        taken = frozenset(json.loads((pocket_kb / "held_out.json").read_text())["coco"])
+    taken = photos_of_val(pocket_kb)["coco"]
     path = data / "okvqa" / f"{name}.jsonl"
     fields = {"image": str, "question": str, "answers": dict}
     for number, row in enumerate(check_rows(str(path), read_jsonl(path), fields)):

@@ -24,12 +24,12 @@ from torch import Tensor, nn
 
 from skipqa.backbones.backbone import Decoding
 from skipqa.config import Between, Count, CountOrNone, Fraction
-from skipqa.evaluation.scoring.okvqa import normalise
 from skipqa.nn.verifier import Verifier, VerifierConfig, distillation_loss
 from skipqa.pipeline import Pipeline
 from skipqa.stages.prompts import reading_prompt
 from skipqa.stages.signals import SIGNALS, signals
 from skipqa.stages.verify import SimilarityScorer, mean_token
+from skipqa.tasks.okvqa import normalise
 from skipqa.training.loop import Decay, Loss, Optimisation
 from skipqa.training.pathway.context import TrainingContext
 from skipqa.training.pathway.records import Records

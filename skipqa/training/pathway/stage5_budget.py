@@ -26,7 +26,6 @@ from PIL import Image
 from torch import Tensor, nn
 
 from skipqa.config import Between, Count, CountOrNone, Fraction
-from skipqa.evaluation.scoring.okvqa import normalise
 from skipqa.nn.budget import (
     BudgetController,
     DifficultyBudget,
@@ -38,6 +37,7 @@ from skipqa.nn.relaxation import linear_schedule
 from skipqa.pipeline import Pipeline
 from skipqa.stages.decode import facts, read_order
 from skipqa.state import State
+from skipqa.tasks.okvqa import normalise
 from skipqa.trace import Trace
 from skipqa.training.loop import Decay, LearningRate, Loss, Optimisation, fit
 from skipqa.training.pathway.context import CachedBackbone, TrainingContext

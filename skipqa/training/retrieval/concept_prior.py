@@ -20,12 +20,12 @@ from torch import Tensor
 
 from skipqa.backbones.networks.bert import Bert
 from skipqa.config import Count, Weight
-from skipqa.data.files import check_rows, read_jsonl
+from skipqa.data.held_out import is_id_held_out
+from skipqa.files import check_rows, read_jsonl
 from skipqa.nn.concept_prior import ConceptPriorConfig, ConceptPriorHead
 from skipqa.nn.tagger import said_of_a_picture
 from skipqa.training.loop import Optimisation, batches, fit
 from skipqa.training.retrieval import paraphrases
-from skipqa.training.retrieval.queries import is_held_out
 from skipqa.training.run import Run
 from skipqa.training.stage1.mixture import KINDS
 from skipqa.training.stage1.words import embed
@@ -84,7 +84,7 @@ def read(
         questions=embedded[torch.tensor([place_of[question] for question in questions])],
         concepts=embed(text, tokenizer, [", ".join(one) for one in concepts]).cpu(),
         about=about,
-        held_out=torch.tensor([is_held_out(row["entity"]) for row in rows]),
+        held_out=torch.tensor([is_id_held_out(row["entity"]) for row in rows]),
         held_out_wording=torch.tensor(held_out_wording),
     )
 
@@ -101,7 +101,7 @@ def _wordings(
             yield row, random.choice(paraphrases.table()["train"]["scenes"]), False
         else:
             yield row, paraphrases.train_wording(question, relation, category, random), False
-    if is_held_out(row["entity"]):
+    if is_id_held_out(row["entity"]):
         others = paraphrases.held_out_wordings(question, relation, category)
         others += paraphrases.table()["held_out"]["scenes"] if category == SCENE else []
         if others:

@@ -100,9 +100,8 @@ def test_whatever_is_chosen_is_a_span(pipeline: Pipeline, pick: list[int]) -> No
 def test_words_to_avoid_do_not_start_a_span(pipeline: Pipeline) -> None:
     tokenizer = pipeline.backbone.decoder_tokenizer
     free = SpanConstraint(TEXTS, tokenizer, [0]).allowed()
-    avoiding = SpanConstraint(
-        TEXTS, tokenizer, [0], avoid=["Espresso", "chihuahua", "the"]
-    ).allowed()
+    avoid = ["Espresso", "chihuahua", "the"]
+    avoiding = SpanConstraint(TEXTS, tokenizer, [0], avoid).allowed()
     refused = [tokenizer.decode([token]).strip().lower() for token in set(free) - set(avoiding)]
     assert len(refused) == 3
     assert all(any(w.startswith(r) for w in ("espresso", "chihuahua", "the")) for r in refused)

@@ -48,15 +48,15 @@ class TestDecoder:
     def test_log_probability_is_that_of_one_pass(self, backbone: Pocket) -> None:
         prompt, answer = "The capital of France is", "a large city on the banks of the Seine"
         decoder, tokenizer = backbone.decoder, backbone.decoder_tokenizer
-        asked, said = tokenizer.encode(prompt).ids, tokenizer.encode(f" {answer}").ids
-        whole, end = torch.tensor([asked + said]), len(asked) + len(said)
+        before, target = tokenizer.encode(prompt).ids, tokenizer.encode(f" {answer}").ids
+        whole, end = torch.tensor([before + target]), len(before) + len(target)
         with torch.inference_mode():
             cache = KVCache(decoder.config, 1, end)
             hidden = decoder(
                 decoder.embedding(whole), cache, torch.arange(end), end, from_zero=True
             )
-            scores = decoder.logits(hidden[0, len(asked) - 1 : -1]).log_softmax(-1)
-        expected = float(scores.gather(1, torch.tensor(said)[:, None]).sum())
+            scores = decoder.logits(hidden[0, len(before) - 1 : -1]).log_softmax(-1)
+        expected = float(scores.gather(1, torch.tensor(target)[:, None]).sum())
         assert backbone.log_prob(prompt, answer) == pytest.approx(expected, abs=1e-3)
         paris, banana = (backbone.log_prob(prompt, x) for x in ("Paris", "banana"))
         assert paris > banana + 3

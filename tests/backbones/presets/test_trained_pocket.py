@@ -80,8 +80,8 @@ class TestReader:
         assert len(found) == len(CANDIDATES) + 1  # the completion's own is the last
         apart, _ = trained.loglikelihood(PROMPT, [*NAMES, scored.text])
         for log_prob, target in zip(found, apart, strict=True):
-            best = target < apart[0] == max(apart[:3])
-            assert log_prob == pytest.approx(target, abs=1e-3) or best
+            beaten = target < apart[0] == max(apart[:3])
+            assert log_prob == pytest.approx(target, abs=1e-3) or beaten
         assert found[0] == pytest.approx(apart[0], abs=1e-3)
 
     def test_candidates_are_not_scored_next_to_a_quotation(self) -> None:

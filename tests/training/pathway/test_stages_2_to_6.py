@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 
 from skipqa import components
+from skipqa.data.held_out import Split
 from skipqa.errors import UserError
 from skipqa.evaluation import systems
 from skipqa.evaluation.systems import Variant
@@ -35,7 +36,6 @@ from skipqa.training.pathway.stage import PathwayStage
 from skipqa.training.pipelines import Source
 from skipqa.training.run import Run
 from skipqa.training.sampling import inverse_frequency
-from skipqa.training.stage1.mixture import Split
 from skipqa.types import Budget
 
 COUNTS = {f"pocket-kb/{kind}": 99 for kind in ("train", "fresh", "held-out", "val")}
