@@ -24,6 +24,7 @@ from skipqa.backbones.networks.efficientnet_lite import EfficientNetLite, Effici
 from skipqa.backbones.networks.llama import Llama, LlamaConfig
 from skipqa.backbones.presets.pocket import END
 from skipqa.data.held_out import is_held_out
+from skipqa.training.example import TrainExample
 from skipqa.training.stage1 import photos
 from skipqa.training.stage1.drafter import DrafterTraining
 from skipqa.training.stage1.encoder import EncoderTraining
@@ -186,4 +187,18 @@ def networks() -> Networks:
         decoder=decoder(),
         decoder_tokenizer=tokenizer(),
         concepts=Concepts(entries, meanings),
+    )
+
+
+def make_example(
+    photo: int,
+    question: str,
+    answers: Mapping[str, float],
+    source: str,
+    split: str,
+    hops: tuple[tuple[str, ...], ...] = (),
+) -> TrainExample:
+    """A question about a row of the photos."""
+    return TrainExample(
+        0, "", question, answers, split=split, source=source, photo=photo, hops=hops
     )

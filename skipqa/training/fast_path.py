@@ -29,13 +29,14 @@ from skipqa.data.held_out import Split
 from skipqa.evaluation.statistics import paired_bootstrap
 from skipqa.nn.drafter import calibrate_threshold
 from skipqa.pipeline import Pipeline, bundled_components
+from skipqa.tasks.example import Example
 from skipqa.tasks.okvqa import normalise
 from skipqa.training.export import take_over
 from skipqa.training.pipelines import PipelineWorkers, Source, open_workers, run_jobs
 from skipqa.training.run import Run
 from skipqa.training.stage import Inputs, Metrics, TrainingStage
 from skipqa.training.stage1 import mixture
-from skipqa.training.stage1.mixture import Example, Mixture
+from skipqa.training.stage1.mixture import Mixture
 
 KNOWLEDGE, PERCEPTUAL = "okvqa", {"held-out": "coco", "val": "vqav2"}
 PART = "fast_path"

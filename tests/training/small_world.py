@@ -22,7 +22,7 @@ from skipqa.knowledge.sources.tables import JsonLines
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
 from skipqa.pipeline import Pipeline
 from skipqa.training.pathway.context import TrainingContext
-from skipqa.training.pathway.gather import Asked
+from skipqa.training.pathway.gather import Gathered
 from skipqa.training.pathway.records import collect
 from skipqa.training.pipelines import PipelineWorkers, Source, open_workers
 from skipqa.training.run import Run
@@ -94,7 +94,7 @@ def workers() -> PipelineWorkers:
     return open_workers(Shared(), 1)
 
 
-def context(folder: Path, pipeline: Pipeline, rows: list[Asked]) -> TrainingContext:
+def context(folder: Path, pipeline: Pipeline, rows: list[Gathered]) -> TrainingContext:
     """With every question gathered; its run writes into `folder/run`."""
     index = Index.open(folder / "index")
     Shared.pipeline = Pipeline(replace(pipeline.parts, index=index))

@@ -25,7 +25,7 @@ from skipqa.config import CountOrNone
 from skipqa.nn import checkpoint
 from skipqa.pipeline import Pipeline
 from skipqa.training.export import take_over
-from skipqa.training.pathway.gather import AFTER_RETRIEVAL, LEARNED_FROM_RECORDS, Asked
+from skipqa.training.pathway.gather import AFTER_RETRIEVAL, LEARNED_FROM_RECORDS, Gathered
 from skipqa.training.pathway.records import Records, collect
 from skipqa.training.pipelines import PipelineWorkers, Source, open_workers, run_jobs
 from skipqa.training.run import Run
@@ -119,7 +119,7 @@ class TrainingContext:
 
 @contextmanager
 def begin(
-    source: Source, rows: Sequence[Asked], gathering: Gathering, folder: Path, run: Run
+    source: Source, rows: Sequence[Gathered], gathering: Gathering, folder: Path, run: Run
 ) -> Iterator[TrainingContext]:
     """What a stage works with, its processes included; they end with the block. `folder` has, or
     gets, the records of `rows`."""

@@ -1,13 +1,12 @@
-"""What stages II to VI learn from: the real pipeline's stages over training questions, kept.
+"""What stages II to VI learn from: records of the pipeline, run on training questions.
 
-Enters: Pocket-KB's and OK-VQA's questions, a pipeline. Leaves a folder of records, a file
-for every few questions, so that a killed gathering goes on with the next file: what the picture
-shows token by token, the question, the regions, and the passages that they found with the flags
-of those that hold the answer. A record holds enough to send its question through the later stages
-again without the photo (`records.py`). It trains nothing.
+Enters: Pocket-KB's and OK-VQA's questions, a pipeline. Leaves a folder of records, one file per few
+questions, so that a killed gathering resumes with the next file: what the image shows token by
+token, the question, the regions, and the passages they retrieved with flags of those that hold the
+answer. A record holds enough to run the later stages again without the photo (`records.py`). It
+trains nothing.
 
-Shape letters: N questions of a file, V visual tokens, E names kept a token, C concepts, R regions,
-K passages, d text width.
+Shape letters: V visual tokens, R regions, K passages, d text width.
 """
 
 from __future__ import annotations
@@ -35,6 +34,8 @@ from skipqa.files import check_rows, read_jsonl
 from skipqa.pipeline import Pipeline
 from skipqa.stages.signals import about_titles
 from skipqa.state import State
+from skipqa.tasks.example import Example
+from skipqa.tasks.pocket_kb import POCKET_KB
 from skipqa.training.pipelines import PipelineWorkers, run_jobs
 from skipqa.training.run import Run
 
@@ -48,97 +49,94 @@ AFTER_RETRIEVAL = ("reader",)  # where a record ends
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A question to gather, and what is known of its answer."""
+class Gathered(Example):
+    """A question to gather, and what training alone needs to know of it."""
 
-    id: str
-    archive: Path
-    image: str
-    question: str
-    answers: Mapping[str, float]
-    source: str  # a data set
-    split: Split
-    category: str
-    gold: tuple[str, ...] = ()  # passages that hold the answer, or a step to it
-    box: tuple[float, float, float, float] | None = None  # left, top, right, bottom of the thing
-    subset: tuple[str, ...] = ()
-    fresh: bool = False  # learned from here, though stage I never saw the photo
+    archive: Path = Path()  # of its photo
+    gold_ids: tuple[str, ...] = ()  # passages that hold the answer, or a step to it
+    fresh: bool = False  # trained on here, though stage I never saw the photo
 
     def about(self) -> dict[str, Any]:
-        """All but where the photo lies."""
-        return {k: v for k, v in dataclasses.asdict(self).items() if k != "archive"}
+        """What a record says of its question."""
+        return {
+            "id": str(self.id),
+            "image": self.image,
+            "question": self.question,
+            "answers": dict(self.answers),
+            "source": self.source,
+            "split": self.split,
+            "category": self.category,
+            "gold": list(self.gold_ids),
+            "box": self.box,
+            "fresh": self.fresh,
+        }
 
 
 def questions(
     data: Path | None, pocket_kb: Path | None, counts: Mapping[str, int], seed: int
-) -> list[Asked]:
+) -> list[Gathered]:
     """So many of each `source/split`, drawn by the seed: a smaller draw is part of a larger one.
 
     What the photo of a row shows decides whether it is held out, so that no photo is on both sides.
     """
-    found: list[Asked] = []
+    found: list[Gathered] = []
     if pocket_kb is not None:
         found += [row for split in SPLITS for row in _pocket_kb(pocket_kb, split)]
     if data is not None:
         found += [row for split in SPLITS for row in _okvqa(data, pocket_kb, split)]
-    groups: dict[str, list[Asked]] = {}
+    groups: dict[str, list[Gathered]] = {}
     for row in found:
         groups.setdefault(f"{row.source}/{'fresh' if row.fresh else row.split}", []).append(row)
-    drawn: list[Asked] = []
+    drawn: list[Gathered] = []
     for name, count in counts.items():
         some = groups.get(name, [])
         random.Random(f"{seed}/{name}").shuffle(some)
         drawn += some[:count]
-    if not any(row.split == "train" and row.gold for row in drawn):
+    if not any(row.split == "train" and row.gold_ids for row in drawn):
         raise UserError("nothing to learn from: no training question names its passages")
     return drawn
 
 
-def _pocket_kb(folder: Path, split: Split) -> Iterator[Asked]:
-    path = folder / f"{split}.jsonl"
-    fields = {"question_id": str, "image": str, "question": str, "answers": dict, "gold": list}
-    for row in check_rows(str(path), read_jsonl(path), fields | {"category": str, "subset": list}):
-        x, y, width, height = row.get("box") or (0.5, 0.5, 1.0, 1.0)  # its middle and its size
-        left, top = x - width / 2, y - height / 2
+def _pocket_kb(folder: Path, split: Split) -> Iterator[Gathered]:
+    for example in POCKET_KB.load(folder, split):
+        row = example.record
         side = pocket_kb_split(row) if split == "train" else split
-        fresh = side == "held-out" and is_fresh(row.get("photo") or row["image"])
-        yield Asked(
-            row["question_id"],
-            folder / "photos.zip",
-            row["image"],
-            row["question"],
-            row["answers"],
-            "pocket-kb",
-            "train" if fresh else side,
-            row["category"],
-            tuple(row["gold"]),
-            (left, top, left + width, top + height) if row.get("box") else None,
-            tuple(row["subset"]),
-            fresh,
+        fresh = side == "held-out" and is_fresh(row.get("photo") or example.image)
+        yield Gathered(
+            **_fields(example) | {"split": "train" if fresh else side},
+            archive=POCKET_KB.images(folder),
+            gold_ids=tuple(row.get("gold") or ()),
+            fresh=fresh,
         )
 
 
-def _okvqa(data: Path, pocket_kb: Path | None, name: Split) -> Iterator[Asked]:
+def _fields(example: Example) -> dict[str, Any]:
+    """All but the official row, which records need not carry to other processes."""
+    names = (field.name for field in dataclasses.fields(Example))
+    return {name: getattr(example, name) for name in names if name != "record"}
+
+
+def _okvqa(data: Path, pocket_kb: Path | None, name: Split) -> Iterator[Gathered]:
     taken = photos_of_val(pocket_kb)["coco"]
     path = data / "okvqa" / f"{name}.jsonl"
     fields = {"image": str, "question": str, "answers": dict}
     for number, row in enumerate(check_rows(str(path), read_jsonl(path), fields)):
         if (name == "train" and row["image"] in taken) or not row["answers"]:
             continue
-        yield Asked(
-            str(row.get("question_id", number)),
-            data / "okvqa" / f"{name}.zip",
+        yield Gathered(
+            row.get("question_id", number),
             row["image"],
             row["question"],
             row["answers"],
-            "okvqa",
-            "held-out" if name == "train" and is_held_out(row["image"]) else name,
-            str(row.get("category", "okvqa")),
+            category=str(row.get("category", "okvqa")),
+            split="held-out" if name == "train" and is_held_out(row["image"]) else name,
+            source="okvqa",
+            archive=data / "okvqa" / f"{name}.zip",
         )
 
 
 def gather(
-    rows: Sequence[Asked], fingerprint: Mapping[str, Any], workers: PipelineWorkers, run: Run
+    rows: Sequence[Gathered], fingerprint: Mapping[str, Any], workers: PipelineWorkers, run: Run
 ) -> list[Path]:
     """The files of the records, in the order of `rows`; existing ones are left alone. The
     `fingerprint` is of what the workers' pipelines depend on up to retrieval."""
@@ -163,7 +161,7 @@ def gather(
     return files
 
 
-def write(pipeline: Pipeline, rows: Sequence[Asked], path: Path) -> None:
+def write(pipeline: Pipeline, rows: Sequence[Gathered], path: Path) -> None:
     """Whole or not at all."""
     gathering = with_most_passages(pipeline)
     found = [observe(gathering, row) for row in rows]
@@ -183,7 +181,7 @@ def with_most_passages(pipeline: Pipeline) -> Pipeline:
     return pipeline.with_config(budget=budget).with_components(budget=None, saliency=None)
 
 
-def observe(pipeline: Pipeline, row: Asked) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def observe(pipeline: Pipeline, row: Gathered) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """One question through the pipeline up to retrieval: tensors, and what is said in words."""
     state = pipeline.run(State(BytesIO(_read(row)), row.question), stop="retrieve")
     question, drafted, kept, regions = state.question, state.draft, state.kept, state.regions
@@ -222,10 +220,12 @@ def observe(pipeline: Pipeline, row: Asked) -> tuple[dict[str, Tensor], dict[str
         "passages": of_passages([p.row for p in passages], torch.int32, -1),
         "scores": of_passages([p.score for p in passages], torch.float32, 0),
         "asked_by": of_passages([p.region for p in passages], torch.int8, -1),
-        "gold": of_passages([p.passage.id in row.gold for p in passages], torch.bool, 0),
+        "gold": of_passages([p.passage.id in row.gold_ids for p in passages], torch.bool, 0),
         "stated": of_passages([says(p.passage.text, answers) for p in passages], torch.bool, 0),
     }, {
-        "gold_rows": [found for id in row.gold if (found := pipeline.index.row_of(id)) is not None],
+        "gold_rows": [
+            found for id in row.gold_ids if (found := pipeline.index.row_of(id)) is not None
+        ],
         "words": list(question.words),
         "information": prior.information if prior else 0.0,
         "seen": list(tokens.words.names) if tokens.words else [],
@@ -244,7 +244,7 @@ def _padded(values: Tensor, length: int, absent: float) -> Tensor:
     return whole
 
 
-def _read(row: Asked) -> bytes:
+def _read(row: Gathered) -> bytes:
     return _archive(row.archive).read(row.image)
 
 

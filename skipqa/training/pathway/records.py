@@ -188,7 +188,7 @@ class Records:
 
 
 def collect(
-    rows: Sequence[gather.Asked],
+    rows: Sequence[gather.Gathered],
     fingerprint: Mapping[str, Any],
     workers: PipelineWorkers,
     run: Run,

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from skipqa.backbones.networks.bert import Bert
 from skipqa.config import Count, Fraction, Weight
 from skipqa.nn.drafter import ABSTAIN, Drafter, DrafterConfig
+from skipqa.training.example import TrainExample
 from skipqa.training.loop import Optimisation, batches, fit, steps_for
 from skipqa.training.run import Run
-from skipqa.training.stage1.mixture import Example
 from skipqa.training.stage1.photos import PhotoFeatures
 from skipqa.training.stage1.words import Words
 
@@ -72,7 +72,7 @@ class Questions:
 
     def __init__(
         self,
-        examples: Sequence[Example],
+        examples: Sequence[TrainExample],
         answers: Sequence[str],
         tokenizer: Tokenizer,
         device: torch.device,

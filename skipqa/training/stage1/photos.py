@@ -38,6 +38,7 @@ WINDOWS = 25  # of 8 x 8 cells, stride 2, on the 16 x 16 at high resolution
 PASTED = (0.15, 0.35)  # how wide a thing becomes in another photo
 SOFT = 0.12  # of its width, the edge that fades into it
 BATCH = 256
+BOX = torch.float64  # sides are subtracted, and crops have to be the same on every machine
 CHUNK = 400  # photos per job
 Job = tuple[Path, list[tuple[int, str]]]  # a zip; rows and names of photos in it
 
@@ -54,21 +55,21 @@ class PhotoFeatures:
 class Things:
     """What is known of photos to crop them."""
 
-    boxes: Tensor  # [P, 4] middle, width and height; the whole picture where nothing is known
+    boxes: Tensor  # [P, 4] left, top, right, bottom; the whole image where nothing is known
     may_mirror: Tensor  # [P] false of flags: mirrored, they are other flags
     whole: Tensor  # [P] true of an entity that fills its photo
     grounds: Tensor  # rows of photos of no such thing, to paste one into
 
     @staticmethod
     def of(mixture: Mixture) -> Things:
-        boxes = torch.tensor([[0.5, 0.5, 1.0, 1.0]]).repeat(len(mixture.photos), 1)
+        boxes = torch.tensor([[0.0, 0.0, 1.0, 1.0]], dtype=BOX).repeat(len(mixture.photos), 1)
         may_mirror = torch.ones(len(mixture.photos), dtype=torch.bool)
         whole = torch.zeros(len(mixture.photos), dtype=torch.bool)
         for photo, (kind, _) in mixture.entities.items():
             may_mirror[photo] = kind != "flag"
             whole[photo] = photo not in mixture.boxes
         for photo, box in mixture.boxes.items():
-            boxes[photo] = torch.tensor(box)
+            boxes[photo] = torch.tensor(box, dtype=BOX)
         grounds = torch.tensor(sorted(mixture.labels.keys() - mixture.entities.keys()))
         return Things(boxes, may_mirror, whole, grounds.long())
 
@@ -204,8 +205,8 @@ def paste(things: Tensor, grounds: Tensor, generator: torch.Generator) -> tuple[
     scenes = grounds.clone()
     for scene, thing, (left, top) in zip(scenes, small, corner_B2.tolist(), strict=True):
         scene[:, top : top + side, left : left + side].lerp_(thing, mask)
-    middle_B2 = (corner_B2 + side / 2) / size
-    return scenes, torch.cat((middle_B2, torch.full_like(middle_B2, side / size)), dim=1)
+    corners_B4 = torch.cat((corner_B2, corner_B2 + side), dim=1).to(BOX)
+    return scenes, corners_B4 / size
 
 
 def frames(
@@ -228,7 +229,9 @@ def zooms(
 ) -> Tensor:
     """[B, 2, 3] square windows in which the box is at least `least` wide or high, and whole. A box
     that fills the image is cropped to a quarter of it at most."""
-    x, y, w, h = boxes_B4.T
+    left, top, right, bottom = boxes_B4.to(BOX).T
+    x, y = ((left + right) / 2).float(), ((top + bottom) / 2).float()
+    w, h = (right - left).float(), (bottom - top).float()
 
     def draw() -> Tensor:
         return torch.rand(len(boxes_B4), generator=generator)
@@ -239,7 +242,7 @@ def zooms(
     side = torch.where(fills, 0.5 + 0.5 * draw(), side)
 
     def middle(centre: Tensor, size: Tensor) -> Tensor:
-        """Anywhere such that box and window are inside; of what fills the picture, the window."""
+        """Anywhere such that box and window are inside; of what fills the image, the window."""
         low = torch.where(fills, side / 2, torch.maximum(side / 2, centre + size / 2 - side / 2))
         high = torch.where(
             fills, 1 - side / 2, torch.minimum(1 - side / 2, centre - size / 2 + side / 2)

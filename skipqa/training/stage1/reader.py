@@ -26,10 +26,10 @@ from skipqa.errors import UserError
 from skipqa.nn import low_rank
 from skipqa.stages.prompts import reading_prompt
 from skipqa.tasks.okvqa import normalise
+from skipqa.training.example import TrainExample
 from skipqa.training.loop import Optimisation, bucketed, fit, steps_for
 from skipqa.training.run import Counted, Run
 from skipqa.training.stage1.drafter import TRAIN_GROUPS
-from skipqa.training.stage1.mixture import Example
 from skipqa.training.stage1.words import Words
 
 MAX_ANSWER_TOKENS = 8
@@ -66,7 +66,7 @@ class PromptWriter:
 
     def prompts(
         self,
-        examples: Sequence[Example],
+        examples: Sequence[TrainExample],
         rows: Iterable[int],
         seed: int,
         form: Form | None = None,
@@ -87,7 +87,7 @@ class PromptWriter:
 
 
 def facts_shown(
-    example: Example, form: Form, seen: Sequence[str], near: HardNegatives, draw: random.Random
+    example: TrainExample, form: Form, seen: Sequence[str], near: HardNegatives, draw: random.Random
 ) -> list[str]:
     """The passages of a training prompt: those that state the answer after others that do not, or
     only others, or none, as retrieval will find them."""
@@ -118,7 +118,7 @@ class HardNegatives:
         for id in self.ids:
             self.alike.setdefault(self._says(id), []).append(id)
 
-    def some(self, example: Example, draw: random.Random, count: int) -> list[str]:
+    def some(self, example: TrainExample, draw: random.Random, count: int) -> list[str]:
         right = {text for hop in example.hops for text in hop}
         found: list[str] = []
         for hop in example.hops[:1]:
@@ -182,7 +182,7 @@ def losses(decoder: Llama, ids: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]
 @dataclass(frozen=True, slots=True)
 class ReaderInputs:
     prompts: Prompts
-    examples: Sequence[Example]
+    examples: Sequence[TrainExample]
     groups: Mapping[str, Tensor]  # rows of prompts and examples alike, by source and split
 
 
@@ -220,7 +220,7 @@ def train(
     return decoder
 
 
-def _draw(example: Example, draw: random.Random) -> str:
+def _draw(example: TrainExample, draw: random.Random) -> str:
     texts = list(example.answers)
     return draw.choices(texts, [example.answers[text] ** 2 for text in texts])[0]
 

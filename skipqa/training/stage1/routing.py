@@ -17,9 +17,9 @@ from torch import Tensor
 from skipqa.backbones.networks.llama import Llama
 from skipqa.config import DraftConfig
 from skipqa.nn.drafter import above_chance, calibrate_threshold
+from skipqa.training.example import TrainExample
 from skipqa.training.run import Counted
 from skipqa.training.stage1 import reader
-from skipqa.training.stage1.mixture import Example
 from skipqa.training.stage1.reader import Prompts
 
 DRAFTED = DraftConfig().candidates  # that the reader scores
@@ -59,7 +59,7 @@ class Candidates:
 def gather(
     decoder: Llama,
     prompts: Prompts,
-    examples: Sequence[Example],
+    examples: Sequence[TrainExample],
     rows: Sequence[int],
     drafter: Drafted,
     counted: Counted = lambda *_: None,

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -55,6 +54,7 @@ from skipqa.training.stage1.reader import Form, Prompts, PromptWriter, ReaderInp
 from skipqa.training.stage1.routing import Drafted
 from skipqa.training.stage1.tagger import TaggerTraining, TagProbs, Targets
 from skipqa.training.stage1.words import Words, best_words, embed
+from skipqa.types import Box
 
 PRESET = "pocket"
 HELD_OUT = "okvqa/held-out"  # what everything is chosen on
@@ -267,7 +267,7 @@ def _tagger_metrics(inputs: StageInputs, targets: Targets, probs: TagProbs) -> M
     boxes, checks = inputs.mixed.boxes, inputs.mixed.checks
     shown = {"all": checks, "small": {}}
     for split, things in checks.items():
-        small = {p: e for p, e in things.items() if p in boxes and math.prod(boxes[p][2:]) < SMALL}
+        small = {p: e for p, e in things.items() if p in boxes and _area(boxes[p]) < SMALL}
         shown["small"][split] = small
     return {"names": len(targets.names)} | {
         when: {
@@ -405,6 +405,11 @@ def _glosses(words: Words, known: Concepts) -> dict[int, str]:
         first + i: f"{concept.name} (noun): {concept.gloss}"
         for i, concept in enumerate(known.entries)
     }
+
+
+def _area(box: Box) -> float:
+    left, top, right, bottom = box
+    return (right - left) * (bottom - top)
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -123,7 +123,7 @@ def train(
 class Views:
     """Everything the tagger is trained on, pooled."""
 
-    pooled: Tensor  # [views, P, 2 F]: whole pictures, then crops
+    pooled: Tensor  # [views, P, 2 F]: whole images, then crops
     whole: int  # how many of them are whole
     labels: Tensor  # [P, names]
     of_things: Tensor  # [names], true of what a crop must show, too

@@ -30,7 +30,7 @@ from skipqa.training.pathway import (
 )
 from skipqa.training.pathway.collapse import openness
 from skipqa.training.pathway.context import Gathering, TrainingContext
-from skipqa.training.pathway.gather import Asked
+from skipqa.training.pathway.gather import Gathered
 from skipqa.training.pathway.records import replay, replaying
 from skipqa.training.pathway.stage import PathwayStage
 from skipqa.training.pipelines import Source
@@ -85,9 +85,10 @@ def world(tmp_path_factory: pytest.TempPathFactory, photo: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def rows(world: Path) -> list[Asked]:
+def rows(world: Path) -> list[Gathered]:
     found = sorted(
-        gather.questions(None, world, COUNTS, seed=1), key=lambda row: int(row.id.partition("-")[2])
+        gather.questions(None, world, COUNTS, seed=1),
+        key=lambda row: int(str(row.id).partition("-")[2]),
     )
     counts: dict[Split, int] = {
         "train": small_world.TRAIN,
@@ -99,7 +100,7 @@ def rows(world: Path) -> list[Asked]:
 
 
 @pytest.fixture(scope="module")
-def context(world: Path, pipeline: Pipeline, rows: list[Asked]) -> TrainingContext:
+def context(world: Path, pipeline: Pipeline, rows: list[Gathered]) -> TrainingContext:
     return small_world.context(world, pipeline, rows)
 
 
@@ -129,7 +130,7 @@ def test_questions_are_drawn_by_the_seed(world: Path) -> None:
         gather.questions(None, world, {"pocket-kb/val": 5}, seed=1)
 
 
-def test_records_hold_what_the_pipeline_saw(context: TrainingContext, rows: list[Asked]) -> None:
+def test_records_hold_what_the_pipeline_saw(context: TrainingContext, rows: list[Gathered]) -> None:
     records = context.records
     assert len(records) == len(rows)
     assert records["meaning"].shape == (len(rows), 256, 384)
@@ -139,7 +140,7 @@ def test_records_hold_what_the_pipeline_saw(context: TrainingContext, rows: list
     for i in range(len(rows)):
         ids = [one.passage.id for one in records.candidates(i)]
         flags = records["gold"][i].tolist()
-        assert [id in rows[i].gold for id in ids] == flags[: len(ids)]
+        assert [id in rows[i].gold_ids for id in ids] == flags[: len(ids)]
         assert not any(flags[len(ids) :])
 
 
@@ -156,13 +157,13 @@ def test_a_record_goes_through_the_stages_as_its_question_did(context: TrainingC
 
 
 def test_gathering_goes_on_after_a_kill(
-    context: TrainingContext, rows: list[Asked], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    context: TrainingContext, rows: list[Gathered], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gather, "A_FILE", 2)
     observed: list[str] = []
     observe = gather.observe
 
-    def counted(pipeline: Pipeline, row: Asked) -> Any:
+    def counted(pipeline: Pipeline, row: Gathered) -> Any:
         observed.append(row.id)
         if len(observed) == 4:
             raise Killed

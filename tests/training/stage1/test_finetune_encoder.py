@@ -46,12 +46,12 @@ def world() -> World:
     pixels = torch.randint(0, 80, (PHOTOS, 3, SIZE, SIZE), generator=generator)
     labels = torch.full((PHOTOS, 4), UNKNOWN)
     labels[::3, :2] = torch.tensor([1.0, 0.0])
-    boxes = torch.tensor([[0.5, 0.5, 1.0, 1.0]]).repeat(PHOTOS, 1)
+    boxes = torch.tensor([[0.0, 0.0, 1.0, 1.0]]).repeat(PHOTOS, 1)
     for photo in (photo for photo in range(PHOTOS) if photo % 3):
         thing = photo % 2
         pixels[photo, 2 * thing, 16:48, 16:48] = 255
         labels[photo, 2:] = torch.eye(2)[thing]
-        boxes[photo] = torch.tensor([0.5, 0.5, 0.5, 0.5])
+        boxes[photo] = torch.tensor([0.25, 0.25, 0.75, 0.75])
     return World(
         pixels.to(torch.uint8),
         Things(
@@ -140,7 +140,7 @@ def test_other_photos_are_never_looked_at(world: World, tmp_path: Path) -> None:
     held_out = torch.ones(PHOTOS, dtype=torch.bool)
     held_out[torch.tensor(ROWS)] = False
     world.pixels[held_out] = 255 - world.pixels[held_out]
-    world.things.boxes[held_out] = torch.tensor([0.2, 0.2, 0.1, 0.1])
+    world.things.boxes[held_out] = torch.tensor([0.15, 0.15, 0.25, 0.25])
     world.targets.labels[held_out] = 1 - world.targets.labels[held_out]
     assert same(first, finetune(world, Run(tmp_path / "b")))
     world.pixels[ROWS[1]] = 255 - world.pixels[ROWS[1]]

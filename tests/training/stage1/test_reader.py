@@ -9,16 +9,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_training import LLAMA, decoder, tokenizer
+from tiny_training import LLAMA, decoder, make_example, tokenizer
 
 from skipqa.backbones.generation.quoting import Verbatim
 from skipqa.errors import UserError
 from skipqa.nn import low_rank
 from skipqa.tasks.okvqa import normalise
+from skipqa.training.example import TrainExample
 from skipqa.training.run import Run
 from skipqa.training.stage1 import reader
 from skipqa.training.stage1.drafter import TRAIN_GROUPS
-from skipqa.training.stage1.mixture import Example
 from skipqa.training.stage1.reader import (
     FORMS,
     GOLD,
@@ -97,7 +97,8 @@ def test_it_learns_to_answer(tmp_path: Path) -> None:
     texts = [f"{colour} Answer:" for colour in ("red", "blue")] * 4
     prompts = Prompts(texts, tokenizer())
     examples = [
-        Example(0, text, {text.split()[0]: 1.0, "never": 0.05}, "okvqa", "train") for text in texts
+        make_example(0, text, {text.split()[0]: 1.0, "never": 0.05}, "okvqa", "train")
+        for text in texts
     ]
     network = decoder()
     published = network.embedding.weight.clone()
@@ -121,7 +122,7 @@ def test_it_learns_to_answer(tmp_path: Path) -> None:
 
 
 def test_answers_are_drawn_by_the_square_of_their_score() -> None:
-    example = Example(0, "?", {"often": 1.0, "seldom": 0.5}, "okvqa", "train")
+    example = make_example(0, "?", {"often": 1.0, "seldom": 0.5}, "okvqa", "train")
     draw = random.Random(0)
     drawn = [reader._draw(example, draw) for _ in range(2_000)]
     assert drawn.count("seldom") / 2_000 == pytest.approx(0.25 / 1.25, abs=0.03)
@@ -132,21 +133,23 @@ FACTS = {
     f"{thing}:{what}": f"{thing} {what}" for thing in "abcdefghij" for what in ("from", "food")
 }
 HOPS = (("c from", "c food"), ("e food",))
-ASKED = Example(0, "?", {"x": 1.0}, "pocket-kb", "train", HOPS)
+ASKED = make_example(0, "?", {"x": 1.0}, "pocket-kb", "train", HOPS)
 RIGHT = {text for hop in HOPS for text in hop}
 GLOSSES = [f"gloss {n}" for n in range(20)]
 
 
 @st.composite
-def asked(draw: st.DrawFn) -> Example:
+def asked(draw: st.DrawFn) -> TrainExample:
     """Some hops, each with some of the facts."""
     fact = st.sampled_from(sorted(FACTS.values()))
     hops = draw(st.lists(st.lists(fact, min_size=1, max_size=3), max_size=3))
-    return Example(0, "?", {"x": 1.0}, "pocket-kb", "train", tuple(map(tuple, hops)))
+    return make_example(0, "?", {"x": 1.0}, "pocket-kb", "train", tuple(map(tuple, hops)))
 
 
 @given(asked(), st.integers(0, 10_000), st.integers(1, MANY))
-def test_a_hard_negative_never_states_the_answer(example: Example, seed: int, count: int) -> None:
+def test_a_hard_negative_never_states_the_answer(
+    example: TrainExample, seed: int, count: int
+) -> None:
     found = HardNegatives(FACTS).some(example, random.Random(seed), count)
     assert len(found) == len(set(found)) <= count
     assert set(found) <= set(FACTS.values())
@@ -163,12 +166,12 @@ def test_hard_negatives_are_of_the_same_thing_or_relation() -> None:
 
 
 def test_without_passages_there_are_no_hard_negatives() -> None:
-    nothing = Example(0, "?", {"x": 1.0}, "okvqa", "train")
+    nothing = make_example(0, "?", {"x": 1.0}, "okvqa", "train")
     assert HardNegatives({}).some(nothing, random.Random(0), 4) == []
 
 
 @given(asked(), st.sampled_from(sorted(FORMS)), st.integers(0, 10_000), st.integers(0, 20))
-def test_every_form_has_its_facts(example: Example, form: Form, seed: int, seen: int) -> None:
+def test_every_form_has_its_facts(example: TrainExample, form: Form, seed: int, seen: int) -> None:
     near = HardNegatives(FACTS)
     found = facts_shown(example, form, GLOSSES[:seen], near, random.Random(seed))
     assert found == facts_shown(example, form, GLOSSES[:seen], near, random.Random(seed))
@@ -214,7 +217,7 @@ def writer(facts: dict[str, str] | None = None) -> PromptWriter:
 
 def test_prompts_say_what_is_seen() -> None:
     """At low resolution where no passages are read, at high elsewhere, nothing when blind."""
-    example = Example(0, "What is it?", {"x": 1.0}, "okvqa", "train")
+    example = make_example(0, "What is it?", {"x": 1.0}, "okvqa", "train")
     ending = "Question: What is it?\nAnswer:"
 
     def written(form: Form) -> set[str]:
@@ -235,7 +238,7 @@ def test_prompts_say_what_is_seen() -> None:
 
 def test_each_question_has_a_form_of_its_own() -> None:
     count = 2_000
-    asked = [Example(0, "?", {"x": 1.0}, "okvqa", "train")] * count
+    asked = [make_example(0, "?", {"x": 1.0}, "okvqa", "train")] * count
     found = writer(FACTS).prompts(asked, range(count), seed=3)
     assert found == writer(FACTS).prompts(asked, range(count), seed=3)
     assert found != writer(FACTS).prompts(asked, range(count), seed=4)

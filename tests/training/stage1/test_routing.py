@@ -9,14 +9,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_training import decoder, tokenizer
+from tiny_training import decoder, make_example, tokenizer
 from torch import Tensor
 
 from skipqa.backbones.backbone import Completion
 from skipqa.stages.readers import agree
 from skipqa.training.stage1 import reader, routing
 from skipqa.training.stage1.drafter import ABSTAIN
-from skipqa.training.stage1.mixture import Example
 from skipqa.training.stage1.reader import Prompts, generate, log_probs
 from skipqa.training.stage1.routing import (
     MOST_DRAFTED,
@@ -56,7 +55,7 @@ ANSWERS = (ABSTAIN, "a", "b", "c")
 def test_candidates_are_the_drafters_best_and_the_readers_own() -> None:
     prompts = Prompts(["One Answer:", "Two Answer:"], tokenizer())
     network = decoder()
-    examples = [Example(0, "?", {"b": 1.0, "a": 0.3}, "okvqa", "val")] * 2
+    examples = [make_example(0, "?", {"b": 1.0, "a": 0.3}, "okvqa", "val")] * 2
     opinion = torch.tensor([[0.4, 0.05, 0.35, 0.2], [0.01, 0.5, 0.2, 0.29]]).log()
     found = routing.gather(network, prompts, examples, [1, 0], Drafted(ANSWERS, opinion))
     # Abstaining is no candidate; what the drafter does not know has the support of the best
@@ -91,7 +90,7 @@ def test_answers_are_scored_as_in_answering(own: str, seed: int, weight: float) 
     opinion[0, 3] = -9.0  # "c" is never among the two that are drafted
     read = torch.randn(3, generator=generator).tolist()
     worth = {"a": 0.1, "b": 0.2, "c": 0.3, "unknown": 0.4}  # tells which was chosen
-    example = Example(0, "?", worth, "okvqa", "val")
+    example = make_example(0, "?", worth, "okvqa", "val")
 
     def weights_of(_: Any, __: Any, pairs: list[tuple[int, str]], *___: Any) -> Tensor:
         texts = [text for _, text in pairs]

@@ -13,7 +13,7 @@ import pytest
 import tiny_training
 import torch
 from safetensors.torch import load_file
-from tiny_training import SETTINGS, VOCABULARY
+from tiny_training import SETTINGS, VOCABULARY, make_example
 
 from skipqa import components
 from skipqa.backbones.networks.efficientnet_lite import EfficientNetLite
@@ -29,7 +29,7 @@ from skipqa.training.stage1 import encoder, mixture, photos, tagger
 from skipqa.training.stage1 import stage as stage1
 from skipqa.training.stage1.drafter import ABSTAIN, TRAIN_GROUPS
 from skipqa.training.stage1.encoder import LabelledPhotos
-from skipqa.training.stage1.mixture import Example, Mixture
+from skipqa.training.stage1.mixture import Mixture
 from skipqa.training.stage1.networks import Networks
 from skipqa.training.stage1.photos import Things
 
@@ -211,8 +211,8 @@ def test_groups_are_by_source_and_split(mixed: Mixture) -> None:
 @pytest.mark.parametrize(("perceptual", "kept"), [(3, 3), (10, 10), (40, 10), (400, 10)])
 def test_of_the_perceptual_questions_a_fraction_is_kept(perceptual: int, kept: int) -> None:
     """One for four of the others, from all over; all where there are fewer."""
-    held_out = [Example(0, "?", {"x": 1.0}, "okvqa", "held-out")] * 40
-    seen = [Example(0, "?", {"x": 1.0}, "coco", "held-out")] * perceptual
+    held_out = [make_example(0, "?", {"x": 1.0}, "okvqa", "held-out")] * 40
+    seen = [make_example(0, "?", {"x": 1.0}, "coco", "held-out")] * perceptual
     rows = stage1.group_rows(Mixture([*held_out, *seen]))[stage1.PERCEPTUAL].tolist()
     assert len(rows) == kept
     assert rows == sorted(set(rows))

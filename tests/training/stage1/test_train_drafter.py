@@ -8,8 +8,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_training import networks, tokenizer
+from tiny_training import make_example, networks, tokenizer
 
+from skipqa.training.example import TrainExample
 from skipqa.training.run import Run
 from skipqa.training.stage1 import drafter
 from skipqa.training.stage1.drafter import (
@@ -20,7 +21,6 @@ from skipqa.training.stage1.drafter import (
     DrafterTraining,
     Questions,
 )
-from skipqa.training.stage1.mixture import Example
 from skipqa.training.stage1.photos import PhotoFeatures
 from skipqa.training.stage1.words import Words, best_words, embed
 
@@ -30,10 +30,10 @@ NONE = torch.zeros(0, dtype=torch.long)
 HOPS = (("The sky is blue.",),)
 
 
-def examples() -> list[Example]:
+def examples() -> list[TrainExample]:
     """Even photos are red, odd ones blue; then something else, and six that need a passage."""
     asked = [
-        Example(
+        make_example(
             photo,
             ("which?", "colour?")[photo % 3 > 0],
             {ANSWERS[1 + photo % 2]: 1.0},
@@ -42,8 +42,8 @@ def examples() -> list[Example]:
         )
         for photo in range(24)
     ]
-    other = Example(0, "what is it?", {"a thing": 1.0}, "okvqa", "train")
-    left = [Example(n, "whence?", {"blue": 1.0}, "pocket-kb", "train", HOPS) for n in range(6)]
+    other = make_example(0, "what is it?", {"a thing": 1.0}, "okvqa", "train")
+    left = [make_example(n, "whence?", {"blue": 1.0}, "pocket-kb", "train", HOPS) for n in range(6)]
     return [*asked, other, *left]
 
 
@@ -79,7 +79,7 @@ def test_questions(questions: Questions) -> None:
 
 def test_target_weights_are_in_proportion_and_for_the_best() -> None:
     given = {"unknown": 1.0, "blue": 0.3, "red": 0.6}
-    one = Questions([Example(0, "?", given, "okvqa", "train")], ANSWERS, tokenizer(), CPU)
+    one = Questions([make_example(0, "?", given, "okvqa", "train")], ANSWERS, tokenizer(), CPU)
     assert one.answer[0, :2].tolist() == [1, 2]
     assert one.score[0, :2].tolist() == pytest.approx([0.6, 0.3])
     assert one.score[0, 2:].sum() == 0
