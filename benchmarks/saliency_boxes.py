@@ -58,16 +58,16 @@ class Row(NamedTuple):
         return {"scales": scales, "locality": locality, "relevance": relevance}
 
 
-SHIPPED = EncodeConfig()
-REFERENCE = Row(SHIPPED)  # the others are compared with it
+DEFAULT = EncodeConfig()
+REFERENCE = Row(DEFAULT)  # the others are compared with it
 ROWS = (
-    *(Row(EncodeConfig(scales=(size,), locality=1.0)) for size in SHIPPED.scales),
-    Row(replace(SHIPPED, locality=1.0)),
+    *(Row(EncodeConfig(scales=(size,), locality=1.0)) for size in DEFAULT.scales),
+    Row(replace(DEFAULT, locality=1.0)),
     REFERENCE,
-    Row(replace(SHIPPED, locality=0.3)),
-    Row(replace(SHIPPED, scales=SHIPPED.scales[1:])),
-    Row(SHIPPED, names=False),
-    Row(SHIPPED, overview_weight=PruneConfig().overview_weight),
+    Row(replace(DEFAULT, locality=0.3)),
+    Row(replace(DEFAULT, scales=DEFAULT.scales[1:])),
+    Row(DEFAULT, names=False),
+    Row(DEFAULT, overview_weight=PruneConfig().overview_weight),
 )
 
 
@@ -142,7 +142,7 @@ def main() -> None:
 def build() -> dict[Row, Pipeline]:
     """A training-free pipeline for each row; the backbone itself mixes by locality."""
     base = load(trained=False)
-    backbone = cache(lambda locality: Pocket(replace(SHIPPED, locality=locality)))
+    backbone = cache(lambda locality: Pocket(replace(DEFAULT, locality=locality)))
     return {
         row: base.with_config(
             encode=asdict(row.encode), prune={"overview_weight": row.overview_weight}
