@@ -163,7 +163,7 @@ def fidelity(
     from dataclasses import asdict
 
     from skipqa.claims.fidelity import saliency_fidelity
-    from skipqa.claims.token_worth import measure_question
+    from skipqa.claims.token_worth import TokenAblation, measure_question
     from skipqa.evaluation import harness
     from skipqa.pipeline import load
     from skipqa.tasks import jsonl
@@ -182,23 +182,14 @@ def fidelity(
             weights=weights,
             report=report,
         )
-    pairs = []
+    pairs, ablation = [], TokenAblation(proxy, tokens, seed)
     with counting() as bar:
         for done, row in enumerate(rows):
             bar("asking without each token", done, len(rows))
             correct = max(row.answers, key=lambda text: row.answers[text])
             try:
-                pairs.append(
-                    measure_question(
-                        pipeline,
-                        photos.open(row.image),
-                        row.question,
-                        correct,
-                        proxy=proxy,
-                        tokens=tokens,
-                        seed=seed,
-                    )
-                )
+                photo = photos.open(row.image)
+                pairs.append(measure_question(pipeline, photo, row.question, correct, ablation))
             except UserError as error:  # a damaged photo, a question over the limit
                 bad.append(f"{row.place}: {row.image}: {error}")
         bar("asking without each token", len(rows), len(rows))

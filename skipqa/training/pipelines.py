@@ -7,7 +7,7 @@ the results in the order of the jobs. It knows nothing of what is trained.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -82,27 +82,10 @@ def run_jobs(
     """`work(pipeline, *job)` of every job, in their order."""
     counted(0, len(jobs))
     found: list[Any] = []
-    for result in workers.map(_named(work, jobs)):
+    for result in workers.map((work, *job) for job in jobs):
         found.append(result)
         counted(len(found), len(jobs))
     return found
-
-
-def spread(
-    work: Callable[..., Any],
-    source: Source,
-    jobs: Sequence[tuple[Any, ...]],
-    counted: Counted = lambda *_: None,
-    *,
-    workers: int | None = None,
-) -> list[Any]:
-    """The same in processes of its own, which end with it."""
-    with open_workers(source, workers) as opened:
-        return run_jobs(opened, work, jobs, counted)
-
-
-def _named(work: Callable[..., Any], jobs: Iterable[tuple[Any, ...]]) -> Iterable[Job]:
-    return ((work, *job) for job in jobs)
 
 
 def _ready(source: Source) -> Callable[[Job], Any]:
