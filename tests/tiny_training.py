@@ -28,9 +28,9 @@ from skipqa.training.example import TrainExample
 from skipqa.training.stage1 import photos
 from skipqa.training.stage1.drafter import DrafterTraining
 from skipqa.training.stage1.encoder import EncoderTraining
+from skipqa.training.stage1.inputs import Stage1Settings
 from skipqa.training.stage1.networks import Networks
 from skipqa.training.stage1.reader import ReaderTraining
-from skipqa.training.stage1.stage import Stage1Settings
 from skipqa.training.stage1.tagger import TaggerTraining
 
 COLOURS = ("red", "green", "blue", "orange")

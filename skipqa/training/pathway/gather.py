@@ -17,8 +17,8 @@ import json
 import random
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -164,7 +164,10 @@ def gather(
 def write(pipeline: Pipeline, rows: Sequence[Gathered], path: Path) -> None:
     """Whole or not at all."""
     gathering = with_most_passages(pipeline)
-    found = [observe(gathering, row) for row in rows]
+    with ExitStack() as opened:
+        paths = {row.archive for row in rows}
+        zips = {path: opened.enter_context(zipfile.ZipFile(path)) for path in paths}
+        found = [observe(gathering, row, zips[row.archive].read(row.image)) for row in rows]
     tensors = {name: torch.stack([one[name] for one, _ in found]) for name in found[0][0]}
     said = [row.about() | more for row, (_, more) in zip(rows, found, strict=True)]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -181,9 +184,11 @@ def with_most_passages(pipeline: Pipeline) -> Pipeline:
     return pipeline.with_config(budget=budget).with_components(budget=None, saliency=None)
 
 
-def observe(pipeline: Pipeline, row: Gathered) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def observe(
+    pipeline: Pipeline, row: Gathered, photo: bytes
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """One question through the pipeline up to retrieval: tensors, and what is said in words."""
-    state = pipeline.run(State(BytesIO(_read(row)), row.question), stop="retrieve")
+    state = pipeline.run(State(BytesIO(photo), row.question), stop="retrieve")
     question, drafted, kept, regions = state.question, state.draft, state.kept, state.regions
     prior, tokens = question.concept_prior, kept.tokens
     prob, concept = tokens.evidence.topk(min(NAMES_PER_TOKEN, tokens.evidence.shape[1]), dim=1)
@@ -242,12 +247,3 @@ def _padded(values: Tensor, length: int, absent: float) -> Tensor:
     whole = torch.full((length,), absent, dtype=values.dtype)
     whole[: len(values)] = values
     return whole
-
-
-def _read(row: Gathered) -> bytes:
-    return _archive(row.archive).read(row.image)
-
-
-@cache
-def _archive(path: Path) -> zipfile.ZipFile:
-    return zipfile.ZipFile(path)

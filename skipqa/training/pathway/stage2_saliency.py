@@ -30,7 +30,6 @@ from torch import Tensor, nn
 
 from skipqa.config import Between, Count, CountOrNone
 from skipqa.nn.keep_head import KeepHead, KeepHeadConfig
-from skipqa.nn.region_query import DenseRegionQuery, SparseRegionQuery
 from skipqa.nn.relaxation import gumbel_sigmoid, logistic_noise
 from skipqa.nn.saliency import (
     Saliency,
@@ -39,19 +38,17 @@ from skipqa.nn.saliency import (
     build_saliency,
     squared_budget_loss,
 )
-from skipqa.pipeline import Pipeline
 from skipqa.training.loop import Decay, LearningRate, Loss, Optimisation
 from skipqa.training.pathway.collapse import openness
 from skipqa.training.pathway.context import TrainingContext
-from skipqa.training.pathway.records import Records, replay, replaying
+from skipqa.training.pathway.records import Records
+from skipqa.training.pathway.saliency_quality import Trial, in_box, quality
 from skipqa.training.pathway.stage import PathwayPart, PathwaySettings, PathwayStage
 from skipqa.training.sampling import inverse_frequency
 from skipqa.training.stage import Metrics
-from skipqa.types import Budget
 
 SCALE, BETA = 20.0, 10.0
 PAPER_RHO = 0.11  # of the tokens
-AT = 4  # recall is counted among so many passages
 SPLITS = ("held-out", "val")  # the first decides, the other is reported
 
 
@@ -280,69 +277,6 @@ def compare(
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """How records are replayed."""
-
-    tokens: int
-    saliency: Saliency | None
-    query: SparseRegionQuery | DenseRegionQuery | None
-
-
-def quality(
-    context: TrainingContext, rows: Sequence[int], trials: Sequence[Trial]
-) -> list[dict[str, float]]:
-    """Of each trial, on the same questions."""
-    found = context.spread(_try, rows, "pruning questions", trials)
-    return [
-        {
-            f"recall@{AT}": _mean([one[n][0] for one in found]),
-            "box_kept": _mean([kept for one in found if (kept := one[n][1]) is not None]),
-        }
-        for n in range(len(trials))
-    ]
-
-
-def _try(
-    pipeline: Pipeline, records: Records, trials: Sequence[Trial]
-) -> list[list[tuple[bool, float | None]]]:
-    """For each question and trial: is a gold passage found, how much of the box is kept?"""
-    allowed = pipeline.config.budget.passages
-    pipelines = [
-        (replaying(pipeline, saliency=trial.saliency, region_query=trial.query), trial.tokens)
-        for trial in trials
-    ]
-    return [
-        [_find(one, records, i, Budget(tokens, allowed)) for one, tokens in pipelines]
-        for i in range(len(records))
-    ]
-
-
-def _find(
-    pipeline: Pipeline, records: Records, i: int, budget: Budget
-) -> tuple[bool, float | None]:
-    about = records.about[i]
-    state, _ = replay(records, i, pipeline, budget)
-    ids = {one.passage.id for one in state.retrieved.passages[:AT]}
-    fraction = None
-    if about["box"] is not None:
-        inside = in_box(about["box"], records.grid)
-        fraction = float(inside[state.kept.positions].sum() / inside.sum().clamp(min=1))
-    return not ids.isdisjoint(about["gold"]), fraction
-
-
-def in_box(box: Sequence[float], grid: int) -> Tensor:
-    """[V] bool: the tokens whose centre lies in the box, at least the one nearest to its centre."""
-    left, top, right, bottom = box
-    middles = (torch.arange(grid) + 0.5) / grid
-    across, down = (middles >= left) & (middles <= right), (middles >= top) & (middles <= bottom)
-    if not bool(across.any()):
-        across[min(grid - 1, int((left + right) / 2 * grid))] = True
-    if not bool(down.any()):
-        down[min(grid - 1, int((top + bottom) / 2 * grid))] = True
-    return (down[:, None] & across[None, :]).flatten()
-
-
 def is_as_good(compared: dict[str, Any], most_tokens: int) -> bool:
     """Ships if at the budget of answering it finds at least as many passages and keeps at least
     as much of the object."""
@@ -350,7 +284,3 @@ def is_as_good(compared: dict[str, Any], most_tokens: int) -> bool:
     return not compared["gates"]["collapsed"] and all(
         here["trained"][name] >= here["training_free"][name] for name in here["trained"]
     )
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / max(1, len(values))

@@ -23,24 +23,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from skipqa.backbones.backbone import EncodedTexts
 from skipqa.config import Between, Count, CountOrNone
 from skipqa.nn.fusion import BipartiteFusion, FusionConfig
 from skipqa.nn.region_query import RegionQueryConfig, SparseRegionQuery
 from skipqa.nn.relaxation import cosine_schedule, linear_schedule
 from skipqa.nn.saliency import Saliency, squared_budget_loss
 from skipqa.nn.soft_edges import degree_loss, relaxed_fusion
-from skipqa.pipeline import Pipeline
-from skipqa.stages.decode import read_order
-from skipqa.stages.verify import Scored, Verify
-from skipqa.state import State
-from skipqa.trace import StageRecord
 from skipqa.training.loop import Decay, LearningRate, Loss, Optimisation
 from skipqa.training.pathway import stage2_saliency
-from skipqa.training.pathway.collapse import openness
 from skipqa.training.pathway.context import TrainingContext
+from skipqa.training.pathway.fusion_quality import compare_fusion, edges_help, fusion_ships
 from skipqa.training.pathway.records import Records
 from skipqa.training.pathway.region_query import RegionQueryLoss
+from skipqa.training.pathway.saliency_quality import Trial, quality
 from skipqa.training.pathway.stage import PathwayPart, PathwaySettings, PathwayStage
 from skipqa.training.pathway.stage2_saliency import (
     Candidates,
@@ -51,14 +46,12 @@ from skipqa.training.pathway.stage2_saliency import (
     open_gates,
     passage_logits,
 )
-from skipqa.training.pathway.stage4_verifier import Cases, collect_cases
+from skipqa.training.pathway.stage4_verifier import collect_cases
 from skipqa.training.sampling import inverse_frequency
 from skipqa.training.stage import Metrics
-from skipqa.types import Budget, Retrieved
 
 ANSWER_SCALE = 20.0
 TAU_G, TAU_E = (1.0, 0.1), (0.3, 0.6)
-MOST_EDGES = 0.5  # that a fusion layer may keep open and still be called sparse
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,19 +69,6 @@ class PathwayTraining:
 
 def _at_least(compared: Mapping[str, Any], name: str) -> bool:
     return bool(compared["trained"][name] >= compared["training_free"][name])
-
-
-def fusion_ships(compared: Mapping[str, Any]) -> bool:
-    """Better than the training-free stage, with that stage's number of edges and with the layer's,
-    without keeping most of them open: saving edges is what fusion is for."""
-    others = (compared[name]["read"] for name in ("training_free", "training_free_alike"))
-    trained = compared["trained"]
-    return bool(trained["read"] > max(others) and trained["edges"]["open"] <= MOST_EDGES)
-
-
-def edges_help(compared: Mapping[str, Any]) -> bool:
-    """The training-free stage gains from as many edges as the layer has."""
-    return bool(compared["training_free_alike"]["read"] > compared["training_free"]["read"])
 
 
 class Pathways(nn.Module):
@@ -283,69 +263,6 @@ def compare_query(context: TrainingContext, query: SparseRegionQuery) -> dict[st
     """Gold passages found by the regions' queries, trained and as today."""
     rows, tokens = context.rows("held-out", gold=True), stage2_saliency.kept_tokens(context)
     now = context.pipeline.components.region_query
-    trials = [stage2_saliency.Trial(tokens, None, asking) for asking in (query, now)]
-    trained, free = stage2_saliency.quality(context, rows, trials)
+    trials = [Trial(tokens, None, asking) for asking in (query, now)]
+    trained, free = quality(context, rows, trials)
     return {"questions": len(rows), "trained": trained, "training_free": free}
-
-
-def compare_fusion(
-    context: TrainingContext, layer: BipartiteFusion, cases: Cases, nu_NK: Tensor
-) -> dict[str, Any]:
-    """The layer, the training-free stage as configured, and the same with as many edges as the
-    layer has: otherwise the layer might win by reading more."""
-    today, degree = context.pipeline, layer.config.degree or context.pipeline.config.fuse.degree
-    untrained = today.with_components(fusion=None)
-    alike = untrained.with_config(fuse={"edges": "degree", "degree": degree})
-    return {
-        "trained": fraction_read(context, today.with_components(fusion=layer), cases, nu_NK),
-        "training_free": fraction_read(context, untrained, cases, nu_NK),
-        "training_free_alike": fraction_read(context, alike, cases, nu_NK),
-    }
-
-
-@dataclass(frozen=True, slots=True)
-class GivenScores:
-    """A `PassageScorer` whose nu_j are known, with passages that are encoded already."""
-
-    nu_K: Tensor
-    encoded: EncodedTexts
-
-    def __call__(self, state: State) -> Scored:
-        return Scored(self.nu_K.tolist(), self.encoded, 0)
-
-
-@torch.inference_mode()
-def fraction_read(
-    context: TrainingContext, pipeline: Pipeline, cases: Cases, nu_NK: Tensor
-) -> dict[str, Any]:
-    """Of the held-out questions with an answering passage among the candidates, the fraction that
-    has one among what the decoder reads, ordered by verification and fusion. And the edges."""
-    rows = [i for i in context.rows("held-out", gold=True) if bool((cases.labels[i] > 0.5).any())]
-    most, right, edges = pipeline.config.decode.max_passages, [], [torch.zeros(0)]
-    for i in rows:
-        state = _verified(context, nu_NK[i], i)
-        state = pipeline.run(state, start="fuse", stop="fuse")
-        used = read_order(state.verified, state.fused)[:most]
-        pairs = zip(context.records.candidates(i), cases.labels[i].tolist(), strict=False)
-        answering = {passage.row for passage, label in pairs if label > 0.5}
-        right.append(any(state.verified.passages[j].row in answering for j in used))
-        edges.append(state.fused.edges.float().flatten())
-    return {
-        "questions": len(rows),
-        "read": sum(right) / max(1, len(right)),
-        "edges": openness(torch.cat(edges)).as_dict(),
-    }
-
-
-def _verified(context: TrainingContext, nu_K: Tensor, i: int) -> State:
-    """Record `i` after verify with these scores."""
-    records, config = context.records, context.pipeline.config
-    state = records.found(i, len(context.pipeline.backbone.concepts))
-    passages = state.retrieved.passages[: config.budget.passages]
-    places = records.places(i)[: len(passages)]
-    states = tuple(records.table.states[place].float() for place in places)
-    encoded = EncodedTexts(records.table.embeddings[places], states, 0)
-    verify = Verify(config.verify, GivenScores(nu_K[: len(passages)], encoded))
-    budget = Budget(len(state.kept.positions), config.budget.passages)
-    state = state.add(budget=budget, retrieved=Retrieved(passages, 0, 0))
-    return verify(state, StageRecord("verify"))

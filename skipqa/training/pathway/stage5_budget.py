@@ -3,8 +3,8 @@
 Enters: held-out records. Leaves: a controller, and how it compares with every fixed budget at the
 same mean FLOPs on questions that it was not trained on, with the interval of the gain.
 
-Each question goes through all stages from prune to decode at every point of a grid of budgets; its
-value there is the score of the answer, its cost the FLOPs that the stages count. The controller's
+Each question goes through all stages from prune to decode at every point of a grid of budgets
+(`budget_grid.py`); its value there is the score of the answer, its cost the FLOPs. The controller's
 real-valued (V', K') is looked up among the points around it, in a wide neighbourhood at first: an
 answer is right or wrong, so most neighbouring points have equal value. The loss is eq. 9; variant B
 learns which questions need passages at all. Half of the questions are OK-VQA's, whose answers are
@@ -15,14 +15,13 @@ Shape letters: n questions, G points of V', H points of K', S samples.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from random import Random
 from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
-from PIL import Image
 from torch import Tensor, nn
 
 from skipqa.config import Between, Count, CountOrNone, Fraction
@@ -34,23 +33,14 @@ from skipqa.nn.budget import (
     DiscreteBudgetConfig,
 )
 from skipqa.nn.relaxation import linear_schedule
-from skipqa.pipeline import Pipeline
-from skipqa.stages.decode import facts, read_order
-from skipqa.state import State
-from skipqa.tasks.okvqa import normalise
-from skipqa.trace import Trace
 from skipqa.training.loop import Decay, LearningRate, Loss, Optimisation, fit
-from skipqa.training.pathway.context import CachedBackbone, TrainingContext
-from skipqa.training.pathway.records import Records, replay, replaying
+from skipqa.training.pathway.budget_grid import PASSAGES, TOKENS, BudgetGrid, evaluate_grid
+from skipqa.training.pathway.context import TrainingContext
 from skipqa.training.pathway.stage import PathwayPart, PathwaySettings, PathwayStage
 from skipqa.training.stage import Metrics
-from skipqa.types import Budget, Draft, Retrieved
 
 Variant = Literal["A", "B"]
 VARIANTS: tuple[Variant, ...] = ("A", "B")
-TOKENS = (32, 64, 128)
-PASSAGES = (0, 1, 2, 4, 6, 10, 16)
-GIGA = 1e9
 WIDTH = (2.0, 0.25)  # of the neighbourhood of a budget, in grid points, first and last
 LR_SCALE_B = 20  # a single layer that reads unit vectors has far to go
 SAMPLES = 1_000
@@ -67,131 +57,6 @@ class BudgetTraining:
     dropout: Fraction = 0.3  # of what it decides by, while training
     price: Annotated[float, Between(0.0, 10.0)] = 0.1  # lambda_2, of the whole range of costs
     questions: Count = 200  # of each data set and split, at most
-
-
-@dataclass(frozen=True, slots=True)
-class BudgetGrid:
-    """Value and cost of each question at each point of the grid."""
-
-    value: Tensor  # [n, G, H] the score of the answer
-    giga: Tensor  # [n, G, H] FLOPs, in units of 1e9
-    visual: Tensor  # [n, d]
-    question: Tensor  # [n, d]
-
-    def __len__(self) -> int:
-        return len(self.value)
-
-    def __getitem__(self, some: slice) -> BudgetGrid:
-        return BudgetGrid(self.value[some], self.giga[some], self.visual[some], self.question[some])
-
-    def at(self, tokens_n: Tensor, passages_n: Tensor) -> tuple[Tensor, Tensor]:
-        """Value and cost [n], linear between grid points."""
-        places = _place(tokens_n, TOKENS), _place(passages_n, PASSAGES)
-        return _between(self.value, *places), _between(self.giga, *places)
-
-    def around(self, tokens_n: Tensor, passages_n: Tensor, width: float) -> tuple[Tensor, Tensor]:
-        """Value and cost [n], the mean over grid points, the nearer the more."""
-        row_nG = _nearness(_place(tokens_n, TOKENS), len(TOKENS), width)
-        column_nH = _nearness(_place(passages_n, PASSAGES), len(PASSAGES), width)
-        value, giga = (
-            torch.einsum("ngh,ng,nh->n", table, row_nG, column_nH)
-            for table in (self.value, self.giga)
-        )
-        return value, giga
-
-
-def _nearness(place_n: Tensor, size: int, width: float) -> Tensor:
-    apart = (place_n[:, None] - torch.arange(size)) / width
-    return (-0.5 * apart.square()).softmax(1)
-
-
-def _place(values: Tensor, grid: Sequence[int]) -> Tensor:
-    """Where on the grid, as a real-valued index; differentiable."""
-    points = torch.tensor(grid, dtype=values.dtype)
-    left = (torch.searchsorted(points, values.detach().contiguous(), right=True) - 1).clamp(
-        0, len(grid) - 2
-    )
-    return left + ((values - points[left]) / (points[left + 1] - points[left])).clamp(0, 1)
-
-
-def _between(table_nGH: Tensor, row_n: Tensor, column_n: Tensor) -> Tensor:
-    every = torch.arange(len(row_n))
-    g, h = (
-        place.detach().floor().long().clamp(0, size - 2)
-        for place, size in ((row_n, table_nGH.shape[1]), (column_n, table_nGH.shape[2]))
-    )
-    y, x = row_n - g, column_n - h
-    upper = torch.lerp(table_nGH[every, g, h], table_nGH[every, g, h + 1], x)
-    lower = torch.lerp(table_nGH[every, g + 1, h], table_nGH[every, g + 1, h + 1], x)
-    return torch.lerp(upper, lower, y)
-
-
-def evaluate_grid(context: TrainingContext, rows: Sequence[int]) -> BudgetGrid:
-    """By answering each question at every point, over all workers."""
-    found = torch.tensor(
-        context.spread(answers, rows, "trying budgets", _flops_before_prune(context.pipeline))
-    )
-    some = torch.tensor(rows)
-    embedded = (context.records[name][some].float() for name in ("low_res", "question"))
-    return BudgetGrid(found[..., 0], found[..., 1], *embedded)
-
-
-def _flops_before_prune(pipeline: Pipeline) -> tuple[float, float]:
-    """In units of 1e9, without retrieval and with it: the same for every image, and nearly the same
-    for every question."""
-    image, giga = Image.new("RGB", (640, 480), (120, 130, 90)), []
-    for passages in (0, 1):
-        budget = {"passages": passages, "min_information": 0.0}
-        fixed, trace = pipeline.with_config(budget=budget).with_components(budget=None), Trace()
-        fixed.run(State(image, "What is this?"), stop="look", trace=trace)
-        giga.append(trace.flops / GIGA)
-    return giga[0], giga[1]
-
-
-@torch.inference_mode()
-def answers(
-    pipeline: Pipeline, records: Records, before: tuple[float, float]
-) -> list[list[list[tuple[float, float]]]]:
-    """For each question, V' and K': the score of the answer, and the FLOPs in units of 1e9."""
-    pipeline = replaying(pipeline.with_backbone(CachedBackbone(pipeline.backbone)))
-    drafter = pipeline.components.drafter
-    vocabulary = drafter.config.answers if drafter else ()
-    return [
-        _answers(pipeline, records, i, records.draft(i, vocabulary), before)
-        for i in range(len(records))
-    ]
-
-
-def _answers(
-    pipeline: Pipeline, records: Records, i: int, drafted: Draft, before: tuple[float, float]
-) -> list[list[tuple[float, float]]]:
-    right = {normalise(text): float(s) for text, s in records.about[i]["answers"].items()}
-    read: dict[tuple[str, ...], tuple[float, float]] = {}  # by the passages: equal ones once
-
-    def at(tokens: int) -> list[tuple[float, float]]:
-        most = Budget(min(tokens, records["meaning"].shape[1]), PASSAGES[-1])
-        retrieved, retrieving = replay(records, i, pipeline, most)
-        found = []
-        for count in PASSAGES:
-            trace, passages = Trace(), retrieved.retrieved.passages[:count]
-            state = retrieved.add(
-                draft=drafted,
-                budget=replace(most, passages=count),
-                retrieved=Retrieved(passages, 0, 0),
-            )
-            state = pipeline.run(state, start="verify", stop="fuse", trace=trace)
-            spent = (trace.flops + (retrieving if count else 0)) / GIGA
-            used = read_order(state.verified, state.fused)[: pipeline.config.decode.max_passages]
-            texts = tuple(facts(state.verified, used))
-            if texts not in read:
-                trace = Trace()
-                said = pipeline.run(state, start="decode", trace=trace).answer.text
-                read[texts] = right.get(normalise(said), 0.0), trace.flops / GIGA
-            score, reading = read[texts]
-            found.append((score, before[count > 0] + spent + reading))
-        return found
-
-    return [at(tokens) for tokens in TOKENS]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,15 @@ from torch import Tensor, nn
 from skipqa.config import Count, CountOrNone
 from skipqa.nn.verifier import Verifier
 from skipqa.training.loop import Decay, LearningRate, Loss, Optimisation
-from skipqa.training.pathway import stage2_saliency, stage3_fusion, stage4_verifier
+from skipqa.training.pathway import (
+    saliency_quality,
+    stage2_saliency,
+    stage3_fusion,
+    stage4_verifier,
+)
 from skipqa.training.pathway.context import TrainingContext
+from skipqa.training.pathway.fusion_quality import compare_fusion, fraction_read, fusion_ships
+from skipqa.training.pathway.saliency_quality import RECALL, Trial
 from skipqa.training.pathway.stage import PathwayPart, PathwaySettings, PathwayStage
 from skipqa.training.pathway.stage3_fusion import (
     FINAL,
@@ -101,7 +108,7 @@ class JointPart(PathwayPart[JointTraining, JointInputs, JointModel]):
             "held-out": {
                 "saliency": stage2_saliency.compare(context, model.paths.saliency),
                 "verifier": stage4_verifier.compare(model.verifier, cases, held_out, threshold),
-                "fusion": stage3_fusion.compare_fusion(context, model.paths.fusion, cases, nu),
+                "fusion": compare_fusion(context, model.paths.fusion, cases, nu),
             },
         }
 
@@ -113,7 +120,7 @@ class JointPart(PathwayPart[JointTraining, JointInputs, JointModel]):
             "saliency": stage2_saliency.is_as_good(found["saliency"], tokens)
             and recall >= before["saliency"],
             "verifier": found["verifier"]["trained"]["f1"] >= before["verifier"],
-            "fusion": stage3_fusion.fusion_ships(found["fusion"])
+            "fusion": fusion_ships(found["fusion"])
             and found["fusion"]["trained"]["read"] >= before["fusion"],
         }
 
@@ -124,7 +131,6 @@ class JointPart(PathwayPart[JointTraining, JointInputs, JointModel]):
 
 
 STAGE = PathwayStage("stage6", PathwaySettings(JointTraining()), (JointPart(),))
-RECALL = f"recall@{stage2_saliency.AT}"
 
 
 @torch.inference_mode()
@@ -140,9 +146,9 @@ def _before(context: TrainingContext, cases: Cases, threshold: float) -> dict[st
     """What answers today, by the same measures."""
     held_out, today = context.rows("held-out", gold=True), context.pipeline.components
     nu = _nu(context, cases)
-    fusion = stage3_fusion.fraction_read(context, context.pipeline, cases, nu)
+    fusion = fraction_read(context, context.pipeline, cases, nu)
     f1 = stage4_verifier.quality(nu[held_out], cases, torch.tensor(held_out), threshold)
     tokens = stage2_saliency.kept_tokens(context)
-    trial = stage2_saliency.Trial(tokens, today.saliency, today.region_query)
-    [found] = stage2_saliency.quality(context, held_out, [trial])
+    trial = Trial(tokens, today.saliency, today.region_query)
+    [found] = saliency_quality.quality(context, held_out, [trial])
     return {"saliency": found[RECALL], "verifier": f1["f1"], "fusion": fusion["read"]}

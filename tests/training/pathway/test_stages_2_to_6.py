@@ -21,7 +21,9 @@ from skipqa.evaluation.systems import Variant
 from skipqa.pipeline import Pipeline
 from skipqa.trace import StageRecord
 from skipqa.training.pathway import (
+    budget_grid,
     gather,
+    saliency_quality,
     stage2_saliency,
     stage3_fusion,
     stage4_verifier,
@@ -163,11 +165,11 @@ def test_gathering_goes_on_after_a_kill(
     observed: list[str] = []
     observe = gather.observe
 
-    def counted(pipeline: Pipeline, row: Gathered) -> Any:
+    def counted(pipeline: Pipeline, row: Gathered, photo: bytes) -> Any:
         observed.append(row.id)
         if len(observed) == 4:
             raise Killed
-        return observe(pipeline, row)
+        return observe(pipeline, row, photo)
 
     monkeypatch.setattr(gather, "observe", counted)
     of, here = {"of": "tests"}, small_world.workers()
@@ -302,9 +304,9 @@ def test_shut_gates_leave_a_loss(context: TrainingContext) -> None:
 
 
 def test_boxes_are_tokens() -> None:
-    assert stage2_saliency.in_box((0, 0, 1, 1), 4).all()
-    assert stage2_saliency.in_box((0.0, 0.0, 0.5, 0.25), 4).nonzero()[:, 0].tolist() == [0, 1]
-    assert int(stage2_saliency.in_box((0.52, 0.52, 0.53, 0.53), 4).sum()) == 1
+    assert saliency_quality.in_box((0, 0, 1, 1), 4).all()
+    assert saliency_quality.in_box((0.0, 0.0, 0.5, 0.25), 4).nonzero()[:, 0].tolist() == [0, 1]
+    assert int(saliency_quality.in_box((0.52, 0.52, 0.53, 0.53), 4).sum()) == 1
 
 
 def test_fixed_budgets_may_be_mixed() -> None:
@@ -326,13 +328,13 @@ def test_a_controller_learns_who_needs_passages(context: TrainingContext, tmp_pa
     """Where the question says whether passages help, adaptive budgets beat all fixed ones."""
     generator = torch.Generator().manual_seed(0)
     n, needs = 240, torch.arange(240) % 2 == 0
-    points = torch.tensor(stage5_budget.PASSAGES)
+    points = torch.tensor(budget_grid.PASSAGES)
     value = torch.where(needs[:, None], (points > 0).float(), (points == 0).float())
     direction = torch.randn(384, generator=generator)
     question = torch.randn(n, 384, generator=generator) + 2 * needs[:, None] * direction
-    whole = stage5_budget.BudgetGrid(
-        value[:, None, :].expand(-1, len(stage5_budget.TOKENS), -1),
-        (10.0 + points).expand(n, len(stage5_budget.TOKENS), -1),
+    whole = budget_grid.BudgetGrid(
+        value[:, None, :].expand(-1, len(budget_grid.TOKENS), -1),
+        (10.0 + points).expand(n, len(budget_grid.TOKENS), -1),
         torch.zeros(n, 384),
         F.normalize(question, dim=1),
     )

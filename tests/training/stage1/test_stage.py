@@ -29,6 +29,7 @@ from skipqa.training.stage1 import encoder, mixture, photos, tagger
 from skipqa.training.stage1 import stage as stage1
 from skipqa.training.stage1.drafter import ABSTAIN, TRAIN_GROUPS
 from skipqa.training.stage1.encoder import LabelledPhotos
+from skipqa.training.stage1.inputs import PERCEPTUAL, Stage1Settings, group_rows
 from skipqa.training.stage1.mixture import Mixture
 from skipqa.training.stage1.networks import Networks
 from skipqa.training.stage1.photos import Things
@@ -199,12 +200,12 @@ def test_the_folder_is_read_as_components(trained: Path) -> None:
 
 
 def test_groups_are_by_source_and_split(mixed: Mixture) -> None:
-    groups = stage1.group_rows(mixed)
+    groups = group_rows(mixed)
     for name, rows in groups.items():
         source, _, split = name.partition("/")
         assert {(mixed.examples[row].source, mixed.examples[row].split) for row in rows.tolist()} == {(source, split)}  # fmt: skip  # noqa: E501
     assert groups.keys() >= {*TRAIN_GROUPS}
-    nothing = stage1.group_rows(Mixture())
+    nothing = group_rows(Mixture())
     assert {name: len(rows) for name, rows in nothing.items()} == dict.fromkeys(TRAIN_GROUPS, 0)
 
 
@@ -213,7 +214,7 @@ def test_of_the_perceptual_questions_a_fraction_is_kept(perceptual: int, kept: i
     """One for four of the others, from all over; all where there are fewer."""
     held_out = [make_example(0, "?", {"x": 1.0}, "okvqa", "held-out")] * 40
     seen = [make_example(0, "?", {"x": 1.0}, "coco", "held-out")] * perceptual
-    rows = stage1.group_rows(Mixture([*held_out, *seen]))[stage1.PERCEPTUAL].tolist()
+    rows = group_rows(Mixture([*held_out, *seen]))[PERCEPTUAL].tolist()
     assert len(rows) == kept
     assert rows == sorted(set(rows))
     assert rows[-1] >= 40 + perceptual * 3 // 4 - 1
@@ -293,7 +294,4 @@ def test_differences_are_small(trained: Path) -> None:
 
 
 def test_settings_survive_being_written_down() -> None:
-    assert (
-        json.loads(json.dumps(dataclasses.asdict(stage1.Stage1Settings())))["drafter"]["epochs"]
-        == 7.0
-    )
+    assert json.loads(json.dumps(dataclasses.asdict(Stage1Settings())))["drafter"]["epochs"] == 7.0
