@@ -83,7 +83,7 @@ class Things:
     ) -> tuple[Tensor, Tensor]:
         """`shown` are the photos `rows`: that fraction of the things that fill theirs are pasted
         small into another. Also the boxes of all."""
-        boxes = self.boxes[rows]
+        boxes = self.boxes[rows].to(BOX)
         drawn = torch.rand(len(rows), generator=generator) < fraction
         some = (drawn & self.whole[rows]).nonzero()[:, 0]
         if len(some) == 0 or len(self.grounds) == 0:
