@@ -8,8 +8,6 @@ nothing of questions.
 
 from __future__ import annotations
 
-import io
-import pickle
 import signal
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -18,6 +16,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -145,11 +144,11 @@ class _Worker:
 
     def send(self, piece: object) -> None:
         with suppress(ConnectionError):  # a process that died is told of when its result is due
-            self.connection.send_bytes(_packed(piece))
+            self.connection.send_bytes(_Pickler.dumps(piece))
 
     def receive(self) -> Any:
         try:
-            found = pickle.loads(self.connection.recv_bytes())
+            found = self.connection.recv()
         except (EOFError, ConnectionError):
             raise UserError(
                 "a process ended in the middle of its work, perhaps for want of memory: run the "
@@ -169,8 +168,7 @@ def _work(prepare: Prepare[Any, Any], connection: Connection) -> None:
     work = prepare()
     with suppress(EOFError, ConnectionError):  # who handed out the work is gone
         while True:
-            piece = pickle.loads(connection.recv_bytes())
-            connection.send_bytes(_packed(_done(work, piece)))
+            connection.send_bytes(_Pickler.dumps(_done(work, connection.recv())))
 
 
 def _done(work: Callable[[Any], Any], piece: object) -> object:
@@ -182,19 +180,13 @@ def _done(work: Callable[[Any], Any], piece: object) -> object:
         return _Failure(RuntimeError(f"in a worker process:\n{traceback.format_exc()}"))
 
 
-class _Pickler(pickle.Pickler):
-    """Tensors as arrays: multiprocessing would hand them over as shared memory, a file each."""
+class _Pickler(ForkingPickler):
+    """As a pipe sends values, but tensors as arrays: torch would share memory, a file for each."""
 
     def reducer_override(self, value: object) -> Any:
         if type(value) is torch.Tensor:
             return torch.from_numpy, (value.detach().cpu().numpy(),)
         return NotImplemented
-
-
-def _packed(value: object) -> bytes:
-    buffer = io.BytesIO()
-    _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
-    return buffer.getvalue()
 
 
 @contextmanager

@@ -40,7 +40,6 @@ from skipqa.training.pathway.stage import PathwayPart, PathwaySettings, PathwayS
 from skipqa.training.stage import Metrics
 
 Variant = Literal["A", "B"]
-VARIANTS: tuple[Variant, ...] = ("A", "B")
 WIDTH = (2.0, 0.25)  # of the neighbourhood of a budget, in grid points, first and last
 LR_SCALE_B = 20  # a single layer that reads unit vectors has far to go
 SAMPLES = 1_000
@@ -93,7 +92,14 @@ class BudgetPart(PathwayPart[BudgetTraining, BudgetInputs, dict[Variant, BudgetC
     def build(
         self, context: TrainingContext, settings: BudgetTraining
     ) -> dict[Variant, BudgetController]:
-        return {variant: _build(context, settings, variant) for variant in VARIANTS}
+        width = context.records["question"].shape[1]
+        torch.manual_seed(context.run.seed)
+        config = DiscreteBudgetConfig(
+            width, width, settings.hidden, (TOKENS[0], TOKENS[-1]), (PASSAGES[0], PASSAGES[-1])
+        )
+        discrete = DiscreteBudget(config)
+        torch.manual_seed(context.run.seed)
+        return {"A": discrete, "B": DifficultyBudget(DifficultyBudgetConfig(width, width))}
 
     def loss(
         self,
@@ -102,7 +108,24 @@ class BudgetPart(PathwayPart[BudgetTraining, BudgetInputs, dict[Variant, BudgetC
         data: BudgetInputs,
         model: dict[Variant, BudgetController],
     ) -> Loss:
-        return loss_of(context, settings, data.train, model[settings.variant])
+        """Of `settings.variant`, on the whole grid at once: a held-out split is small."""
+        grid, controller = data.train, model[settings.variant]
+        least, most = _range(grid)
+        num_tokens = context.records["meaning"].shape[1]
+        needs_passages = (grid.value.amax((1, 2)) > grid.value[:, :, 0].amax(1)).float()
+
+        def loss(step: int) -> Tensor:
+            visual = F.dropout(grid.visual, settings.dropout)
+            question = F.dropout(grid.question, settings.dropout)
+            if isinstance(controller, DifficultyBudget):
+                d = controller.estimate(visual, question).clamp(1e-6, 1 - 1e-6)
+                return F.binary_cross_entropy(d, needs_passages)
+            chosen = controller(visual, question, num_tokens, PASSAGES[-1])
+            width = linear_schedule(*WIDTH, step, settings.steps)
+            value, giga = grid.around(chosen.tokens, chosen.passages, width)
+            return settings.price * ((giga - least) / (most - least)).mean() - value.mean()
+
+        return loss
 
     def optimisation(self, settings: BudgetTraining) -> Optimisation:
         lr = settings.lr if settings.variant == "A" else LR_SCALE_B * settings.lr
@@ -111,21 +134,15 @@ class BudgetPart(PathwayPart[BudgetTraining, BudgetInputs, dict[Variant, BudgetC
     def train(
         self, context: TrainingContext, settings: BudgetTraining, data: BudgetInputs
     ) -> dict[Variant, BudgetController]:
-        return {
-            variant: self.train_one(context, replace(settings, variant=variant), data.train)
-            for variant in VARIANTS
-        }
-
-    def train_one(
-        self, context: TrainingContext, settings: BudgetTraining, grid: BudgetGrid
-    ) -> BudgetController:
-        """On the whole grid at once: a held-out split is small."""
-        controller = _build(context, settings, settings.variant)
-        if isinstance(controller, DifficultyBudget):
-            _store_phi(controller, grid, context.records["meaning"].shape[1])
-        loss = loss_of(context, settings, grid, controller)
-        name = f"budget-{settings.variant}-{settings.price:g}"
-        return fit(name, controller, loss, self.optimisation(settings), context.run)
+        model, trained = self.build(context, settings), {}
+        for variant, controller in model.items():
+            if isinstance(controller, DifficultyBudget):
+                _store_phi(controller, data.train, context.records["meaning"].shape[1])
+            own = replace(settings, variant=variant)
+            loss, name = self.loss(context, own, data, model), f"budget-{variant}-{own.price:g}"
+            optimisation = self.optimisation(own)
+            trained[variant] = fit(name, controller, loss, optimisation, context.run)
+        return trained
 
     def compare(
         self,
@@ -155,39 +172,6 @@ class BudgetPart(PathwayPart[BudgetTraining, BudgetInputs, dict[Variant, BudgetC
 
 
 STAGE = PathwayStage("stage5", PathwaySettings(BudgetTraining()), (BudgetPart(),))
-
-
-def _build(
-    context: TrainingContext, settings: BudgetTraining, variant: Variant
-) -> BudgetController:
-    width = context.records["question"].shape[1]
-    torch.manual_seed(context.run.seed)
-    if variant == "B":
-        return DifficultyBudget(DifficultyBudgetConfig(width, width))
-    config = DiscreteBudgetConfig(
-        width, width, settings.hidden, (TOKENS[0], TOKENS[-1]), (PASSAGES[0], PASSAGES[-1])
-    )
-    return DiscreteBudget(config)
-
-
-def loss_of(
-    context: TrainingContext, settings: BudgetTraining, grid: BudgetGrid, model: BudgetController
-) -> Loss:
-    least, most = _range(grid)
-    num_tokens = context.records["meaning"].shape[1]
-    needs_passages = (grid.value.amax((1, 2)) > grid.value[:, :, 0].amax(1)).float()
-
-    def loss(step: int) -> Tensor:
-        visual, question = (F.dropout(x, settings.dropout) for x in (grid.visual, grid.question))
-        if isinstance(model, DifficultyBudget):
-            d = model.estimate(visual, question).clamp(1e-6, 1 - 1e-6)
-            return F.binary_cross_entropy(d, needs_passages)
-        chosen = model(visual, question, num_tokens, PASSAGES[-1])
-        width = linear_schedule(*WIDTH, step, settings.steps)
-        value, giga = grid.around(chosen.tokens, chosen.passages, width)
-        return settings.price * ((giga - least) / (most - least)).mean() - value.mean()
-
-    return loss
 
 
 def _range(known: BudgetGrid) -> tuple[float, float]:
