@@ -25,7 +25,7 @@ from rich.table import Table
 
 from skipqa.cli.console import err, out, prepare_process
 from skipqa.costs.environment import write_results
-from skipqa.data.files import read_json
+from skipqa.files import read_json
 from skipqa.image import open_image
 from skipqa.pipeline import load
 

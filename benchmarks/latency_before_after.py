@@ -35,7 +35,7 @@ from skipqa import assets
 from skipqa.cli.console import err, out
 from skipqa.cli.demo import QUESTION
 from skipqa.costs.environment import write_results
-from skipqa.data.files import read_jsonl
+from skipqa.files import read_jsonl
 
 RESAMPLES, LEVEL = 10_000, 0.95
 WARM_UP = 2  # questions

@@ -21,10 +21,10 @@ from rich.table import Table
 from skipqa.cli.console import counting, err, out
 from skipqa.costs.environment import write_results
 from skipqa.data.pocket_kb.build import Knowledge, build
-from skipqa.evaluation.scoring.okvqa import normalise
 from skipqa.knowledge import Index, index
-from skipqa.knowledge.corpus import open_source
+from skipqa.knowledge.sources import open_source
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
+from skipqa.tasks.okvqa import normalise
 
 K = 4
 
@@ -45,7 +45,8 @@ def main() -> None:
     corpus = ["wordnet", "factbook", str(options.built / "passages.jsonl")]
     sources = [open_source(name) for name in corpus]
     with counting() as report:
-        index.build(options.built / "index", sources, LexicalEncoder.default(), report=report)
+        execution = index.Execution(report)
+        index.build(options.built / "index", sources, LexicalEncoder.default(), execution=execution)
     index_seconds = time.perf_counter() - started
 
     rows = [

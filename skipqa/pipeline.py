@@ -188,9 +188,8 @@ def load(
     config = preset(name, merged(found.settings, overrides or {}))
     if index is None and not default_index_is_built():
         raise UserError("the default index is not built yet: run `skipqa setup` once")
-    opened = Index.open(default_index_path() if index is None else index)
-    if found.sparse_query is not None:
-        opened.ask_with(found.sparse_query)
+    uri = default_index_path() if index is None else index
+    opened = Index.open(uri, trained_query=found.sparse_query)
     backbone = build_backbone(
         config,
         weights=weights,

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from synthetic import concepts, kept_tokens, question, retrieved_passage, verified
 
-from skipqa.backbones.backbone import Completion
+from skipqa.backbones.backbone import Completion, Decoding
 from skipqa.config import DecodeConfig
 from skipqa.language import content_words
 from skipqa.stages.decode import (
@@ -45,19 +45,11 @@ class Reader:
         self.says, self.with_facts, self.without = says, with_facts, without
         self.asked: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = []
 
-    def generate(
-        self,
-        prompt: str,
-        max_new_tokens: int,
-        quote_from: Sequence[str] = (),
-        avoid: Sequence[str] = (),
-        visual: Any = None,
-        candidates: Sequence[tuple[str, float]] = (),
-    ) -> Completion:
-        names = tuple(name for name, _ in candidates)
-        self.asked.append((prompt, tuple(quote_from), names))
-        self.backed = dict(candidates)
-        weights = self._weights(prompt, (*names, self.says)) if candidates else ()
+    def generate(self, prompt: str, decoding: Decoding, visual: Any = None) -> Completion:
+        names = tuple(name for name, _ in decoding.candidates)
+        self.asked.append((prompt, decoding.quote_from, names))
+        self.backed = dict(decoding.candidates)
+        weights = self._weights(prompt, (*names, self.says)) if names else ()
         return Completion(self.says, 10, 2, 1_000, tuple(weights))
 
     def loglikelihood(self, prompt: str, answers: Sequence[str]) -> tuple[list[float], int]:
