@@ -34,9 +34,7 @@ def main() -> None:
     options = parser.parse_args()
     photo = options.photo or assets.fetch(assets.DEMO_PHOTO) / "coffee.png"
     command = ask_command(photo, options.question)
-    runs = [run_once(command) for _ in range(options.runs + 1)][
-        1:
-    ]  # the first fills caches
+    runs = [run_once(command) for _ in range(options.runs + 1)][1:]  # the first fills caches
 
     table = Table("of the process", "median", "worst")
     rows = (("wall_s", "wall, s"), ("pipeline_s", "pipeline, s"), ("peak_gb", "peak memory, GB"))
