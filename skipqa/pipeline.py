@@ -97,16 +97,33 @@ class Pipeline:
         if self.config.draft.parallel and fast_path:
             return self._answer_ahead(state, trace)
         state = self.run(state, start="draft", stop="draft", trace=trace)
-        if state.draft.accepted and fast_path:
-            return drafted(state, trace)
-        return Answer(self.run(state, start="budget", trace=trace), "full", trace)
+        return self._routed(state, trace, fast_path)
 
     def answer_batch(
         self, images: Sequence[ImageSource], questions: Sequence[str], *, fast_path: bool = True
     ) -> list[Answer]:
-        """The answers to questions about images, one of each, as `answer` gives them."""
-        pairs = zip(images, questions, strict=True)
-        return [self.answer(image, text, fast_path=fast_path) for image, text in pairs]
+        """The answers to questions about images, one of each, as `answer` gives them one by one.
+
+        An image that several questions are about is opened and encoded once, and every draft is
+        made before anything is looked up.
+        """
+        traces = [Trace() for _ in questions]
+        states: list[State] = []
+        encoded: dict[Any, State] = {}  # the first question about each image
+        for source, text, trace in zip(images, questions, traces, strict=True):
+            key = source if isinstance(source, str | Path) else id(source)
+            state = State(source, text)
+            if (first := encoded.get(key)) is not None:
+                state = state.add(image=first.image, low_res=first.low_res)
+            states.append(self.run(state, stop="draft", trace=trace))
+            encoded.setdefault(key, states[-1])
+        return [self._routed(*pair, fast_path) for pair in zip(states, traces, strict=True)]
+
+    def _routed(self, state: State, trace: Trace, fast_path: bool) -> Answer:
+        """The draft if it is accepted, else the answer of the full path."""
+        if state.draft.accepted and fast_path:
+            return drafted(state, trace)
+        return Answer(self.run(state, start="budget", trace=trace), "full", trace)
 
     def run(
         self,

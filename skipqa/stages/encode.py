@@ -51,10 +51,13 @@ class Encode:
         self.config, self.backbone, self.prior = config, backbone, prior
 
     def __call__(self, state: State, record: StageRecord) -> State:
-        image = open_image(state.source)
-        check_question(state.text, self.config)
         backbone, text = self.backbone, state.text
-        tokens, record.flops = backbone.encode_low_res(image, self.config.scales)
+        image = state.image if "image" in state else open_image(state.source)
+        check_question(text, self.config)
+        if "low_res" in state:  # filled from another question about the same image
+            tokens = state.low_res
+        else:
+            tokens, record.flops = backbone.encode_low_res(image, self.config.scales)
         encoded, for_drafter = backbone.encode_texts([text]), backbone.encode_for_drafter(text)
         prior, prior_flops = self.prior(encoded.embeddings[0])
         record.flops += encoded.flops + (for_drafter.flops if for_drafter else 0) + prior_flops
