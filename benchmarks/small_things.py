@@ -24,12 +24,11 @@ from typing import Any
 import torch
 from rich.progress import Progress
 from rich.table import Table
-from skipqa.data.files import read_jsonl
 from torch import Tensor
 
 from skipqa.cli.console import err, out, prepare_process
 from skipqa.costs.environment import available_cores, write_results
-from skipqa.evaluation.harness import RECALL_AT, recall
+from skipqa.evaluation.records import RECALL_AT, recall
 from skipqa.evaluation.statistics import mean_interval, paired_bootstrap
 from skipqa.evaluation.systems.ablations import (
     DENSE_PASSAGES,
@@ -39,6 +38,7 @@ from skipqa.evaluation.systems.ablations import (
     global_retrieval,
     without_pruning,
 )
+from skipqa.files import read_jsonl
 from skipqa.image import open_image
 from skipqa.parallel import spread
 from skipqa.pipeline import Pipeline, load
