@@ -183,11 +183,14 @@ class Fused:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
+    """An answer and what is known about it; None where a reader does not measure it."""
+
     text: str
-    # Log-probability of the text as the decoder's whole answer; None where it was not measured
-    log_prob: float | None = None
-    # By how much the passages raised that log-probability; None where no passage has a word of it
-    gain: float | None = None
+    log_prob: float | None = None  # of the text as the decoder's whole answer
+    grounded: bool | None = None  # whether the passages made it likelier, or it is quoted from them
+    confidence: float | None = (
+        None  # probability that it is right, calibrated on held-out questions
+    )
 
 
 @dataclass(frozen=True, slots=True)

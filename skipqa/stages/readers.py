@@ -114,7 +114,8 @@ class QuotingReader:
 
         known = words_of(" ".join([asked, *shown]))
         completion, prompt = self.generate(write, facts, quote=known)
-        return Reading(Decoded(completion.text), prompt, completion, "by examples")
+        answer = Decoded(completion.text, grounded=bool(facts and completion.text))
+        return Reading(answer, prompt, completion, "by examples")
 
 
 class ClauseReader:
@@ -126,7 +127,7 @@ class ClauseReader:
     def __call__(self, state: State, facts: Sequence[str]) -> Reading:
         reading = self.quoting(state, facts)
         clause = whole_clause(reading.answer.text, facts, state.question)
-        return replace(reading, answer=Decoded(clause))
+        return replace(reading, answer=replace(reading.answer, text=clause))
 
 
 class ShortReader:
@@ -160,20 +161,18 @@ class ShortReader:
         """The decoder's own answer if the facts made it more probable than the prompt without
         them, `unread`: then the drafter, which has read nothing, has no say. One that shares no
         word with the facts cannot rest on them. Else the best of decoder and drafter together."""
-        completion, gain, flops = reading.completion, None, 0
-        own = completion.weights[-1]
+        completion, flops = reading.completion, 0
         if stated(completion.text, facts):
             (before,), flops = self.backbone.loglikelihood(unread, [completion.text])
-            gain = own - before
-            if gain > self.config.grounded_gain:
+            own = completion.weights[-1]
+            if (gain := own - before) > self.config.grounded_gain:
+                answer = Decoded(completion.text, own, grounded=True)
                 how = f"as the passages say ({gain:+.1f} nats)"
-                answer = Decoded(completion.text, own, gain)
                 return replace(reading, answer=answer, how=how, flops=flops)
         text, log_prob = agree(completion, draft, self.config.drafter_weight)
-        if text == completion.text:
-            return replace(reading, answer=Decoded(text, log_prob, gain), flops=flops)
-        how = f"not {completion.text!r}, drafted"
-        return replace(reading, answer=Decoded(text, log_prob), how=how, flops=flops)
+        how = reading.how if text == completion.text else f"not {completion.text!r}, drafted"
+        answer = Decoded(text, log_prob, grounded=False)
+        return replace(reading, answer=answer, how=how, flops=flops)
 
 
 class InstructedReader:
