@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from skipqa.evaluation.systems.changes import with_components
 from torch import Tensor
 
 from skipqa.backbones.concepts import Concepts
@@ -17,7 +18,6 @@ from skipqa.config import PruneConfig, RegionsConfig
 from skipqa.costs.flops import count_flops
 from skipqa.evaluation import systems
 from skipqa.evaluation.systems import PRUNERS, Variant, pruners
-from skipqa.evaluation.systems.changes import with_components
 from skipqa.nn.keep_head import KeepHead, KeepHeadConfig
 from skipqa.pipeline import Answer, Pipeline
 from skipqa.stages.regions import find_regions
