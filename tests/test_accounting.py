@@ -159,17 +159,17 @@ def test_with_components(
 ) -> None:
     torch.manual_seed(seed)
     kind = DiscreteBudgetConfig if variant == "A" else DifficultyBudgetConfig
-    made = dict(
-        budget=build_budget(kind(WIDTH, WIDTH)),
-        saliency=build_saliency(SaliencyConfig(WIDTH, variant)),
-        region_query=build_region_query(RegionQueryConfig(WIDTH, WIDTH)),
-        verifier=Verifier(VerifierConfig(WIDTH, WIDTH)),
-        fusion=BipartiteFusion(FusionConfig(WIDTH, WIDTH, HEADS, variant)),
-    )
-    for module in (made["budget"], made["verifier"]):
+    controller, verifier = build_budget(kind(WIDTH, WIDTH)), Verifier(VerifierConfig(WIDTH, WIDTH))
+    for module in (controller, verifier):
         for parameter in module.parameters():
             torch.nn.init.normal_(parameter, std=0.3)
-    system = untrained.with_components(**made)
+    system = untrained.with_components(
+        budget=controller,
+        saliency=build_saliency(SaliencyConfig(WIDTH, variant)),
+        region_query=build_region_query(RegionQueryConfig(WIDTH, WIDTH)),
+        verifier=verifier,
+        fusion=BipartiteFusion(FusionConfig(WIDTH, WIDTH, HEADS, variant)),
+    )
     answer = system.answer(photo, QUESTION, fast_path=False)
     check(answer)
     again = system.answer(photo, QUESTION, fast_path=False)

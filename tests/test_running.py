@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -53,23 +54,20 @@ def identical(one: Any, other: Any) -> bool:
 def test_it_can_be_entered_and_left_anywhere(
     request: pytest.FixtureRequest, preset: str, question: str, photo: Path
 ) -> None:
-    """From the state before any stage to any later one: the same as in one run."""
+    """One stage at a time, up to any stage or from any stage on: the same bit by bit."""
     system: Pipeline = request.getfixturevalue(preset).with_config(decode={"max_new_tokens": 3})
     whole, states = Trace(), [State(photo, question)]
     for name in NAMES:
         states.append(system.run(states[-1], start=name, stop=name, trace=whole))
-    assert identical(system.run(states[0]), states[-1])
-    for first in range(len(NAMES)):
-        for last in range(first, len(NAMES)):
-            trace = Trace()
-            before = dict(vars(states[first]))
-            left = system.run(states[first], start=NAMES[first], stop=NAMES[last], trace=trace)
-            assert identical(left, states[last + 1]), (NAMES[first], NAMES[last])
-            assert vars(states[first]) == before, "a run never changes what entered it"
-            for record in trace.stages:
-                assert dataclasses.replace(record, ms=0) == dataclasses.replace(
-                    whole[record.name], ms=0
-                )
+    last = len(NAMES) - 1
+    for start, stop in [(0, n) for n in range(last)] + [(n, last) for n in range(last + 1)]:
+        trace, before = Trace(), dict(vars(states[start]))
+        left = system.run(states[start], start=NAMES[start], stop=NAMES[stop], trace=trace)
+        assert identical(left, states[stop + 1]), (NAMES[start], NAMES[stop])
+        assert vars(states[start]) == before, "a run never changes what entered it"
+        assert [r.name for r in trace.stages] == list(NAMES[start : stop + 1])
+        for record in trace.stages:
+            assert replace(record, ms=0) == replace(whole[record.name], ms=0)
 
 
 @pytest.mark.parametrize("name", NAMES[1:])
@@ -83,15 +81,13 @@ def test_a_stage_that_is_entered_too_early_says_what_has_not_run(
 
 def test_verification_needs_retrieval(pipeline: Pipeline, photo: Path) -> None:
     before = pipeline.run(State(photo, QUESTION), stop="zoom")
-    with pytest.raises(NotRun, match="^retrieve has not run$"):
+    with pytest.raises(NotRun, match=r"^retrieve has not run$"):
         pipeline.run(before, start="verify")
 
 
 def test_only_stages_of_the_flow_can_be_replaced(pipeline: Pipeline) -> None:
     with pytest.raises(AssertionError, match="only the stages of the flow"):
         pipeline.with_stages(polish=budget.build)
-    with pytest.raises(ValueError, match="polish"):
-        pipeline.run(State("nowhere.png", QUESTION), start="polish")
 
 
 def test_a_replaced_stage_stays_with_other_settings(pipeline: Pipeline) -> None:

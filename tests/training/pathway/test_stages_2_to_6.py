@@ -14,13 +14,13 @@ import small_world
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
-from skipqa.evaluation.systems.changes import with_components
 
 from skipqa import components
 from skipqa.config import PruneConfig
 from skipqa.errors import UserError
 from skipqa.evaluation import systems
 from skipqa.evaluation.systems import Variant
+from skipqa.evaluation.systems.changes import with_components
 from skipqa.pipeline import Pipeline
 from skipqa.trace import StageRecord
 from skipqa.training.pathway import gather
