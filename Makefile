@@ -1,13 +1,15 @@
 # Two commands do everything on a machine that has Python (>= 3.11), pip, git and make.
 #   make demo   create the environment, set up the models and the default index, ask a question
 #   make test   lint, types, tests
+# For those who change the repository:
+#   make docs   write the measured numbers into README, LOG, docs and the card
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export HF_HUB_OFFLINE = 1
 
-.PHONY: demo test lint types unit install clean
+.PHONY: demo test lint types unit docs install clean
 
 demo: $(VENV)/.installed
 	$(BIN)/skipqa demo
@@ -25,6 +27,9 @@ types: $(VENV)/.tested
 
 unit: $(VENV)/.tested
 	$(BIN)/pytest
+
+docs: $(VENV)/.installed
+	$(BIN)/python -m tools.documents
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

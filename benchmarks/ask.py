@@ -1,6 +1,6 @@
-"""What a user waits for and what it takes: `skipqa ask` as a fresh process, several times.
+"""Time and memory of `skipqa ask` as a user sees them: a fresh process, several times.
 
-Wall time from start to exit, the pipeline's own part of it, and the process's peak memory.
+Wall time from start to exit, the part spent in the pipeline, and the process's peak memory.
 
     python benchmarks/ask.py [--photo FILE --question TEXT] [--runs 7]
 """
@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.table import Table
@@ -32,11 +33,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
     photo = options.photo or assets.fetch(assets.DEMO_PHOTO) / "coffee.png"
-    command = [
-        *(sys.executable, "-c", "from skipqa.cli.main import run; run()"),
-        *("ask", str(photo), options.question, "--json"),
-    ]
-    runs = [run_once(command) for _ in range(options.runs + 1)][1:]  # the first warms the disk
+    command = ask_command(photo, options.question)
+    runs = [run_once(command) for _ in range(options.runs + 1)][1:]  # the first fills caches
 
     table = Table("of the process", "median", "worst")
     rows = (("wall_s", "wall, s"), ("pipeline_s", "pipeline, s"), ("peak_gb", "peak memory, GB"))
@@ -48,9 +46,18 @@ def main() -> None:
     err.print(f"written to {write_results(results, 'ask', options.out)}")
 
 
-def run_once(command: list[str]) -> dict[str, float | str]:
+def ask_command(photo: Path, question: str) -> list[str]:
+    started = (sys.executable, "-c", "from skipqa.cli.main import run; run()")
+    return [*started, "ask", str(photo), question, "--json"]
+
+
+def run_once(
+    command: list[str], cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> dict[str, float | str]:
+    """Seconds, gigabytes and the answer of one process."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     start = time.perf_counter()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(command, cwd=cwd, env=env, **pipes) as process:
         assert process.stdout is not None
         printed = process.stdout.read()
         _, status, usage = os.wait4(process.pid, 0)

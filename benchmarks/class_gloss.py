@@ -4,8 +4,8 @@
 `photos.jsonl` (rows {"image", "domain": "imagenet", "label": "n07920052_espresso"}) and
 `photos.zip`. Each is asked a knowledge question through the pipeline without the fast path;
 counted is whether the gloss of the photo's class is among the first four passages. Some of these
-photos are in Pocket-KB's `train`, where the tower sees them while it learns, without their labels;
-beside all of them stand those that Pocket-KB holds out, which it is never shown.
+photos are in Pocket-KB's `train`, where the vision encoder is trained on them without their labels,
+so those that Pocket-KB holds out are also reported on their own.
 
     python benchmarks/class_gloss.py --entities FOLDER --pocket-kb FOLDER
 """
@@ -25,7 +25,7 @@ from rich.table import Table
 
 from skipqa.cli.console import err, out, prepare_process
 from skipqa.costs.environment import write_results
-from skipqa.data.files import read_json
+from skipqa.files import read_json
 from skipqa.image import open_image
 from skipqa.pipeline import load
 

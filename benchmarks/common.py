@@ -1,8 +1,8 @@
-"""What the benchmarks on photos share: photos from folders that the user names, and questions.
+"""What the benchmarks on photos have in common: reading the photos, encoding image and question.
 
-None of those photos are in this repository. An entities folder holds `photos.zip` and
-`photos.jsonl` with rows {"image", "domain", "label", "split"}; in the domain "imagenet" a label
-is `n07920052_espresso`, and such photos of the split "train" are what designs are chosen on.
+None of the photos are in this repository. An entities folder holds `photos.zip` and `photos.jsonl`
+with rows {"image", "domain", "label", "split"}; in the domain "imagenet" a label is
+`n07920052_espresso`. Designs are chosen on the photos of that domain in the split "train".
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Photo(NamedTuple):
 
 
 def imagenet_photos(folder: Path, seed: int) -> list[Photo]:
-    """All of them, in an order that depends on the seed alone."""
+    """All training photos, shuffled by the seed."""
     rows = map(json.loads, (folder / "photos.jsonl").open())
     photos = [
         Photo(row["image"], row["label"].partition("_")[0])
@@ -43,7 +43,7 @@ def imagenet_photos(folder: Path, seed: int) -> list[Photo]:
 
 @contextmanager
 def opened(*archives: Path) -> Iterator[dict[str, Callable[[], Image.Image]]]:
-    """Every photo in the zips by its name, read when it is called."""
+    """A function per photo in the zips, by name, that reads it."""
 
     def reader(archive: zipfile.ZipFile, name: str) -> Callable[[], Image.Image]:
         return lambda: open_image(io.BytesIO(archive.read(name)))
@@ -54,7 +54,7 @@ def opened(*archives: Path) -> Iterator[dict[str, Callable[[], Image.Image]]]:
 
 
 def look(pocket: Pocket, image: Image.Image) -> VisualTokens:
-    """As closely as its scales allow."""
+    """The tokens of the high-resolution image."""
     low_res, _ = pocket.encode_low_res(image)
     return pocket.encode_high_res(image, low_res)[0]
 

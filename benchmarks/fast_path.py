@@ -29,10 +29,10 @@ from torch import Tensor
 
 from skipqa.cli.console import err, out, prepare_process
 from skipqa.costs.environment import write_results
-from skipqa.evaluation.scoring.okvqa import normalise
 from skipqa.evaluation.statistics import paired_bootstrap
 from skipqa.nn.drafter import calibrate_threshold
 from skipqa.pipeline import Pipeline
+from skipqa.tasks.okvqa import normalise
 from skipqa.training.pathway.gather import Source, spread
 from skipqa.training.stage1 import mixture
 from skipqa.training.stage1.mixture import Example

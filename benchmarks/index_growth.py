@@ -1,11 +1,11 @@
-"""How cost grows with passages: build, bytes, memory, latency and recall, from 100 thousand to
-6.5 million synthetic passages of 120 terms; and what 109 million would take.
+"""How build time, disk space, memory, latency and recall change from 100 thousand to 6.5 million
+synthetic passages of 120 terms, and what 109 million passages would need.
 
     python benchmarks/index_growth.py --folder /large/disk --passages 100000 300000 1000000
     python benchmarks/index_growth.py --folder /large/disk --passages 6500000 --queries 64
 
-Indexes are kept in the folder and used again. Each size is measured in a process of its own,
-so that its resident memory is its own; results of earlier sizes stay in the results file.
+Indexes are kept in the folder and reused. Each size is measured in its own process, so that
+resident memory can be compared; results of earlier sizes are kept in the results file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from skipqa.types import Hit
 
 K = 4
 TARGET = 109_000_000  # Wikipedia 21M and Wikidata 88M
-SERVER = {"memory_gb": 64, "usd_an_hour": 0.50}  # a common 8-core cloud machine, list price
+SERVER = {"memory_gb": 64, "usd_an_hour": 0.50}  # list price of a common 8-core cloud machine
 
 
 def measure(folder: Path, passages: int, num_queries: int) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def measure(folder: Path, passages: int, num_queries: int) -> dict[str, Any]:
     groups = [queries[i : i + REGIONS] for i in range(0, len(queries), REGIONS)]
     for name in ("local", "compiled"):
         engine = LocalEngine.open(index, {}, compiled=name == "compiled")
-        for group in groups:  # the pages that these queries need come into memory
+        for group in groups:  # loads the pages that these queries need
             engine.search(group, K)
         wall, cpu = [], []
         for group in groups * 3:
@@ -92,7 +92,7 @@ def _resident_bytes() -> int:
 
 
 def projection(measured: dict[str, Any]) -> dict[str, Any]:
-    """Shards of the largest size measured; every region query goes to all of them at once."""
+    """Assumes shards of the largest measured size, all searched by every region query."""
     shards = int(np.ceil(TARGET / measured["passages"]))
     memory = shards * measured["search_gb"]
     servers = int(np.ceil(memory / SERVER["memory_gb"]))

@@ -1,8 +1,7 @@
 """kill -9 during build, add and compaction, at random moments.
 
-After every kill the index that was there must verify, answer as before, and hold the same
-corpus; the same command must then finish, from the parts that were complete, with the result
-of an undisturbed run.
+After every kill the old index must verify, answer as before, and hold the same corpus. The same
+command must then finish, starting from the complete parts, with the result of an undisturbed run.
 
     python benchmarks/index_kill.py --kills 50
 """
@@ -23,16 +22,15 @@ from typing import Any
 
 OPERATIONS = ("build", "add", "compact")
 ROWS = 4_000
-PART_ROWS = 512  # small, so that a run has many moments worth dying at
+PART_ROWS = 512  # small, so that a run writes many parts
 
 
 def child(operation: str, folder: Path) -> None:
-    """What gets killed. Says when imports are over, and how much it found already done."""
-    from skipqa.knowledge.index import add, build, compact
+    """The process that is killed. Prints when imports are done and how much it resumed."""
+    from skipqa.knowledge.index import Execution, add, build, compact
     from skipqa.knowledge.sources.tables import JsonLines
     from skipqa.knowledge.sparse_encoder import LexicalEncoder
 
-    sys.modules["skipqa.knowledge.index.build"].PART_ROWS = PART_ROWS  # type: ignore[attr-defined]
     encoder = LexicalEncoder.default()
     first: list[int] = []
 
@@ -40,11 +38,12 @@ def child(operation: str, folder: Path) -> None:
         if what == "encoding" and not first:
             first.append(done)
 
+    execution = Execution(report, batch_documents=256, part_rows=PART_ROWS)
     print("started", flush=True)
     if operation == "build":
-        build(folder, [JsonLines(folder.parent / "new.jsonl")], encoder, report=report, batch=256)
+        build(folder, [JsonLines(folder.parent / "new.jsonl")], encoder, execution=execution)
     elif operation == "add":
-        add(folder, [JsonLines(folder.parent / "more.jsonl")], report=report, batch=256)
+        add(folder, [JsonLines(folder.parent / "more.jsonl")], execution=execution)
     else:
         compact(folder, report)
     print(f"resumed {first[0] - 256 if first else 0}", flush=True)
@@ -59,7 +58,7 @@ def start(operation: str, folder: Path) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> int:
-    """Passages that the run did not have to encode again."""
+    """How many passages the run did not have to encode again."""
     said, _ = process.communicate()
     assert process.returncode == 0, said
     return max(0, int(said.split()[-1]))
@@ -92,7 +91,7 @@ def write_corpora(folder: Path) -> None:
 
 
 def prepare(operation: str, base: Path) -> Path:
-    """An index that `operation` will change: with additions and deletions, if to compact."""
+    """An index for `operation` to change; for compact it has additions and deletions."""
     from skipqa.knowledge.index import add, build, delete
     from skipqa.knowledge.sources.tables import JsonLines
     from skipqa.knowledge.sparse_encoder import LexicalEncoder
@@ -133,12 +132,12 @@ def run(kills: int, seed: int, base: Path) -> dict[str, Any]:
         time.sleep(rng.uniform(0, duration[operation]))
         process.send_signal(signal.SIGKILL)
         process.communicate()
-        if process.returncode == 0:  # it was faster this time: no kill
+        if process.returncode == 0:  # it finished before the kill
             done[operation]["after_the_end"] += 1
         else:
             total += 1
             done[operation]["kills"] += 1
-            seen = state(folder)  # a kill after the commit shows the new index, whole
+            seen = state(folder)  # a kill after the commit leaves the complete new index
             assert seen in (before[operation], expected[operation]), (operation, seen)
         resumed = finish(start(operation, folder))
         done[operation]["resumed_with_parts"] += resumed > 0

@@ -1,6 +1,6 @@
-"""This project's local search beside Seismic, Milvus Lite and SciPy: same vectors, same queries,
-one run. Each engine has a process of its own (for its memory) and is measured at the cheapest
-of its settings whose recall@4 is at least 0.95, and ours also at its default.
+"""Compares skipqa's local search ("ours") with Seismic, Milvus Lite and SciPy on the same vectors
+and queries. Each engine runs in its own process, so that its memory can be measured, at the
+cheapest of its settings with a recall@4 of at least 0.95; skipqa also runs at its default setting.
 
     python benchmarks/index_peers.py --passages 100000
 
@@ -35,7 +35,7 @@ ENOUGH = 0.95
 ENGINES = ("ours, NumPy", "ours, compiled", "Seismic", "SciPy, exact", "Milvus Lite")
 
 Search = Callable[[Sequence[SparseVector]], list[list[int]]]  # rows, best first
-Settings = Iterator[tuple[str, Search]]  # from the cheapest on
+Settings = Iterator[tuple[str, Search]]  # cheapest first
 
 
 def ours(rows: SparseRows, folder: Path, compiled: bool) -> Settings:
@@ -154,7 +154,7 @@ def _as_dict(vector: SparseVector) -> dict[int, float]:
 
 
 def oracle(rows: SparseRows, queries: Sequence[SparseVector]) -> list[set[int]]:
-    """Exact over the float weights."""
+    """Exact search over the unquantized weights."""
     found = []
     for query in queries:
         table = np.zeros(NUM_TERMS)

@@ -1,8 +1,8 @@
-"""Recall@4 at default settings against the exact oracle over unquantised vectors, and how
-well lexical impacts find a passage again beside Okapi BM25.
+"""Recall@4 at default settings against exact search over unquantized vectors, and known-item search
+with the lexical encoder compared with Okapi BM25.
 
-Corpora: the default one (WordNet and the World Factbook) with region queries made as the
-pipeline makes them, and clustered synthetic SPLADE-like vectors.
+Corpora: the default one (WordNet and the World Factbook) with region queries like the pipeline's,
+and clustered synthetic SPLADE-like vectors.
 
     python benchmarks/index_recall.py
 """
@@ -43,7 +43,7 @@ K = 4
 
 
 def oracle(rows: SparseRows, queries: Sequence[SparseVector], k: int) -> list[list[Hit]]:
-    """Scores in double precision from float weights, all rows, no index involved."""
+    """Scores all rows in double precision from the unquantized weights, without an index."""
     found = []
     for query in queries:
         table = np.zeros(NUM_TERMS)
@@ -57,9 +57,8 @@ def oracle(rows: SparseRows, queries: Sequence[SparseVector], k: int) -> list[li
 
 
 def region_queries(index: Index, count: int) -> list[SparseVector]:
-    """Five concepts with their shares: names, lighter the definition, and the question.
-
-    The default effort of search was chosen with queries of another seed in view."""
+    """Five concepts weighted by probability: their names, their definitions with less weight, and
+    the question. The default effort of search was chosen on queries of another seed."""
     rng = np.random.default_rng(42)
     nouns = 82_115
     encode = index.encoder.encode_query
@@ -81,7 +80,7 @@ def region_queries(index: Index, count: int) -> list[SparseVector]:
 def rescored(
     hits: Sequence[Sequence[Hit]], rows: SparseRows, queries: Sequence[SparseVector]
 ) -> list[list[Hit]]:
-    """The rows found, with their scores over unquantised weights."""
+    """The rows found, with scores from the unquantized weights."""
     found = []
     for query, best in zip(queries, hits, strict=True):
         table = np.zeros(NUM_TERMS)
@@ -121,7 +120,7 @@ def measure(index: Index, rows: SparseRows, queries: Sequence[SparseVector]) -> 
 
 
 def known_items(index: Index, count: int) -> dict[str, Any]:
-    """Six words of a passage, in any order: is it among the four best?"""
+    """How often a passage is among the four best for six of its words, in random order."""
     rng = np.random.default_rng(137)
     passages = [index.passage(row) for row in range(len(index))]
     bm25 = BM25(passages)

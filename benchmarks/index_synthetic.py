@@ -1,9 +1,9 @@
-"""Clustered, SPLADE-like vectors of any number, made block by block from a seed.
+"""Clustered, SPLADE-like vectors in any number, generated block by block from a seed.
 
-A topic prefers some 400 terms, its favourites most; a passage mixes two topics with terms
-drawn from a Zipf law, 120 terms in all, few of them heavy. A query asks for a topic with the
-accent of one passage: 20 favourites of the topic and 12 terms of the passage, reweighted, so
-that its best passages lie close together and are not found by any one term.
+A topic has 400 terms with decreasing probability. A passage has 120 terms, a mixture of two topics
+and terms drawn from a Zipf distribution; few of them have large weights. A query combines 20
+frequent terms of a topic with 12 terms of one passage, reweighted, so that its best passages have
+similar scores and no single term finds them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, models
 
-from skipqa.knowledge.corpus import BadRow, Document
+from skipqa.knowledge.sources import BadRow, Document
 from skipqa.knowledge.vectors import NUM_TERMS, SparseRows, sum_duplicates
 from skipqa.types import Passage, SparseVector
 
@@ -28,7 +28,7 @@ CEILING = 3.5  # the largest weights that SPLADE++ gives
 
 
 class Synthetic:
-    """Row i is the same whatever the number of rows asked for."""
+    """Row i does not depend on the number of rows generated."""
 
     def __init__(self, seed: int = 2026) -> None:
         self.seed = seed
@@ -36,11 +36,11 @@ class Synthetic:
         popularity = 1.0 / np.arange(1, NUM_TERMS + 1)
         self._zipf = np.cumsum(popularity / popularity.sum())
         self._shuffle = rng.permutation(NUM_TERMS)
-        # A topic's terms avoid the 100 most frequent ones, as real topics do.
+        # Topics do not use the 100 most frequent terms.
         self.topic_terms = self._shuffle[
             rng.integers(100, NUM_TERMS, size=(TOPICS, TERMS_PER_TOPIC))
         ]
-        # Topics differ in how common they are.
+        # Some topics are more common than others.
         common = 1.0 / np.sqrt(np.arange(1, TOPICS + 1))
         self._topics = np.cumsum(common / common.sum())
 
@@ -49,7 +49,7 @@ class Synthetic:
         rng = np.random.default_rng([self.seed, 1, number])
         drawn = 2 * TERMS_PER_PASSAGE
         topics = self._topics_of(number)
-        # Within a topic the favourites come first: rank = 400 u^2.
+        # The first terms of a topic are the most frequent: rank = 400 u^2.
         rank = (TERMS_PER_TOPIC * rng.random((BLOCK, drawn)) ** 2).astype(np.int64)
         which = (rng.random((BLOCK, drawn)) < 0.3).astype(np.int64)
         topical = self.topic_terms[np.take_along_axis(topics, which, 1), rank]
@@ -78,9 +78,9 @@ class Synthetic:
         )
 
     def queries(self, count: int, among: int, draw: int = 1) -> list[SparseVector]:
-        """Each is made from one of the first `among` rows, out of sixteen blocks of them.
+        """Each is made from one of the first `among` rows, taken from sixteen blocks.
 
-        The default effort of search was chosen with another draw in view."""
+        The default effort of search was chosen on another draw."""
         rng = np.random.default_rng([self.seed, 2, draw])
         blocks = {int(n): self.block(int(n)) for n in rng.integers(0, among // BLOCK + 1, 16)}
         made: list[SparseVector] = []
@@ -110,7 +110,7 @@ def _first_unique(terms: NDArray[np.int64], weights: NDArray[np.float32]) -> Spa
     row = np.repeat(np.arange(num_rows), drawn)
     key = row * NUM_TERMS + terms.ravel()
     unique, first = np.unique(key, return_index=True)
-    # the rank of each distinct term among those of its row, by when it was drawn
+    # rank of each distinct term within its row, in the order drawn
     by_draw = np.sort(first)
     owner = by_draw // drawn
     begin = np.searchsorted(owner, np.arange(num_rows))
@@ -139,7 +139,7 @@ class SyntheticSource:
 
 
 class SyntheticEncoder:
-    """Hands out the generator's rows in order; a passage's id is its row."""
+    """Returns the generated rows in order; the id of a passage is its row."""
 
     ceiling = CEILING
 

@@ -25,6 +25,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from skipqa.costs.environment import write_results
 from skipqa.costs.roofline import Ceilings, Timing, driver_version, measure_ceilings, time_gpu
+from skipqa.figures import Labels, Mark, Series, line_chart, save
 from skipqa.nn.fusion import BipartiteFusion, FusionConfig
 from skipqa.ops.bipartite_attention import (
     bipartite_attention,
@@ -33,7 +34,6 @@ from skipqa.ops.bipartite_attention import (
     select_edges,
 )
 from skipqa.ops.bipartite_attention import triton as kernels
-from skipqa.plot.chart import Mark, Series, plot
 
 HEADS, HEAD_WIDTH, LENGTH, PASSAGES = 32, 128, 100, 16
 WIDTH = HEADS * HEAD_WIDTH
@@ -347,21 +347,20 @@ def layers(ceilings: Ceilings, repeats: int) -> list[dict[str, Any]]:
     return rows
 
 
-def crossover_plot(rows: list[dict[str, Any]]) -> str:
-    """Speed over density as SVG: one line a batch and token count, dense at 1."""
+def crossover_plot(rows: list[dict[str, Any]], path: Path) -> None:
+    """Speed over density: one line per batch size and number of tokens, dense at 1."""
     lines: dict[str, list[Mark]] = {}
     for row in sorted(rows, key=lambda row: (-row["tokens"], row["batch"])):
         name = f"V' = {row['tokens']}, batch {row['batch']}"
         lines.setdefault(name, []).append(Mark(row["density"], row["times_faster_with_schedule"]))
-    return plot(
-        [Series(name, marks) for name, marks in lines.items()],
+    labels = Labels(
         "Where sparsity stops paying",
-        "bipartite attention against the fastest dense one in the same run",
-        "surviving edges β",
+        "bipartite attention against the fastest dense attention in the same run",
+        "fraction of edges kept, β",
         "times faster",
-        log_x=True,
-        level=("dense", 1.0),
-    ).svg()
+    )
+    series = [Series(name, marks) for name, marks in lines.items()]
+    save(line_chart(series, labels, log_x=True, level=("dense", 1.0)), path)
 
 
 def table(results: dict[str, Any]) -> str:
@@ -422,7 +421,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     with torch.inference_mode():
         results["layers"] = layers(ceilings, chosen.repeats)
     path = write_results(results, "kernels", chosen.out)
-    path.with_suffix(".svg").write_text(crossover_plot(results["attention"]))
+    crossover_plot(results["attention"], path.with_suffix(".svg"))
     return results
 
 

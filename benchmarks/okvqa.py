@@ -1,7 +1,7 @@
-"""OK-VQA: what finished runs of `skipqa eval vqa` came to, for the documents.
+"""OK-VQA: the summaries of finished runs of `skipqa eval vqa` in one results file.
 
-Enters: the folder of the runs, one system each. Leaves: a results file with their summaries, as
-they were measured: machine, versions, commit and date are those of the runs.
+Enters: the folder of the runs, one system each. Leaves: a results file; machine, versions, commit
+and date are those of the runs.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import random
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -421,6 +422,8 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--batches", type=int, nargs="+", default=BATCHES)
     chosen = parser.parse_args(arguments)
+    if not chosen.tiny and not torch.cuda.is_available():
+        sys.exit("this benchmark needs a CUDA device; --tiny tries it without one")
     shapes, vision = tiny() if chosen.tiny else (architecture("submission-7b"), EVA_CLIP_G_336)
     load = dataclasses.replace(shapes.load, L_a=ANSWER_TOKENS)
     gpu = torch.cuda.is_available()

@@ -1,5 +1,5 @@
-"""Builds Pocket-KB and an index of its corpus, counts what is in them, and asks with the answer
-to "what is it" given: how often words alone then find a gold passage.
+"""Builds Pocket-KB and an index of its corpus, counts both, and measures retrieval with the
+entity's name given: how often a text query alone then finds a gold passage.
 
 The data folder holds `entities/` and `coco/` (docs/pocket_kb.md says what is in them).
 
@@ -21,10 +21,10 @@ from rich.table import Table
 from skipqa.cli.console import counting, err, out
 from skipqa.costs.environment import write_results
 from skipqa.data.pocket_kb.build import Knowledge, build
-from skipqa.evaluation.scoring.okvqa import normalise
 from skipqa.knowledge import Index, index
-from skipqa.knowledge.corpus import open_source
+from skipqa.knowledge.sources import open_source
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
+from skipqa.tasks.okvqa import normalise
 
 K = 4
 
@@ -45,7 +45,8 @@ def main() -> None:
     corpus = ["wordnet", "factbook", str(options.built / "passages.jsonl")]
     sources = [open_source(name) for name in corpus]
     with counting() as report:
-        index.build(options.built / "index", sources, LexicalEncoder.default(), report=report)
+        execution = index.Execution(report)
+        index.build(options.built / "index", sources, LexicalEncoder.default(), execution=execution)
     index_seconds = time.perf_counter() - started
 
     rows = [
@@ -78,8 +79,8 @@ def main() -> None:
 
 
 def named_recall(rows: Sequence[dict[str, Any]], opened: Index) -> dict[str, float]:
-    """The share of questions, by category and over all, with a passage of the first hop among
-    the first K when the entity's name is put before the question."""
+    """The fraction of questions, by category and over all, with a passage of the first hop among
+    the first K when the entity's name precedes the question."""
     hits: dict[str, list[bool]] = {}
     for row in track(rows, "asking with the name given", console=err):
         query = opened.encoder.encode_query(f"{row['name']}: {row['question']}")

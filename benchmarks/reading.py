@@ -1,9 +1,9 @@
-"""What the decoder makes of a fact, and the same questions through the whole system.
+"""How well the decoder answers from a given fact, and the whole system from a photo.
 
-Twenty questions about ImageNet classes. First the class's gloss, taken from the index, is
-given: in a chat prompt or behind the worked examples of `decode`, and the answer is free or
-can only quote the gloss. Then the photo of the class is asked through `Pipeline.answer`. An
-answer is right if a word of it starts with the expected letters.
+Twenty questions about ImageNet classes. First the class's gloss from the index is given, in a chat
+prompt or after the worked examples of `decode`; the answer is free or has to quote the gloss. Then
+`Pipeline.answer` gets the same question with a photo of the class. An answer is correct if one of
+its words starts with the expected letters.
 
     python benchmarks/reading.py --entities FOLDER
 """
@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from common import ask, imagenet_photos, opened
+from common import imagenet_photos, opened
 from rich.progress import Progress
 from rich.table import Table
 
@@ -23,13 +24,14 @@ from skipqa.cli.console import err, out, prepare_process
 from skipqa.costs.environment import write_results
 from skipqa.language import words_of
 from skipqa.pipeline import Pipeline, load
-from skipqa.stages.decode import write_prompt
+from skipqa.stages.prompts import reading_prompt
+from skipqa.stages.readers import EXAMPLES, ReadTogether
 
 
 class Case(NamedTuple):
     shown: str  # a name of the class
     question: str
-    expected: str  # how a word of a right answer starts; it is in the class's gloss
+    expected: str  # a word of a correct answer starts like this; the gloss has it
 
 
 CASES = (
@@ -132,14 +134,15 @@ def gloss(pipeline: Pipeline, synset: str) -> str:
 
 
 def read(pipeline: Pipeline, case: Case, fact: str, prompt: str, quoting: bool) -> str:
-    if prompt == "chat":
-        text = CHAT.format(fact=fact, shown=case.shown, question=case.question)
-    else:
-        text = write_prompt(ask(pipeline.backbone, case.question), [fact], [case.shown])
-    quote_from = [fact] if quoting else []
+    def write(facts: Sequence[str]) -> str:
+        if prompt == "chat":
+            return CHAT.format(fact=facts[0], shown=case.shown, question=case.question)
+        return EXAMPLES + reading_prompt(facts, [case.shown], case.question)
+
     known = words_of(f"{case.question} {case.shown}")
-    limit = pipeline.config.decode.max_new_tokens
-    return pipeline.backbone.generate(text, limit, quote_from, known).text
+    generate = ReadTogether(pipeline.config.decode, pipeline.backbone)
+    completion, _ = generate(write, [fact], quote=known if quoting else None)
+    return completion.text
 
 
 def is_right(text: str, case: Case) -> bool:

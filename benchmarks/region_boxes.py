@@ -1,9 +1,9 @@
-"""Do regions fit the things on a photo? Clusters of tokens (A) and MobileSAM's boxes (B).
+"""Do regions fit the objects on a photo? Clusters of tokens (A) and MobileSAM's boxes (B).
 
-One class with boxes in each photo is drawn, and the question "What is this CLASS used for?" goes
-through encode, prune and regions. The score of a variant is the intersection over union of each
-of the class's boxes with the region that fits it best, averaged over the photo. Both variants see
-the same kept tokens. The time is that of the regions stage alone, the network already read.
+One class with boxes is drawn for each photo, and the training-free pipeline runs up to `regions`
+with the question "What is this CLASS used for?". The score of a variant is the IoU of each of the
+class's boxes with the region that fits it best, averaged over the photo. Both variants get the same
+kept tokens. The time is that of the regions stage alone, with the network already loaded.
 
 The folder holds `boxes.jsonl` (rows {"image", "boxes": [[class, cx, cy, w, h], …]}, relative)
 and `photos.zip`; photos may also be in other archives.
@@ -17,32 +17,27 @@ import argparse
 import json
 import random
 import statistics
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from common import ask, look, opened
+from common import opened
 from PIL import Image
 from rich.progress import track
 from rich.table import Table
 
-from skipqa.backbones.presets.pocket import Pocket
 from skipqa.cli.console import err, out, prepare_process
-from skipqa.config import BudgetConfig, Config, RegionsConfig
 from skipqa.costs.environment import write_results
 from skipqa.evaluation.statistics import mean_interval, paired_bootstrap
-from skipqa.stages.prune import prune
-from skipqa.stages.regions import find_regions, iou
-from skipqa.trace import StageRecord
-from skipqa.types import Box, Budget
+from skipqa.pipeline import load
+from skipqa.stages.regions import iou
+from skipqa.state import State
+from skipqa.trace import Trace
+from skipqa.types import Box
 
 SMALL = 0.1  # of the photo, covered by the class's boxes on average
-VARIANTS = {
-    "clusters": RegionsConfig(proposals="clusters"),
-    "boxes": RegionsConfig(proposals="boxes"),
-}
+VARIANTS = ("clusters", "boxes")
 
 
 def main() -> None:
@@ -55,8 +50,9 @@ def main() -> None:
     options = parser.parse_args()
 
     prepare_process()
-    pocket = Pocket(Config().encode, err.print)
-    pocket.segmenter.boxes(Image.new("RGB", (64, 64)), [(0.5, 0.5)])  # reads the network
+    base = load(trained=False, report=err.print)
+    base.backbone.segmenter.boxes(Image.new("RGB", (64, 64)), [(0.5, 0.5)])  # loads the network
+    variants = {name: base.with_config(regions={"proposals": name}) for name in VARIANTS}
     rows = list(map(json.loads, (options.coco / "boxes.jsonl").open()))
     draw = random.Random(options.seed)
     draw.shuffle(rows)
@@ -68,30 +64,22 @@ def main() -> None:
     flops: dict[str, int] = {}
     with opened(options.coco / "photos.zip", *options.archive) as images:
         usable = [row for row in rows if row["image"] in images and row["boxes"]]
-        for photo in track(usable[: options.photos], "looking", console=err):
+        for photo in track(usable[: options.photos], "finding regions", console=err):
             image = images[photo["image"]]()
             name = draw.choice(sorted({name for name, *_ in photo["boxes"]}))
             truth = [corners(*box) for label, *box in photo["boxes"] if label == name]
             areas = [(right - left) * (bottom - top) for left, top, right, bottom in truth]
             small.append(statistics.fmean(areas) < SMALL)
-            tokens = look(pocket, image)
-            question = ask(pocket, f"What is this {name} used for?")
-            allowed, config = Budget(BudgetConfig().most_tokens(len(tokens)), 0), Config().prune
-            kept = prune(tokens, question, allowed, pocket.concepts, config, StageRecord("prune"))
-            for variant, regions_config in VARIANTS.items():
-                record, start = StageRecord("regions"), time.perf_counter()
-                regions = find_regions(
-                    kept,
-                    regions_config,
-                    record,
-                    lambda points, image=image: pocket.segmenter.boxes(image, points),  # type: ignore[misc]
-                )
-                latency_ms[variant].append((time.perf_counter() - start) * 1_000)
-                fits[variant].append(best_fit(truth, [region.box for region in regions]))
-                counts[variant].append(len(regions))
-                flops[variant] = max(flops.get(variant, 0), record.flops)
+            pruned = base.run(State(image, f"What is this {name} used for?"), stop="prune")
+            for variant, pipeline in variants.items():
+                trace = Trace()
+                state = pipeline.run(pruned, start="regions", stop="regions", trace=trace)
+                latency_ms[variant].append(trace["regions"].ms)
+                fits[variant].append(best_fit(truth, [region.box for region in state.regions]))
+                counts[variant].append(len(state.regions))
+                flops[variant] = max(flops.get(variant, 0), trace["regions"].flops)
 
-    table = Table("regions", "IoU", "IoU, small things", "regions", "ms", "GFLOPs")
+    table = Table("regions", "IoU", "IoU, small objects", "regions", "ms", "GFLOPs")
     measured: dict[str, Any] = {}
     for variant, scores in fits.items():
         every = mean_interval(scores)

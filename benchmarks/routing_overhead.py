@@ -1,8 +1,8 @@
-"""What deciding costs: the share of a question's time that goes into routing, not answering.
+"""The cost of deciding: the fraction of a question's time that goes into routing.
 
-Routing is the budget controller, saliency scoring, k-means and the verifier's head; with random
-weights at the pocket preset's widths, since time does not depend on what was learned. The same
-pipeline is timed training-free and as it is shipped beside it.
+Routing is the budget controller, saliency scoring, k-means and the verifier's head. Variants A and
+B have random weights at the pocket preset's widths, since time does not depend on training; the
+training-free and the bundled pipeline are timed for comparison.
 
     python benchmarks/routing_overhead.py [--photo FILE --question TEXT] [--runs 15]
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import tempfile
 import time
 from pathlib import Path
 
@@ -19,10 +18,9 @@ import torch
 from rich.progress import track
 from rich.table import Table
 
-from skipqa import assets, components
+from skipqa import assets
 from skipqa.cli.console import err, out, prepare_process
 from skipqa.cli.demo import QUESTION
-from skipqa.components import Components
 from skipqa.costs.environment import write_results
 from skipqa.nn.budget import DifficultyBudgetConfig, DiscreteBudgetConfig, build_budget
 from skipqa.nn.fusion import BipartiteFusion, FusionConfig
@@ -67,29 +65,28 @@ def build(name: str) -> Pipeline:
         return load()
     torch.manual_seed(2026)
     budget = DiscreteBudgetConfig if name == "A" else DifficultyBudgetConfig
-    made = Components(
-        budget=build_budget(budget(WIDTH, WIDTH)),
-        saliency=build_saliency(SaliencyConfig(WIDTH, name)),  # type: ignore[arg-type]
-        verifier=Verifier(VerifierConfig(WIDTH, WIDTH)),
-        fusion=BipartiteFusion(FusionConfig(WIDTH, WIDTH, HEADS, name)),  # type: ignore[arg-type]
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        components.save(made, Path(folder), preset="pocket")
-        return load(components=Path(folder))
+    modules = {
+        "budget": build_budget(budget(WIDTH, WIDTH)),
+        "saliency": build_saliency(SaliencyConfig(WIDTH, name)),  # type: ignore[arg-type]
+        "verifier": Verifier(VerifierConfig(WIDTH, WIDTH)),
+        "fusion": BipartiteFusion(FusionConfig(WIDTH, WIDTH, HEADS, name)),  # type: ignore[arg-type]
+    }
+    frozen = {part: module.eval().requires_grad_(False) for part, module in modules.items()}
+    return load(trained=False).with_components(**frozen)
 
 
 def measure(pipeline: Pipeline, photo: Path, question: str) -> dict[str, float]:
-    trace = pipeline.answer(photo, question, fast_path=False).trace
-    routing = sum(trace[stage].ms for stage in ROUTING)
+    answer = pipeline.answer(photo, question, fast_path=False)
+    routing = sum(answer.trace[stage].ms for stage in ROUTING)
     verifier = pipeline.components.verifier
     if verifier is not None:
         # The verify stage is mostly encoding passages; its head is timed alone on the same inputs.
-        passages = trace["verify"].result.embeddings
+        passages = answer.state.verified.embeddings
         start = time.perf_counter()
         with torch.inference_mode():
             verifier(passages[0], passages[0], passages)
         routing += 1_000 * (time.perf_counter() - start)
-    return {"total_ms": trace.latency_ms, "routing_ms": routing}
+    return {"total_ms": answer.trace.latency_ms, "routing_ms": routing}
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """Does saliency find what the question names? Kept tokens against COCO's boxes.
 
-For each class with boxes in a photo, the question "What is this CLASS used for?" goes through
-`Pocket.look_closer` and `prune` under several configurations. Each row's saliency is read on
-one 24 x 24 grid; the score is the share of the 64 best cells inside the class's boxes, relative
-to the most that is possible where the boxes are smaller than 64 cells. Classes whose boxes
-cover more than half the photo are left out. A photo counts once, with the mean of its classes.
+For each class with boxes in a photo, the training-free pipeline runs up to `prune` with the
+question "What is this CLASS used for?" under several configurations. Each saliency map is read on
+a 24 x 24 grid; the score is the fraction of the 64 best cells inside the class's boxes, relative
+to the largest possible one where the boxes have fewer than 64 cells. Classes whose boxes cover
+more than half the photo are left out. A photo counts once, with the mean of its classes.
 
 The folder holds `boxes.jsonl` (rows {"image", "boxes": [[class, cx, cy, w, h], …]}, relative)
 and `photos.zip`; photos may also be in other archives.
@@ -18,7 +18,6 @@ import argparse
 import json
 import math
 import random
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
@@ -26,20 +25,19 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from common import ask, look, opened
+from common import ask, opened
 from rich.progress import track
 from rich.table import Table
 from torch import Tensor
 
-from skipqa.backbones.networks.efficientnet_lite import EfficientNetLite
 from skipqa.backbones.presets.pocket import Pocket
 from skipqa.cli.console import err, out, prepare_process
 from skipqa.config import EncodeConfig, PruneConfig
 from skipqa.costs.environment import write_results
 from skipqa.evaluation.statistics import mean_interval, paired_bootstrap
-from skipqa.stages.prune import prune, top_positions
-from skipqa.trace import StageRecord
-from skipqa.types import Budget, Question, VisualTokens
+from skipqa.pipeline import Pipeline, load
+from skipqa.stages.prune import top_positions
+from skipqa.state import State
 
 GRID, KEPT = 24, 64  # a ninth of the cells
 LARGE, SMALL = 0.5, 0.1  # of the photo, covered by a class's boxes
@@ -51,7 +49,7 @@ class Row(NamedTuple):
     """A configuration of the encoder and of what makes a concept relevant."""
 
     encode: EncodeConfig
-    names: bool = True  # whether naming a concept or its kind counts, beside the cosine
+    names: bool = True  # naming a concept or its kind counts too, not only the cosine
     overview_weight: float = 0.0
 
     def label(self) -> dict[str, Any]:
@@ -60,16 +58,16 @@ class Row(NamedTuple):
         return {"scales": scales, "locality": locality, "relevance": relevance}
 
 
-SHIPPED = EncodeConfig()
-REFERENCE = Row(SHIPPED)  # the others are compared with it
+DEFAULT = EncodeConfig()
+REFERENCE = Row(DEFAULT)  # the others are compared with it
 ROWS = (
-    *(Row(EncodeConfig(scales=(size,), locality=1.0)) for size in SHIPPED.scales),
-    Row(replace(SHIPPED, locality=1.0)),
+    *(Row(EncodeConfig(scales=(size,), locality=1.0)) for size in DEFAULT.scales),
+    Row(replace(DEFAULT, locality=1.0)),
     REFERENCE,
-    Row(replace(SHIPPED, locality=0.3)),
-    Row(replace(SHIPPED, scales=SHIPPED.scales[1:])),
-    Row(SHIPPED, names=False),
-    Row(SHIPPED, overview_weight=PruneConfig().overview_weight),
+    Row(replace(DEFAULT, locality=0.3)),
+    Row(replace(DEFAULT, scales=DEFAULT.scales[1:])),
+    Row(DEFAULT, names=False),
+    Row(DEFAULT, overview_weight=PruneConfig().overview_weight),
 )
 
 
@@ -83,9 +81,8 @@ def main() -> None:
     options = parser.parse_args()
 
     prepare_process()
-    pocket = Pocket(SHIPPED)
-    forget = run_once_a_photo(pocket.vision)
-    question = cache(lambda name: ask(pocket, f"What is this {name} used for?"))
+    pipelines = build()
+    question = cache(lambda text: ask(pipelines[REFERENCE].backbone, text))
     rows = list(map(json.loads, (options.coco / "boxes.jsonl").open()))
     random.Random(options.seed).shuffle(rows)
 
@@ -93,38 +90,42 @@ def main() -> None:
     chance: list[float] = []
     with opened(options.coco / "photos.zip", *options.archive) as images:
         usable = [row for row in rows if row["image"] in images and areas_of(row["boxes"])]
-        for photo in track(usable[: options.photos], "looking", console=err):
+        for photo in track(usable[: options.photos], "scoring", console=err):
             image = images[photo["image"]]()
             areas = areas_of(photo["boxes"])
-            forget()
-            chance.append(mean([random_share(area) for area in areas.values()]))
+            asked = {name: f"What is this {name} used for?" for name in areas}
+            chance.append(mean([random_fraction(area) for area in areas.values()]))
+            seen: dict[EncodeConfig, State] = {}  # tokens depend on nothing else, untrained
             for row, scores in zip(ROWS, scored, strict=True):
-                pocket.config = row.encode
-                tokens = look(pocket, image)
-                probs = {
-                    name: share_inside(saliency(tokens, question(name), row, pocket), area)
-                    for name, area in areas.items()
-                }
-                small = [probs[name] for name, area in areas.items() if area.mean() < SMALL]
-                scores.append((mean(list(probs.values())), mean(small)))
+                pipeline = pipelines[row]
+                if row.encode not in seen:
+                    first = State(image, next(iter(asked.values())))
+                    seen[row.encode] = pipeline.run(first, stop="look")
+                found = {}
+                for name, text in asked.items():
+                    words = question(text).words if row.names else ()
+                    state = seen[row.encode].add(question=replace(question(text), words=words))
+                    found[name] = fraction_inside(saliency(pipeline, state), areas[name])
+                small = [found[name] for name, area in areas.items() if area.mean() < SMALL]
+                scores.append((mean(list(found.values())), mean(small)))
 
     reference, _ = zip(*scored[ROWS.index(REFERENCE)], strict=True)
     measured = []
     table = Table(
-        "scales, px", "locality", "relevance", "all", "boxes under 10 %", "less reference"
+        "scales, px", "locality", "relevance", "all", "boxes under 10 %", "minus reference"
     )
     for row, scores in zip(ROWS, scored, strict=True):
         every, small_ones = (list(column) for column in zip(*scores, strict=True))
-        found = mean_interval(every)
+        all_classes = mean_interval(every)
         on_small = mean_interval([fraction for fraction in small_ones if not math.isnan(fraction)])
         less = paired_bootstrap(every, reference)
         label = row.label()
         measured.append(
-            label | {"all": asdict(found), "small": asdict(on_small), "less": asdict(less)}
+            label | {"all": asdict(all_classes), "small": asdict(on_small), "less": asdict(less)}
         )
         table.add_row(
             *(", ".join(map(str, label["scales"])), f"{label['locality']:g}", label["relevance"]),
-            *(f"{found.mean:.3f}", f"{on_small.mean:.3f}", f"{less.difference:+.3f}"),
+            *(f"{all_classes.mean:.3f}", f"{on_small.mean:.3f}", f"{less.difference:+.3f}"),
         )
     out.print(table)
     out.print(f"chance {mean(chance):.3f}")
@@ -138,30 +139,22 @@ def main() -> None:
     err.print(f"written to {write_results(results, 'saliency_boxes', options.out)}")
 
 
-def run_once_a_photo(network: EfficientNetLite) -> Callable[[], None]:
-    """Let the tower keep its map of each input size: rows differ in what they make of it.
-
-    Call what is returned when the photo changes.
-    """
-    run, maps = network.forward, dict[int, Tensor]()
-
-    def forward(pixels: Tensor) -> Tensor:
-        size = pixels.shape[-1]
-        if size not in maps:
-            maps[size] = run(pixels)
-        return maps[size]
-
-    network.forward = forward  # type: ignore[assignment,method-assign]
-    return maps.clear
+def build() -> dict[Row, Pipeline]:
+    """A training-free pipeline for each row; the backbone itself mixes by locality."""
+    base = load(trained=False)
+    backbone = cache(lambda locality: Pocket(replace(DEFAULT, locality=locality)))
+    return {
+        row: base.with_config(
+            encode=asdict(row.encode), prune={"overview_weight": row.overview_weight}
+        ).with_backbone(backbone(row.encode.locality))
+        for row in ROWS
+    }
 
 
-def saliency(tokens: VisualTokens, question: Question, row: Row, pocket: Pocket) -> Tensor:
+def saliency(pipeline: Pipeline, state: State) -> Tensor:
     """[24 * 24] whatever the row's own grid is."""
-    if not row.names:
-        question = replace(question, words=())
-    config, allowed = PruneConfig(row.overview_weight), Budget(KEPT, 0)
-    kept = prune(tokens, question, allowed, pocket.concepts, config, StageRecord("prune"))
-    map_11gg = kept.saliency.view(1, 1, tokens.grid, tokens.grid)
+    kept = pipeline.run(state, start="prune", stop="prune").kept
+    map_11gg = kept.saliency.view(1, 1, kept.tokens.grid, kept.tokens.grid)
     return F.interpolate(map_11gg, (GRID, GRID), mode="bilinear").flatten()
 
 
@@ -176,13 +169,13 @@ def areas_of(boxes: Boxes) -> dict[str, Tensor]:
     return {name: area.flatten() for name, area in areas.items() if 0 < area.mean() <= LARGE}
 
 
-def share_inside(saliency_V: Tensor, area_V: Tensor) -> float:
+def fraction_inside(saliency_V: Tensor, area_V: Tensor) -> float:
     inside = area_V[top_positions(saliency_V, KEPT)].sum().item()
     return inside / min(KEPT, area_V.sum().item())
 
 
-def random_share(area_V: Tensor) -> float:
-    """What `share_inside` is on average for cells drawn at random."""
+def random_fraction(area_V: Tensor) -> float:
+    """The expected `fraction_inside` of cells drawn at random."""
     return KEPT * area_V.mean().item() / min(KEPT, area_V.sum().item())
 
 

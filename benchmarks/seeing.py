@@ -1,7 +1,7 @@
-"""What the vision tower makes of a whole photo at each input size: accuracy and confidence.
+"""The vision encoder on whole photos at each input size: accuracy and confidence.
 
-Photos of about 216 px are squashed to squares of each size; counted is whether their class
-comes first or among the first four, and how probable the first is.
+Photos of about 216 px are resized to squares of each size; reported are top-1 and top-4 accuracy
+and the mean probability of the first class.
 
     python benchmarks/seeing.py --entities FOLDER
 """
@@ -72,7 +72,7 @@ def main() -> None:
 
 @torch.inference_mode()
 def class_probabilities(pocket: Pocket, image: Image.Image, size: int) -> Tensor:
-    """[C] of the whole picture, as `Pocket.glance` reads its overview."""
+    """[C] of the whole image, computed like the overview of `Pocket.encode_low_res`."""
     map_1Fhw = pocket.vision(_pixels(image, size))
     logits_1C = pocket.vision.classifier(map_1Fhw.mean((2, 3)))
     return logits_1C[0].softmax(-1)

@@ -1,11 +1,10 @@
-"""Do regions find what one query of the whole picture misses? Gold passages among the first four.
+"""Do region queries find what one query for the whole image misses? Recall of gold passages at 4.
 
-Each question of Pocket-KB's `val` that needs a passage goes as far as retrieval, in six ways: one
-query of the picture as the tower sees it at once ("low_res"); one of a closer look as well, all
-tokens alike ("picture"); one of all those tokens as far as each matters to the question, the dense
-baseline's ("all tokens"); one of the kept tokens ("kept tokens"); a query a region ("regions"); and
-a query a region, small ones seen for themselves, which is SKIP ("skip"). Nothing is drafted,
-verified or read.
+Each question of Pocket-KB's `val` that needs a passage runs up to retrieval in six ways: one query
+for the image at low resolution ("low_res"); one at high resolution, all tokens weighted alike
+("picture"); one for all tokens weighted by saliency, as the dense baseline has it ("all tokens");
+one for the kept tokens ("kept tokens"); one query per region ("regions"); and one query per region
+with zoom, which is SKIP ("skip"). Nothing is drafted, verified or decoded.
 
     python benchmarks/small_things.py --pocket-kb FOLDER
 """
@@ -16,18 +15,20 @@ import argparse
 import io
 import random
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.progress import Progress
 from rich.table import Table
+from skipqa.data.files import read_jsonl
+from torch import Tensor
 
 from skipqa.cli.console import err, out, prepare_process
-from skipqa.costs.environment import write_results
-from skipqa.data.files import read_jsonl
+from skipqa.costs.environment import available_cores, write_results
 from skipqa.evaluation.harness import RECALL_AT, recall
 from skipqa.evaluation.statistics import mean_interval, paired_bootstrap
 from skipqa.evaluation.systems.ablations import (
@@ -38,13 +39,17 @@ from skipqa.evaluation.systems.ablations import (
     global_retrieval,
     without_pruning,
 )
-from skipqa.evaluation.systems.changes import up_to_retrieval, with_config, with_stages
-from skipqa.pipeline import Pipeline
-from skipqa.training.pathway.gather import Source, spread
-from skipqa.types import KeptTokens, VisualTokens
+from skipqa.image import open_image
+from skipqa.parallel import spread
+from skipqa.pipeline import Pipeline, load
+from skipqa.stages.prune import Prune
+from skipqa.state import State
+from skipqa.types import Question, VisualTokens
 
 Row = dict[str, Any]
-A_JOB = 8  # questions
+Piece = tuple[int, Sequence[Row]]  # its number, questions
+Recalls = dict[str, list[float]]  # of each way, in the order of the questions
+PIECE_SIZE = 8
 
 
 def main() -> None:
@@ -53,7 +58,7 @@ def main() -> None:
     parser.add_argument("--small", type=int, default=600, help="questions about small things")
     parser.add_argument("--others", type=int, default=200)
     parser.add_argument("--seed", type=int, default=2026)
-    parser.add_argument("--workers", type=int, help="processes; as many as there are cores")
+    parser.add_argument("--workers", type=int, help="processes; default: all cores")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
 
@@ -66,21 +71,22 @@ def main() -> None:
         name: [row for row in rows if ("small" in row["subset"]) == (name == "small")][:count]
         for name, count in groups.items()
     }
-    source = Source(index=folder / "index")
+    jobs = options.workers or available_cores()
     measured: dict[str, Any] = {}
-    table = Table("one query of, or by", *(f"{name} ({len(r)})" for name, r in drawn.items()))
+    table = Table("queries for", *(f"{name} ({len(r)})" for name, r in drawn.items()))
     for name, some in drawn.items():
-        jobs = [(folder, some[at : at + A_JOB]) for at in range(0, len(some), A_JOB)]
+        starts = range(0, len(some), PIECE_SIZE)
+        pieces = [(number, some[at : at + PIECE_SIZE]) for number, at in enumerate(starts)]
+        found: dict[int, Recalls] = {}
         with Progress(console=err) as bar:
-            task = bar.add_task(name, total=len(jobs))
-            found = spread(
-                retrieved,
-                source,
-                jobs,
-                lambda done, _, task=task: bar.update(task, completed=done),  # type: ignore[misc]
-                workers=options.workers,
-            )
-        recalls = {way: [value for part in found for value in part[way]] for way in found[0]}
+            task = bar.add_task(name, total=len(pieces))
+            for (number, _), part in spread(partial(prepare, folder), pieces, jobs):
+                found[number] = part
+                bar.advance(task)
+        recalls = {
+            way: [value for number in range(len(pieces)) for value in found[number][way]]
+            for way in found[0]
+        }
         measured[name] = {
             "questions": len(some),
             "recall": {way: asdict(mean_interval(values)) for way, values in recalls.items()},
@@ -95,7 +101,7 @@ def main() -> None:
         table.add_row(way, *(f"{c['mean']:.3f} ({c['low']:.2f} to {c['high']:.2f})" for c in cells))
     out.print(table)
     for way, less in measured["small"]["skip_less"].items():
-        out.print(f"small: skip less {way} {_points(less)}")
+        out.print(f"small: skip minus {way} {_points(less)}")
     results = {"seed": options.seed, "recall_at": RECALL_AT, **measured}
     err.print(f"written to {write_results(results, 'small_things', options.out)}")
 
@@ -105,44 +111,54 @@ def _points(interval: dict[str, float]) -> str:
     return f"{mean:+.1f} points ({low:+.1f} to {high:+.1f})"
 
 
-def ways(base: Pipeline) -> dict[str, Pipeline]:
-    skip = up_to_retrieval(base)
-    all_tokens = with_config(
-        without_pruning(skip, 0),
-        regions=ONE_REGION,
-        zoom=NO_ZOOM,
-        retrieve={"per_region": DENSE_PASSAGES},
+def ways(skip: Pipeline) -> dict[str, Pipeline]:
+    all_tokens = without_pruning(skip, 0).with_config(
+        regions=ONE_REGION, zoom=NO_ZOOM, retrieve={"per_region": DENSE_PASSAGES}
     )
-    picture = with_stages(all_tokens, prune=all_alike)
+    picture = all_tokens.with_stages(prune=lambda parts: Prune(EqualScorer()))
     return {
-        "low_res": with_config(picture, budget=LOW_RES_ONLY),
+        "low_res": picture.with_config(budget=LOW_RES_ONLY),
         "picture": picture,
         "all tokens": all_tokens,
         "kept tokens": global_retrieval(skip, 0),
-        "regions": with_config(skip, zoom=NO_ZOOM),
+        "regions": skip.with_config(zoom=NO_ZOOM),
         "skip": skip,
     }
 
 
-def all_alike(tokens: VisualTokens, *_: object) -> KeptTokens:
-    """prune: whatever is asked, every token counts the same."""
-    return KeptTokens(torch.arange(len(tokens)), torch.ones(len(tokens)), tokens)
+class EqualScorer:
+    """Every token has the same saliency, whatever the question."""
+
+    def __call__(self, tokens: VisualTokens, question: Question) -> tuple[Tensor, int]:
+        return torch.ones(len(tokens)), 0
+
+    def why(self, question: Question) -> str:
+        return "all alike"
 
 
-def retrieved(base: Pipeline, folder: Path, rows: Sequence[Row]) -> dict[str, list[float]]:
-    """Of each way the recall of every question."""
-    pipelines = ways(base)
-    found: dict[str, list[float]] = {way: [] for way in pipelines}
-    with zipfile.ZipFile(folder / "photos.zip") as photos:
-        for row in rows:
-            photo = photos.read(row["image"])
-            gold = [frozenset(step) for step in row["hops"] or [row["gold"]]]
-            for way, pipeline in pipelines.items():
-                answer = pipeline.answer(io.BytesIO(photo), row["question"], fast_path=False)
-                passages = answer.trace["retrieve"].result.passages
-                ids = [passage.passage.id for passage in passages]
-                found[way].append(recall(gold, ids, ())[f"recall@{RECALL_AT}"])
-    return found
+def prepare(folder: Path) -> Callable[[Piece], Recalls]:
+    """In every process: the pipelines, and what each makes of a piece."""
+    torch.set_num_threads(1)  # one process per core
+    pipelines = ways(load(index=folder / "index"))
+
+    def recalls(piece: Piece) -> Recalls:
+        _, rows = piece
+        with zipfile.ZipFile(folder / "photos.zip") as photos:
+            images = [open_image(io.BytesIO(photos.read(row["image"]))) for row in rows]
+        states = [State(i, row["question"]) for i, row in zip(images, rows, strict=True)]
+        return {
+            way: [recall_of(pipeline, *pair) for pair in zip(states, rows, strict=True)]
+            for way, pipeline in pipelines.items()
+        }
+
+    return recalls
+
+
+def recall_of(pipeline: Pipeline, state: State, row: Row) -> float:
+    found = pipeline.run(state, stop="retrieve").retrieved
+    gold = [frozenset(step) for step in row["hops"] or [row["gold"]]]
+    ids = [passage.passage.id for passage in found.passages]
+    return recall(gold, ids, ())[f"recall@{RECALL_AT}"]
 
 
 if __name__ == "__main__":

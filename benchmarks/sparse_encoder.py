@@ -19,7 +19,6 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import cache
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -38,9 +37,9 @@ from skipqa.config import RegionsConfig, RetrieveConfig, preset
 from skipqa.costs.environment import write_results
 from skipqa.evaluation.statistics import mean_interval
 from skipqa.knowledge import Index, index
-from skipqa.knowledge.learned import LearnedEncoder
 from skipqa.knowledge.sources.factbook import Factbook
 from skipqa.knowledge.sources.wordnet import WordNet
+from skipqa.knowledge.trained_query import TrainedQueryEncoder
 from skipqa.knowledge.vocabulary import Vocabulary
 from skipqa.pipeline import load
 from skipqa.stages.prune import prune
@@ -73,10 +72,17 @@ def main() -> None:
     assert learned.sparse_query is not None
     folders = {"earlier": options.earlier, "learned": options.components}
     folders = {name: folder for name, folder in folders.items() if folder is not None}
-    indexes = {"lexical": Index.open(options.pocket_kb / "index")}
-    for name, folder in folders.items():
-        indexes[name] = Index.open(options.pocket_kb / "index")
-        indexes[name].ask_with(folder / "sparse_query.safetensors")
+    weights = {"lexical": None} | {
+        name: folder / "sparse_query.safetensors" for name, folder in folders.items()
+    }
+    # Many questions are asked often: their terms are encoded once, except where that is timed.
+    indexes, uncached = (
+        {
+            name: Index.open(options.pocket_kb / "index", trained_query=path, query_cache=size)
+            for name, path in weights.items()
+        }
+        for size in (1 << 20, 0)
+    )
     rows = read(options.pocket_kb, options.split)
     seen = {(row["entity"], row["relation"]) for row in read(options.pocket_kb, "train")}
 
@@ -87,10 +93,8 @@ def main() -> None:
             for name in ("sparse_query", "concept_prior")
             if (path := options.components / f"{name}.safetensors").exists()
         },
-        "query": {name: of_queries(rows[:200], one) for name, one in indexes.items()},
+        "query": {name: of_queries(rows[:200], one) for name, one in uncached.items()},
     }
-    for one in indexes.values():
-        encode_once(one)
     asked = {
         "named": rows,
         "unseen_words": reworded(rows),
@@ -257,11 +261,6 @@ def summary(hits: Hits) -> dict[str, Any]:
     return found
 
 
-def encode_once(one: Index) -> None:
-    """Many questions are asked often: once timed, their terms need not be weighed again."""
-    one.encoder.encode_query = cache(one.encoder.encode_query)  # type: ignore[method-assign]
-
-
 def of_queries(rows: Sequence[Row], one: Index) -> dict[str, float]:
     def timed(work: Callable[[], Any]) -> float:
         started = time.perf_counter()
@@ -280,13 +279,14 @@ def of_queries(rows: Sequence[Row], one: Index) -> dict[str, float]:
     }
 
 
-def built(difference: Path) -> dict[str, float]:
+def built(delta: Path) -> dict[str, float]:
     """The default corpus with what was trained, from its sources to an index that answers."""
     with TemporaryDirectory() as folder:
         started = time.perf_counter()
         with counting() as report:
-            encoder = LearnedEncoder(Vocabulary.default(), difference)
-            outcome = index.build(Path(folder), [WordNet(), Factbook()], encoder, report=report)
+            sources, execution = [WordNet(), Factbook()], index.Execution(report)
+            encoder = TrainedQueryEncoder(Vocabulary.default(), delta)
+            outcome = index.build(Path(folder), sources, encoder, execution=execution)
         seconds = time.perf_counter() - started
         size = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
     return {

@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 
 from skipqa.costs.environment import write_results
-from skipqa.data.files import read_json
+from skipqa.files import read_json
 
 SHOWN = ("f1", "precision", "recall", "f1_stating", "read")
 

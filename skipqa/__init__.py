@@ -1,3 +1,38 @@
-"""skipqa: knowledge questions about images, answered along sparse pathways."""
+"""skipqa: knowledge questions about images, answered along sparse pathways.
 
-__version__ = "0.1.0"
+    pipeline = skipqa.load()
+    answer = pipeline.answer("photo.jpg", "How is this drink brewed?")
+
+The names below are imported on first use: `import skipqa` waits for neither torch nor numpy.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from skipqa.errors import UserError
+    from skipqa.knowledge import Index
+    from skipqa.pipeline import Answer, Pipeline, load
+
+__all__ = ["Answer", "Index", "Pipeline", "UserError", "__version__", "load"]
+__version__ = "0.2.0"  # the only place: pyproject.toml reads it here
+
+_HOMES = {
+    "Answer": "skipqa.pipeline",
+    "Index": "skipqa.knowledge",
+    "Pipeline": "skipqa.pipeline",
+    "UserError": "skipqa.errors",
+    "load": "skipqa.pipeline",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'skipqa' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

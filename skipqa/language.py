@@ -1,4 +1,4 @@
-"""The little English that the training-free stages need: content words and base forms."""
+"""Content words and base forms of English, for the training-free stages. Knows no models."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STOP_WORDS = frozenset(
     it's what's he she""".split()
 )
 
-# Suffix and what may stand in its place, as in WordNet's own rules for nouns and verbs.
+# Suffixes and their replacements, as in WordNet's rules for nouns and verbs.
 _ENDINGS = (
     ("ies", ("y",)),
     ("ves", ("f", "fe")),
@@ -40,12 +40,12 @@ def words_of(text: str) -> list[str]:
 
 
 def content_words(text: str) -> tuple[str, ...]:
-    """Words that say something, in order, each once; words of one letter say nothing."""
+    """The distinct words in order, without stop words and one-letter words."""
     return tuple(dict.fromkeys(w for w in words_of(text) if w not in STOP_WORDS and len(w) > 1))
 
 
 def base_forms(word: str) -> frozenset[str]:
-    """The word and what it may be a plural of."""
+    """The word and the singulars it may be a plural of."""
     forms = {word, _IRREGULAR.get(word, word)}
     for ending, replacements in _ENDINGS:
         if word.endswith(ending) and len(word) > len(ending) + 1 and not word.endswith("ss"):

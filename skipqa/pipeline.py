@@ -97,16 +97,30 @@ class Pipeline:
         if self.config.draft.parallel and fast_path:
             return self._answer_ahead(state, trace)
         state = self.run(state, start="draft", stop="draft", trace=trace)
-        if state.draft.accepted and fast_path:
-            return drafted(state, trace)
-        return Answer(self.run(state, start="budget", trace=trace), "full", trace)
+        return self._routed(state, trace, fast_path)
 
     def answer_batch(
         self, images: Sequence[ImageSource], questions: Sequence[str], *, fast_path: bool = True
     ) -> list[Answer]:
-        """The answers to questions about images, one of each, as `answer` gives them."""
-        pairs = zip(images, questions, strict=True)
-        return [self.answer(image, text, fast_path=fast_path) for image, text in pairs]
+        """The answers to questions about images, one of each, as `answer` gives them one by one.
+
+        An image that several questions are about is opened and encoded once, and every draft is
+        made before anything is looked up.
+        """
+        traces = [Trace() for _ in questions]
+        states: list[State] = []
+        for source, text, trace in zip(images, questions, traces, strict=True):
+            state = State(source, text)
+            if (first := next((s for s in states if s.source is source), None)) is not None:
+                state = state.add(image=first.image, low_res=first.low_res)
+            states.append(self.run(state, stop="draft", trace=trace))
+        return [self._routed(*pair, fast_path) for pair in zip(states, traces, strict=True)]
+
+    def _routed(self, state: State, trace: Trace, fast_path: bool) -> Answer:
+        """The draft if it is accepted, else the answer of the full path."""
+        if state.draft.accepted and fast_path:
+            return drafted(state, trace)
+        return Answer(self.run(state, start="budget", trace=trace), "full", trace)
 
     def run(
         self,
@@ -188,9 +202,8 @@ def load(
     config = preset(name, merged(found.settings, overrides or {}))
     if index is None and not default_index_is_built():
         raise UserError("the default index is not built yet: run `skipqa setup` once")
-    opened = Index.open(default_index_path() if index is None else index)
-    if found.sparse_query is not None:
-        opened.ask_with(found.sparse_query)
+    uri = default_index_path() if index is None else index
+    opened = Index.open(uri, trained_query=found.sparse_query)
     backbone = build_backbone(
         config,
         weights=weights,

@@ -1,7 +1,7 @@
-"""WordNet 3.0's data files, read line by line.
+"""Reads the data files of WordNet 3.0.
 
-Enters: the folder of the WordNet asset. Leaves: synsets with lemmas, gloss and the synsets
-they are a kind of. A synset's id is its part of speech and its offset, as in `n07920663`.
+Enters: the folder of the WordNet asset. Leaves: synsets with lemmas, gloss and hypernyms. The id of
+a synset is its part of speech and its offset, for example `n07920663`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PARTS_OF_SPEECH = {"noun": "n", "verb": "v", "adj": "a", "adv": "r"}
 class Synset:
     id: str
     part_of_speech: str  # noun, verb, adj, adv
-    lemmas: tuple[str, ...]  # the most usual first, spaces for underscores
+    lemmas: tuple[str, ...]  # most common first, with spaces instead of underscores
     gloss: str
     hypernyms: tuple[str, ...]  # ids, also for instances ("Rome" is an instance of "city")
 
@@ -26,7 +26,7 @@ def read_synsets(folder: Path, part_of_speech: str) -> Iterator[Synset]:
     letter = PARTS_OF_SPEECH[part_of_speech]
     with (folder / f"data.{part_of_speech}").open(encoding="utf-8") as lines:
         for line in lines:
-            if line.startswith("  "):  # the licence, in the first lines
+            if line.startswith("  "):  # the license, in the first lines
                 continue
             data, _, gloss = line.partition("|")
             fields = data.split()
@@ -38,6 +38,6 @@ def read_synsets(folder: Path, part_of_speech: str) -> Iterator[Synset]:
                 for i in range(0, len(pointers) - 3, 4)
                 if pointers[i] in ("@", "@i")
             )
-            # Adjectives carry their position as in "galore(ip)".
+            # Adjectives may have a syntactic marker, for example "galore(ip)".
             lemmas = tuple(word.partition("(")[0].replace("_", " ") for word in words)
             yield Synset(letter + fields[0], part_of_speech, lemmas, gloss.strip(), hypernyms)

@@ -5,33 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from skipqa.cli.main import app
 from skipqa.errors import UserError
-from skipqa.evaluation.report import BLOCK
 from skipqa.evaluation.results import newest
+from tools.documents.__main__ import DOCUMENTS, ROOT, main
+from tools.documents.fill import BLOCK, subject
 
-ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 
 
-DOCUMENTS = [
-    *("README.md", "LOG.md", "docs/index.md", "docs/pocket_kb.md"),
-    "skipqa/checkpoints/pocket/README.md",
-]
-
-
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_documents_hold_the_newest_results(name: str) -> None:
-    document = ROOT / name
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_documents_hold_the_newest_results(document: Path) -> None:
     blocks = [match["name"] for match in BLOCK.finditer(document.read_text(encoding="utf-8"))]
-    assert blocks, f"{name} has no result blocks"
+    assert blocks, f"{document} has no result blocks"
     for block in blocks:
         try:
-            newest(RESULTS, block.replace("-", "_"))
+            newest(RESULTS, subject(block))
         except UserError as missing:
             pytest.skip(f"not measured yet: {missing}")
-    words = ["report", "documents", str(document), "--check", "--results", str(RESULTS)]
-    done = CliRunner().invoke(app, words)
-    assert done.exit_code == 0, done.exception
+    main([str(document), "--check", "--results", str(RESULTS)])

@@ -1,4 +1,4 @@
-"""Any file somebody may hand over: the right pixels, or one line about why not."""
+"""Any file a user may hand over: the right pixels, or one line about why not."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import contextlib
 import io
 import os
 import struct
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from skipqa.errors import UserError
-from skipqa.image import MAX_PIXELS, open_image
+from skipqa.image import FORMATS, LARGE_PIXELS, MAX_PIXELS, REDUCED_PIXELS, open_image
 
 ORIENTATION = 0x0112  # the EXIF tag
 
@@ -48,16 +50,63 @@ def refusal(source: Path | str | io.BytesIO) -> str:
     return message
 
 
-def png(width: int, height: int, scanlines: bytes) -> bytes:
-    """A PNG of 8-bit grey by hand: the header may claim any size."""
+def png(width: int, height: int, scanlines: bytes, **more: bytes) -> bytes:
+    """A PNG of 8-bit grey by hand: the header may claim any size, `more` are chunks by name."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         checked = kind + data
         return struct.pack(">I", len(data)) + checked + struct.pack(">I", zlib.crc32(checked))
 
-    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    body = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(scanlines)) + chunk(b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + body
+    chunks = [
+        chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)),
+        *(chunk(kind.encode(), data) for kind, data in more.items()),
+        chunk(b"IDAT", zlib.compress(scanlines)),
+        chunk(b"IEND", b""),
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+def tiff(tags: dict[int, tuple[int, int, int]], data: bytes) -> bytes:
+    """A TIFF of 16 x 16 grey pixels by hand; `tags` add or replace {tag: (type, count, value)}."""
+    short, long = 3, 4
+    entries = {
+        256: (long, 1, 16),  # width
+        257: (long, 1, 16),  # height
+        258: (short, 1, 8),  # bits
+        259: (short, 1, 8),  # deflate
+        262: (short, 1, 1),  # black is zero
+        273: (long, 1, 0),  # where the strip is: below
+        277: (short, 1, 1),  # samples
+        278: (long, 1, 16),  # rows of a strip
+        279: (long, 1, len(data)),
+        **tags,
+    }
+    start = 8 + 2 + 12 * len(entries) + 4
+    entries |= {tag: (long, 1, start) for tag in (273, 324) if tag in entries}
+    table = b"".join(struct.pack("<HHII", tag, *entries[tag]) for tag in sorted(entries))
+    directory = struct.pack("<H", len(entries)) + table + bytes(4)
+    return b"II*\0" + struct.pack("<I", 8) + directory + data
+
+
+def peak_of(path: Path) -> tuple[str, float]:
+    """What a fresh process says of the file, and the megabytes that took beyond the imports."""
+    code = """
+import sys
+from skipqa.costs.memory import forget_peak, peak_bytes
+from skipqa.errors import UserError
+from skipqa.image import open_image
+forget_peak()
+before = peak_bytes()
+try:
+    print(*open_image(sys.argv[1]).size)
+except UserError as error:
+    print(error)
+print((peak_bytes() - before) / 1e6)
+"""
+    command = [sys.executable, "-c", code, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    said, megabytes = done.stdout.splitlines()
+    return said, float(megabytes)
 
 
 class TestRefused:
@@ -77,7 +126,7 @@ class TestRefused:
         path.touch()
         assert "not an image" in refusal(path)
 
-    @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "WEBP", "TIFF", "BMP"])
+    @pytest.mark.parametrize("kind", FORMATS)
     @pytest.mark.parametrize("part", [0.5, 0.9])
     def test_cut_short(self, tmp_path: Path, kind: str, part: float) -> None:
         data = saved(picture(200, 150), kind).getvalue()
@@ -95,7 +144,7 @@ class TestRefused:
         """Pillow itself would only warn at this size."""
         path = tmp_path / "large.png"
         path.write_bytes(png(MAX_PIXELS // 1_000 + 1, 1_000, b""))
-        assert "100 megapixels" in refusal(path)
+        assert "64 megapixels" in refusal(path)
 
     @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
     def test_permission_denied(self, tmp_path: Path) -> None:
@@ -104,10 +153,32 @@ class TestRefused:
         path.chmod(0)
         assert "permission denied" in refusal(path)
 
-    def test_unreadable_variant_of_a_known_format(self) -> None:
-        """Pillow's decoders give up with exceptions of many kinds; this one is a RuntimeError."""
-        dds = struct.pack("<4s7I44x8I20x", b"DDS ", 124, 0, 4, 4, 0, 0, 0, 32, *[0] * 7)
-        refusal(io.BytesIO(dds))
+    @pytest.mark.parametrize("kind", ["EPS", "ICO", "TGA", "PCX", "DDS", "JPEG2000", "PDF"])
+    def test_formats_that_no_camera_writes(self, tmp_path: Path, kind: str) -> None:
+        """Pillow would read most of these; each is one more decoder that a file could attack."""
+        path = tmp_path / "photo.jpg"
+        path.write_bytes(saved(picture(32, 32), kind).getvalue())
+        assert refusal(path) == (
+            f"{path} is not an image that can be read: save it as "
+            "JPEG, PNG, GIF, BMP, PPM, WEBP, TIFF or AVIF"
+        )
+
+    @pytest.mark.parametrize("start", [b"8BPS\0\1", b"SIMPLE  =", b"\0\0\0\x18ftypheic", b"qoif"])
+    def test_headers_of_formats_that_no_camera_writes(self, start: bytes) -> None:
+        assert "save it as JPEG" in refusal(io.BytesIO(start.ljust(400, b"\0")))
+
+    def test_a_pillow_image_over_the_limit(self, tmp_path: Path) -> None:
+        path = tmp_path / "large.png"
+        path.write_bytes(png(MAX_PIXELS // 1_000 + 1, 1_000, b""))
+        with Image.open(path) as lazy, pytest.raises(UserError, match="64 megapixels"):
+            open_image(lazy)
+
+    def test_a_pillow_image_of_a_damaged_file(self) -> None:
+        with (
+            Image.open(io.BytesIO(saved(picture(), "JPEG").getvalue()[:-100])) as lazy,
+            pytest.raises(UserError, match="damaged"),
+        ):
+            open_image(lazy)
 
 
 class TestConverted:
@@ -204,16 +275,171 @@ class TestConverted:
         assert (opened.mode, opened.size) == ("RGB", size)
 
 
+class TestBombs:
+    """Small files that would take much memory or time; each is measured in its own process."""
+
+    @pytest.mark.parametrize("kind", ["zTXt", "iTXt", "iCCP"])
+    def test_compressed_chunk_of_a_png(self, tmp_path: Path, kind: str) -> None:
+        packed = zlib.compress(bytes(200_000_000))
+        head = {"zTXt": b"a\0\0", "iTXt": b"a\0\1\0\0\0", "iCCP": b"a\0\0"}[kind]
+        path = tmp_path / "bomb.png"
+        path.write_bytes(png(8, 8, bytes(72), **{kind: head + packed}))
+        assert path.stat().st_size < 200_000
+        _, megabytes = peak_of(path)
+        assert megabytes < 50
+
+    def test_image_that_is_much_larger_than_its_file(self, tmp_path: Path) -> None:
+        """The largest that is read: decoded once, nothing else of its size."""
+        path = tmp_path / "large.png"
+        path.write_bytes(png(8_000, 8_000, bytes(8_000 * 8_001)))
+        assert path.stat().st_size < 100_000
+        said, megabytes = peak_of(path)
+        assert said == "2000 2000"
+        assert megabytes < 64 + 60  # a byte per pixel of grey, and what conversion takes
+
+    def test_tile_that_is_much_larger_than_its_image(self, tmp_path: Path) -> None:
+        data = zlib.compress(bytes(20_000 * 20_000))
+        path = tmp_path / "tile.tif"
+        tile = {322: (4, 1, 20_000), 323: (4, 1, 20_000), 324: (4, 1, 0), 325: (4, 1, len(data))}
+        path.write_bytes(tiff(tile, data))
+        said, megabytes = peak_of(path)
+        assert "16 x 16 pixels in a tile of 400,000,000" in said
+        assert megabytes < 20
+
+    def test_jpeg_of_a_thousand_scans(self) -> None:
+        """Each is a hundred bytes and costs a pass over all pixels: 45 s for these."""
+        data = saved(Image.new("L", (4_000, 4_000)), "JPEG", progressive=True).getvalue()
+        scan = data[data.rindex(b"\xff\xda") : -2]
+        bomb = io.BytesIO(data[:-2] + 1_000 * scan + data[-2:])
+        assert "1006 scans, over the limit of 100" in refusal(bomb)
+        assert open_image(io.BytesIO(data)).size == (4_000, 4_000)
+
+    def test_of_many_frames_only_the_first_is_decoded(self, tmp_path: Path) -> None:
+        """And what follows may be damaged."""
+        frames = [Image.new("L", (2_000, 2_000), shade) for shade in (255, 0)]
+        data = saved(frames[0], "GIF", save_all=True, append_images=frames[1:]).getvalue()
+        second = data.rindex(b"\x21\xf9")  # its graphic control extension
+        path = tmp_path / "long.gif"
+        path.write_bytes(data[:-1] + 5_000 * data[second:-1] + b"\x2c damaged")
+        said, megabytes = peak_of(path)
+        assert said == "2000 2000"
+        assert megabytes < 100
+        assert (pixels(open_image(path)) == 255).all()
+
+    @pytest.mark.parametrize(
+        ("tag", "value"),
+        [
+            (256, (4, 1, 1 << 31)),  # as wide as a number goes
+            (257, (4, 1, 0)),
+            (258, (3, 1, 77)),  # bits
+            (258, (3, 0xFFFFFFFF, 8)),  # more values than bytes in the file
+            (259, (3, 1, 9_999)),  # no such compression
+            (273, (2, 4, 0)),  # offsets as text
+            (277, (3, 1, 65_535)),  # samples
+            (278, (4, 1, 0)),  # rows of a strip
+            (279, (4, 1, 0xFFFFFFFF)),
+            (322, (2, 4, 0x41414141)),  # a tile's width as text
+            (322, (5, 1, 8)),  # as a fraction
+            (ORIENTATION, (2, 4, 0x41414141)),
+            (ORIENTATION, (12, 0x0FFFFFFF, 8)),
+            (34_665, (4, 1, 8)),  # EXIF data that start where this directory does
+            (0xFFFF, (13, 1, 8)),  # a type and a tag that nobody knows
+        ],
+    )
+    def test_weird_tags_of_a_tiff(self, tag: int, value: tuple[int, int, int]) -> None:
+        data = zlib.compress(bytes(256))
+        assert open_image(io.BytesIO(tiff({}, data))).size == (16, 16)
+        _open_or_refuse(tiff({tag: value}, data))
+
+
+class TestReduced:
+    """What is larger than any ordinary photo; all else keeps every pixel."""
+
+    SIDE = 4_001  # just over the limit, and not a multiple of the factor
+
+    def test_ordinary_photos_are_not(self) -> None:
+        height = LARGE_PIXELS // 4_000
+        image = picture(4_000, height)
+        assert np.array_equal(np.asarray(open_image(image)), np.asarray(image))
+
+    @pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "LA", "P", "1", "CMYK", "I;16", "F"])
+    def test_as_if_converted_first(self, mode: str) -> None:
+        """Whatever the mode: the mean of each block of what a smaller image would show."""
+        side = self.SIDE
+        if mode in ("I;16", "F"):
+            values = np.linspace(0, 65_535, side * side).reshape(side, side)
+            image = Image.fromarray(values.astype(np.uint16 if mode == "I;16" else np.float32))
+        elif mode in ("RGBA", "LA"):
+            image = picture(side, side).convert(mode)
+            image.putalpha(picture(side, side).getchannel("B"))
+        else:
+            image = picture(side, side).convert(mode)
+        top = image.crop((0, 0, side, 999))
+        bottom = image.crop((0, side - 2, side, side))
+        reduced = open_image(image)
+        assert reduced.mode == "RGB"
+        assert reduced.size == (1_334, 1_334)
+        assert reduced.width * reduced.height <= REDUCED_PIXELS
+        if mode != "F":  # whose grey depends on the whole
+            assert np.array_equal(np.asarray(reduced)[:333], np.asarray(open_image(top).reduce(3)))
+            assert np.array_equal(
+                np.asarray(reduced)[-1:], np.asarray(open_image(bottom).reduce(3))
+            )
+        else:
+            assert reduced.getpixel((0, 0)) == (0, 0, 0)
+            assert reduced.getpixel((1_333, 1_333)) == (255, 255, 255)
+
+    def test_jpeg_by_its_decoder(self) -> None:
+        image = picture(6_000, 3_000)
+        file = saved(image, "JPEG", quality=95, subsampling=0)
+        reduced = open_image(file)
+        assert reduced.size == (3_000, 1_500)
+        expected = image.resize(reduced.size, Image.Resampling.BOX)
+        assert np.abs(pixels(reduced) - pixels(expected)).mean() < 2
+
+    def test_panorama_of_a_phone(self) -> None:
+        opened = open_image(saved(Image.new("L", (16_382, 3_900), 200), "JPEG"))
+        assert opened.width > 2_048
+        assert opened.height > 512  # what the networks see of its short side
+
+    def test_the_callers_image_stays_as_it_is(self) -> None:
+        with Image.open(saved(Image.new("L", (5_000, 4_000)), "JPEG")) as lazy:
+            assert open_image(lazy).size == (1_667, 1_334)
+            assert lazy.size == (5_000, 4_000)
+
+    @pytest.mark.parametrize("size", [(17_000_000, 1), (1, 17_000_000)])
+    def test_extreme_sizes(self, size: tuple[int, int]) -> None:
+        reduced = open_image(Image.new("L", size, 77))
+        assert reduced.size == tuple(-(-side // 3) for side in size)
+        assert (pixels(reduced) == 77).all()
+
+    def test_upright(self) -> None:
+        exif = Image.Exif()
+        exif[ORIENTATION] = 6
+        turned = Image.new("L", (6_000, 3_000), 0)
+        turned.paste(255, (0, 0, 3_000, 3_000))  # its left half is the top when upright
+        opened = pixels(open_image(saved(turned, "PNG", exif=exif)))
+        assert opened.shape[0] > opened.shape[1]
+        assert (opened[: len(opened) // 2 - 1] == 255).all()
+        assert (opened[len(opened) // 2 + 1 :] == 0).all()
+
+
 @given(st.binary(max_size=400))
 def test_random_bytes_are_refused_or_read(data: bytes) -> None:
     _open_or_refuse(data)
 
 
-FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "ICO", "PPM", "TGA", "PCX", "DDS")
 SAMPLES = [saved(picture(), kind).getvalue() for kind in FORMATS]
+PROGRESSIVE = saved(picture(), "JPEG", progressive=True).getvalue()
+HEADERS = [sample[:length] for sample in (*SAMPLES, PROGRESSIVE) for length in (8, 16, 33, 100)]
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "WEBP", "TIFF", "BMP"])
+@given(st.sampled_from(HEADERS), st.binary(max_size=400))
+def test_random_bytes_after_a_real_header_are_refused_or_read(header: bytes, rest: bytes) -> None:
+    _open_or_refuse(header + rest)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow on broken TIFF tags
 def test_pictures_cut_at_any_byte_are_refused_or_read(kind: str) -> None:
     frames = [picture(8, 8), picture(8, 8).rotate(90)]

@@ -15,6 +15,7 @@ from tiny_models import LLAMA, VISION, write_ablation, write_submission
 from typer.testing import CliRunner
 
 from skipqa import components
+from skipqa.backbones.backbone import Decoding
 from skipqa.backbones.presets.clip_vicuna import ClipVicuna
 from skipqa.backbones.presets.evaclip_vicuna import EvaClipVicuna
 from skipqa.backbones.presets.llava import Llava
@@ -279,7 +280,7 @@ def test_an_adapter_of_something_else_is_refused(weights: dict[str, Path], tmp_p
     ):
         system = load(name, weights=weights[name], components=tmp_path / folder, overrides=TINY)
         with pytest.raises(UserError, match=complaint):
-            system.backbone.generate("Hello", 1)
+            system.backbone.generate("Hello", Decoding(1))
     with pytest.raises(UserError, match="takes no projector and no adapter"):
         load("pocket", components=tmp_path / "a")
 

@@ -23,10 +23,10 @@ from skipqa.backbones.networks.bert import Bert, BertConfig
 from skipqa.backbones.networks.efficientnet_lite import EfficientNetLite, EfficientNetLiteConfig
 from skipqa.backbones.networks.llama import Llama, LlamaConfig
 from skipqa.backbones.presets.pocket import END
+from skipqa.data.held_out import is_held_out
 from skipqa.training.stage1 import photos
 from skipqa.training.stage1.drafter import DraftTraining
 from skipqa.training.stage1.encoder import EncoderTraining
-from skipqa.training.stage1.mixture import is_held_out
 from skipqa.training.stage1.reader import ReaderTraining
 from skipqa.training.stage1.stage import Networks, Stage1
 from skipqa.training.stage1.tagger import TagTraining

@@ -1,13 +1,13 @@
-"""What the stages ask of a backbone, whichever networks it is made of.
+"""The interface of a backbone: everything the stages use, whichever networks it is made of.
 
 Enters: an image, texts, a prompt. Leaves: visual tokens with their evidence, text states and
-embeddings, a completion, each with the FLOPs it cost. What leaves is on the CPU in float32,
-wherever the networks run: the stages' own products are small.
+embeddings, a completion, log-probabilities, each with the FLOPs it cost. All tensors that leave
+are on the CPU in float32, wherever the networks run: the stages' own products are small.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,6 +19,8 @@ from skipqa.backbones.segmenter import Segmenter
 from skipqa.nn.projector import Projector
 from skipqa.types import VisualTokens, Widths
 
+IMAGE = "<image>"  # where a prompt has its visual tokens
+
 
 @dataclass(frozen=True, slots=True)
 class EncodedTexts:
@@ -28,20 +30,38 @@ class EncodedTexts:
 
 
 @dataclass(frozen=True, slots=True)
+class Decoding:
+    """How a completion is decoded. It is always the greedy one, within these constraints."""
+
+    max_new_tokens: int
+    # The completion is a span of one of these texts that starts with none of the words to avoid;
+    # without texts it is free.
+    quote_from: tuple[str, ...] = ()
+    avoid: frozenset[str] = frozenset()
+    # (answer, log-prior): scored next to a free completion to find the one with the largest
+    # log-probability plus log-prior
+    candidates: tuple[tuple[str, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.candidates and self.quote_from:
+            raise ValueError("candidates are scored next to a free completion, not a quoted one")
+
+
+@dataclass(frozen=True, slots=True)
 class Completion:
     text: str
     prompt_tokens: int
     new_tokens: int
     flops: int
-    # Of each answer that was to be weighed, and last of the text itself: their log-probabilities;
-    # minus infinity of one that is not the best, whatever it is
-    weights: tuple[float, ...] = ()
+    # Of each candidate with its end token, and last of the text itself; empty without candidates.
+    # Minus infinity stands for a candidate that was found unable to be the best.
+    candidate_log_probs: tuple[float, ...] = ()
 
 
 class Backbone(Protocol):
     @property
     def concepts(self) -> Concepts:
-        """What the vision tower can name; a column of the evidence each."""
+        """What the vision encoder can name: one column of the evidence each."""
 
     @property
     def widths(self) -> Widths:
@@ -49,51 +69,43 @@ class Backbone(Protocol):
 
     @property
     def projector(self) -> Projector | None:
-        """Visual tokens as input tokens of the decoder; None where nothing was trained for that."""
+        """Maps visual tokens to input tokens of the decoder; None where none was trained."""
 
     @property
     def segmenter(self) -> Segmenter:
-        """Boxes in a picture; its network is read when the first one is asked for."""
+        """Boxes in an image; its network is loaded on first use."""
 
     def encode_low_res(
         self, image: Image.Image, scales: Sequence[int] = ()
     ) -> tuple[VisualTokens, int]:
-        """The picture at the first of the scales, which is what a drafter looks at, and what that
-        cost. `scales`, ascending, stand in for the backbone's own."""
+        """Visual tokens of the image at the first scale, which the drafter reads, and the FLOPs.
+
+        `scales` are image sizes in pixels, ascending; they replace the configured ones.
+        """
 
     def encode_high_res(
         self, image: Image.Image, low_res: VisualTokens, scales: Sequence[int] = ()
     ) -> tuple[VisualTokens, int]:
-        """The picture at the finer scales, too, and what they cost; the glance itself, for
-        nothing, where there are none."""
+        """Visual tokens of all scales together, given those of the first, and the FLOPs of the
+        others. Without other scales it is `low_res` itself, for 0 FLOPs."""
 
-    def encode_texts(self, texts: Sequence[str]) -> EncodedTexts: ...
+    def encode_texts(self, texts: Sequence[str]) -> EncodedTexts:
+        """Each text by itself, in one batch. A batch costs the FLOPs of its texts one by one and
+        gives the same numbers up to float32 rounding."""
 
     def encode_for_drafter(self, question: str) -> EncodedTexts | None:
-        """By an encoder that was trained together with the drafter; None where it has none of
-        its own and reads what `encode_texts` gives."""
+        """By the text encoder that was fine-tuned with the drafter; None where there is none and
+        the drafter reads what `encode_texts` gives."""
 
-    def generate(
-        self,
-        prompt: str,
-        max_new_tokens: int,
-        quote_from: Sequence[str] = (),
-        avoid: Collection[str] = (),
-        visual: Tensor | None = None,
-        candidates: Sequence[tuple[str, float]] = (),
-    ) -> Completion:
-        """The decoder's greedy completion.
-
-        With `quote_from` it is a span of one of those texts that starts with no word of `avoid`.
-        `visual`, as the projector made them, stand in the prompt at `IMAGE`. Answers `beside` it
-        are weighed with it, each with what else speaks for it, to find the best of all.
-        """
+    def generate(self, prompt: str, decoding: Decoding, visual: Tensor | None = None) -> Completion:
+        """The decoder's greedy completion. `visual` are projected tokens, placed at `IMAGE`."""
 
     def loglikelihood(self, prompt: str, answers: Sequence[str]) -> tuple[list[float], int]:
-        """The log-probability of each answer as the whole completion, and the FLOPs of that."""
+        """The log-probability of each answer as the whole completion, end token included, and the
+        FLOPs. The end token makes answers of different lengths comparable: "tea" does not count
+        the probability of "tea pot"."""
 
     def log_prob(self, prompt: str, answer: str, visual: Tensor | None = None) -> float:
-        """Of `answer` in the place of the completion, in nats."""
-
-
-IMAGE = "<image>"
+        """The log-probability of the answer's own tokens, without the end token: of a completion
+        that starts with it. A measure of evidence for the answer, not for stopping there; it
+        takes visual tokens, and is a measurement whose FLOPs are not counted."""

@@ -1,8 +1,9 @@
-"""What the vision tower can name: the thousand ImageNet classes as WordNet entries.
+"""The table of visual concepts: what a vision encoder can name.
 
-Enters: the WordNet asset and a text encoder. Leaves: names, definitions, the kinds that each
-concept belongs to ("espresso" is a coffee, a beverage, a drink, …) and an embedding each, so
-that visual evidence can be compared with words. Made once, then read from the cache.
+Enters: the WordNet asset and a text encoder. Leaves: for each of the thousand ImageNet classes
+its names, its definition, the kinds it belongs to ("espresso" is a coffee, a beverage, a drink)
+and an embedding, so that visual evidence can be compared with words. The table is made once and
+then read from the cache. A tagger adds its own names after the classes.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Concept:
     synset: str
     names: tuple[str, ...]
     gloss: str
-    kinds: tuple[tuple[str, ...], ...]  # lemmas of each ancestor, the nearest first
+    kinds: tuple[tuple[str, ...], ...]  # lemmas of each hypernym, the nearest first
 
     @property
     def name(self) -> str:
@@ -73,8 +74,8 @@ def plain_name(text: str) -> str:
 
 
 def with_tags(concepts: Concepts, tagger: Tagger) -> Concepts:
-    """The table and after it what a tagger can tell apart: breeds, flowers, products, flags. A
-    common thing ("person") is a word for a picture, not something to look up."""
+    """The table and after it the tagger's fine-grained names: breeds, flowers, products, flags. A
+    common object ("person") describes an image but is nothing to retrieve passages about."""
     config = tagger.config
     chosen = [i for i, kind in enumerate(config.kinds) if kind]
     entries = tuple(
@@ -93,7 +94,7 @@ def _kinds(kind: str) -> tuple[tuple[str, ...], ...]:
 
 
 def load(embed: Callable[[list[str]], Tensor], report: Report = lambda _: None) -> Concepts:
-    """The cached table; `embed` is called only the first time."""
+    """The cached table of ImageNet classes; `embed` is called only when it is first made."""
 
     def write(folder: Path, target: Path) -> None:
         entries = _read(folder)
@@ -121,7 +122,7 @@ def _read(folder: Path) -> list[Concept]:
     synsets = {synset.id: synset for synset in read_synsets(folder, "noun")}
 
     def ancestors(synset: Synset) -> list[Synset]:
-        """Breadth first, so that nearer kinds come first; each once."""
+        """All hypernyms once each, breadth first, so that nearer kinds come first."""
         found: dict[str, Synset] = {}
         level = [synset]
         while level:

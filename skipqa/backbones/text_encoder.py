@@ -1,6 +1,7 @@
-"""The text encoder that every preset reads questions and passages with: all-MiniLM-L6-v2.
+"""The text encoder of every preset, for questions and passages: all-MiniLM-L6-v2.
 
-Enters: texts. Leaves: their states and unit-length embeddings, and what that cost.
+Enters: texts. Leaves: the state of every token, a unit-length embedding per text, and the FLOPs.
+The network is loaded on first use.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from skipqa.backbones.networks import bert
 from skipqa.backbones.weights import convert, loading
 
 MAX_TEXT_TOKENS = 128
-AT_ONCE = 32  # texts a pass
+BATCH = 32  # texts per pass
 WIDTH = bert.MINILM_L6.width
 
 
 class MiniLm:
     def __init__(self, report: Report = lambda _: None, delta: Path | None = None) -> None:
-        """`difference` is what training added to the published weights."""
+        """`delta` is the file of what fine-tuning added to the published weights."""
         self.report = report
         self.delta = delta
 
@@ -50,8 +51,8 @@ class MiniLm:
         ids = [encoding.ids for encoding in self.tokenizer.encode_batch(list(texts))]
         states = [
             state
-            for start in range(0, len(ids), AT_ONCE)
-            for state in self.network.side_by_side(ids[start : start + AT_ONCE])
+            for start in range(0, len(ids), BATCH)
+            for state in self.network.packed(ids[start : start + BATCH])
         ]
         flops = sum(bert.flops(self.network.config, len(text)) for text in ids)
         pooled = [bert.mean_pool(state[None]) for state in states]

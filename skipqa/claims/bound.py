@@ -1,8 +1,8 @@
 """The sparsity-accuracy bound: V' >= C sqrt(V) log(1/eps) keeps all but eps of the information.
 
 Enters: counts and the paper's constants, or the accuracies of a sweep over V'. Leaves: the V' (or,
-by the same formula, K') that the theorem asks for, and the V' that the sweep needed. Plain
-arithmetic; it runs no model.
+by the same formula, K') that the theorem requires, and the V' that the sweep needed. It is
+arithmetic and runs no model.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ NOTES = (
 @dataclass(frozen=True, slots=True)
 class Bound:
     constant: float
-    count: int  # the bound, rounded up, at most what there is
+    count: int  # the bound, rounded up, at most all
     likely: tuple[int, int]  # the paper's corollary, scaled to these numbers
-    vacuous: bool  # the bound asks for everything
+    vacuous: bool  # the bound keeps everything
 
 
 def constant(lipschitz: float = 1.0, eta: float = 0.01, gap: float = EXAMPLE_GAP) -> float:
-    """C = 4 L eta / gap, the term of the proof that the paper's example speaks of."""
+    """C = 4 L eta / gap, the term of the proof that the paper's example uses."""
     if min(lipschitz, eta, gap) <= 0:
         raise UserError("L, eta and the score gap must be positive")
     return 4 * lipschitz * eta / gap
@@ -69,7 +69,7 @@ def passages_needed(available: int, epsilon: float) -> Bound:
 
 def _bound(available: int, epsilon: float, C: float, constants: Sequence[float]) -> Bound:
     if available < 1:
-        raise UserError(f"there must be something to choose from, not {available}")
+        raise UserError(f"at least one must be available, not {available}")
     if not 0 < epsilon < 1:
         raise UserError(f"epsilon must lie between 0 and 1, not {epsilon}")
     if C <= 0:
@@ -90,7 +90,7 @@ class Sweep:
     accuracy: Mapping[int, float]  # in [0, 1], by tokens kept; holds `available` itself
 
     def needed(self, epsilon: float) -> int:
-        """The fewest tokens from which on no measured point loses more than epsilon."""
+        """The smallest V' such that no measured point at or above it loses more than epsilon."""
         least = self.accuracy[self.available] - epsilon - 1e-12
         enough = self.available
         for kept in sorted(self.accuracy, reverse=True):

@@ -1,8 +1,9 @@
-"""Saliency fidelity: does QVS score what a token is worth? (the paper's assumption 2)
+"""Saliency fidelity: does saliency measure what a token is worth? (the paper's assumption 2)
 
-Enters: any model as a function from visual tokens to the log-probability of the right answer,
+Enters: any model as a function from visual tokens to the log-probability of the correct answer,
 and the saliency of the same tokens. Leaves: eta and Spearman's correlation between saliency and
-the counterfactual proxy: the log-probability lost when a token becomes the mean token.
+the counterfactual proxy: the log-probability lost when a token becomes the mean token. It knows no
+pipeline.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from torch import Tensor
 
 from skipqa.errors import UserError
 
-LogProb = Callable[[Tensor], Tensor]  # tokens [B, V, D] -> log p(right answer) [B]
+LogProb = Callable[[Tensor], Tensor]  # tokens [B, V, D] -> log p(correct answer) [B]
 
 
 @torch.no_grad()
 def counterfactual_worth(
     log_prob: LogProb, tokens_VD: Tensor, batch: int = 64, positions: Tensor | None = None
 ) -> Tensor:
-    """In nats: log p with all tokens minus log p with token i replaced by the mean token, for
-    every i or those of `positions`."""
+    """log p with all tokens minus log p with token i replaced by the mean token, for every i or
+    those of `positions`."""
     mean_D = tokens_VD.mean(0)
     whole = log_prob(tokens_VD[None])
     everywhere = torch.arange(len(tokens_VD)) if positions is None else positions
@@ -37,9 +38,9 @@ def counterfactual_worth(
 
 @dataclass(frozen=True, slots=True)
 class Fidelity:
-    """Over a data set. `eta` compares the numbers as they are, as the paper does; a score in
-    [0, 1] and a proxy in nats need not share a scale, so `eta_calibrated` compares after the one
-    affine map of all scores that fits the proxy best, which changes no ranking."""
+    """Over a data set. `eta` compares the raw numbers, as the paper does. A score in [0, 1] and a
+    log-probability need not have the same scale, so `eta_calibrated` compares after the affine map
+    of all scores that fits the proxy best; the ranking does not change."""
 
     eta: float
     eta_calibrated: float
@@ -65,7 +66,7 @@ def saliency_fidelity(pairs: Iterable[tuple[Tensor, Tensor]]) -> Fidelity:
 
 
 def spearman(a: Tensor, b: Tensor) -> float:
-    """Pearson's correlation of ranks, ties sharing their mean rank; 0 where a side is constant."""
+    """Pearson's correlation of ranks, ties get their mean rank; 0 if either side is constant."""
     ranks = torch.stack([_ranks(x) for x in (a, b)])
     centred = ranks - ranks.mean(1, keepdim=True)
     scale = centred.norm(dim=1).prod()

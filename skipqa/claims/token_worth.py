@@ -1,71 +1,92 @@
 """Saliency fidelity of a whole pipeline: what each visual token was worth to the right answer.
 
-Enters: any pipeline and a question with its right answer. Leaves: the saliency of some of its
-visual tokens and their counterfactual worth (`theory/fidelity.py` compares the two): the pipeline
-runs again with one token replaced by the mean token, and the right answer, or the evidence for
-it, is less probable by so much. Nothing of the pipeline but its backbone is replaced.
+Enters: any pipeline, a question with its right answer, and a `TokenAblation`. Leaves: the saliency
+of some of the visual tokens and their counterfactual worth, which `fidelity.py` compares. For each
+of them the pipeline runs again from pruning on with the token replaced by the mean token; its worth
+is how much log-probability the right answer, or the evidence for it, loses.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Sequence
-from pathlib import Path
-from typing import IO, Any, Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
 
 import torch
-from PIL import Image
 from torch import Tensor
 
-from skipqa.backbones.backbone import Backbone, Completion, EncodedTexts
+from skipqa.backbones.backbone import Backbone, Completion, Decoding, EncodedTexts
 from skipqa.claims.fidelity import counterfactual_worth
-from skipqa.evaluation.systems.changes import with_backbone
-from skipqa.image import open_image
 from skipqa.pipeline import Pipeline
+from skipqa.state import ImageSource, State
 from skipqa.types import VisualTokens
 
-# What a token is worth something to: the decoder's log-probability of the right answer, or, at a
-# fraction of the cost, the logarithm of the best passage's verification score.
+# The quantity that a token contributes to: the decoder's log-probability of the right answer, or,
+# at a fraction of the cost, the logarithm of the best passage's verification score.
 Proxy = Literal["answer", "evidence"]
-NO_EVIDENCE = 1e-6
+LogProb = Callable[[State], float]  # of a state that has been through `look`
 
-PER_TOKEN = ("features", "evidence", "meaning")  # the fields of `VisualTokens` with a row a token
+NO_EVIDENCE = 1e-6
+PER_TOKEN = ("features", "evidence", "meaning")  # the fields of `VisualTokens` with a row per token
+BATCH = 8  # counterfactuals in memory at once
+
+
+@dataclass(frozen=True, slots=True)
+class TokenAblation:
+    """Which tokens are replaced, one at a time, and what is measured without them."""
+
+    proxy: Proxy = "answer"
+    tokens: int | None = None  # drawn at random; None: all
+    seed: int = 0
+
+    def positions(self, num_tokens: int) -> Tensor:
+        generator = torch.Generator().manual_seed(self.seed)
+        return torch.randperm(num_tokens, generator=generator)[: self.tokens].sort().values
 
 
 def measure_question(
     pipeline: Pipeline,
-    image: Path | IO[bytes],
+    image: ImageSource,
     question: str,
     answer: str,
-    *,
-    proxy: Proxy = "answer",
-    tokens: int | None = None,
-    seed: int = 0,
+    ablation: TokenAblation,
 ) -> tuple[Tensor, Tensor]:
-    """Saliency and worth [n] of all visual tokens, or of `tokens` of them drawn by the seed."""
-    picture = open_image(image)
-    whole = pipeline.answer(picture, question, fast_path=False).trace["look"].result
-    backbone = _Counterfactual(pipeline.backbone, whole, answer if proxy == "answer" else None)
-    again = with_backbone(pipeline, backbone)
-
-    saliencies: list[Tensor] = []  # of every run; the first has all tokens
+    """Saliency and worth [n] of the visual tokens that the ablation draws."""
+    state = pipeline.run(State(image, question), stop="look")
+    packed_VD, positions = _pack(state.tokens), ablation.positions(len(state.tokens))
+    measure = _evidence(pipeline) if ablation.proxy == "evidence" else _answer(pipeline, answer)
 
     def log_prob(packed_BVD: Tensor) -> Tensor:
-        scores = []
-        for packed_VD in packed_BVD:
-            backbone.tokens = _unpack(packed_VD, whole)
-            trace = again.answer(picture, question, fast_path=False).trace
-            saliencies.append(trace["prune"].result.saliency)
-            nu = max(trace["verify"].result.scores, default=0.0)
-            evidence = math.log(max(nu, NO_EVIDENCE))
-            scores.append(backbone.score if proxy == "answer" else evidence)
+        scores = [measure(state.add(tokens=_unpack(one, state.tokens))) for one in packed_BVD]
         return torch.tensor(scores, dtype=torch.float64)
 
-    drawn = torch.randperm(len(whole), generator=torch.Generator().manual_seed(seed))
-    positions = drawn[:tokens].sort().values
-    worth_n = counterfactual_worth(log_prob, _pack(whole), batch=8, positions=positions)
-    return saliencies[0][positions], worth_n
+    worth_n = counterfactual_worth(log_prob, packed_VD, batch=BATCH, positions=positions)
+    whole = state.add(tokens=_unpack(packed_VD, state.tokens))
+    saliency_V = pipeline.run(whole, start="prune", stop="prune").kept.saliency
+    return saliency_V[positions], worth_n
+
+
+def _evidence(pipeline: Pipeline) -> LogProb:
+    again = pipeline.with_backbone(cast(Backbone, _TextsOnce(pipeline.backbone)))
+
+    def measure(state: State) -> float:
+        scores = again.run(state, start="prune", stop="verify").verified.scores
+        return math.log(max((*scores, NO_EVIDENCE)))
+
+    return measure
+
+
+def _answer(pipeline: Pipeline, answer: str) -> LogProb:
+    scoring = _ScoreAnswer(pipeline.backbone, answer)
+    again = pipeline.with_backbone(cast(Backbone, scoring))
+
+    def measure(state: State) -> float:
+        again.run(state, start="prune")
+        return scoring.score
+
+    return measure
 
 
 def _pack(tokens: VisualTokens) -> Tensor:
@@ -78,52 +99,39 @@ def _unpack(packed_VD: Tensor, like: VisualTokens) -> VisualTokens:
     return dataclasses.replace(like, **parts)
 
 
-class _Counterfactual:
-    """A backbone that sees given tokens and, instead of completing, scores the right answer.
+class _TextsOnce:
+    """A backbone that encodes equal texts once: most counterfactuals find the same passages."""
 
-    It glances once, and most counterfactuals change nothing that is read: texts and prompts are
-    worked on once, too.
-    """
-
-    def __init__(self, backbone: Backbone, tokens: VisualTokens, answer: str | None) -> None:
-        self.backbone, self.tokens, self.answer = backbone, tokens, answer
-        self.score = 0.0
-        self._low_res: tuple[VisualTokens, int] | None = None
-        self._scores: dict[str, float] = {}
-        self._texts: dict[tuple[str, ...], EncodedTexts] = {}
+    def __init__(self, backbone: Backbone) -> None:
+        self._backbone = backbone
+        self._encoded: dict[tuple[str, ...], EncodedTexts] = {}
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.backbone, name)
-
-    def encode_low_res(
-        self, image: Image.Image, scales: Sequence[int] = ()
-    ) -> tuple[VisualTokens, int]:
-        if self._low_res is None:
-            self._low_res = self.backbone.encode_low_res(image, scales)
-        return self._low_res
-
-    def encode_high_res(
-        self, image: Image.Image, low_res: VisualTokens, scales: Sequence[int] = ()
-    ) -> tuple[VisualTokens, int]:
-        return self.tokens, 0
+        return getattr(self._backbone, name)
 
     def encode_texts(self, texts: Sequence[str]) -> EncodedTexts:
         key = tuple(texts)
-        if key not in self._texts:
-            self._texts[key] = self.backbone.encode_texts(texts)
-        return self._texts[key]
+        if key not in self._encoded:
+            self._encoded[key] = self._backbone.encode_texts(texts)
+        return self._encoded[key]
 
-    def generate(
-        self,
-        prompt: str,
-        max_new_tokens: int,
-        quote_from: Sequence[str] = (),
-        avoid: Collection[str] = (),
-        visual: Tensor | None = None,
-        candidates: Sequence[tuple[str, float]] = (),
-    ) -> Completion:
-        if self.answer is not None:
-            if visual is not None or prompt not in self._scores:
-                self._scores[prompt] = self.backbone.log_prob(prompt, self.answer, visual)
-            self.score = self._scores[prompt]
-        return Completion("", 0, 0, 0, (0.0,) * (len(candidates) + 1 if candidates else 0))
+
+class _ScoreAnswer(_TextsOnce):
+    """A backbone that scores the right answer instead of generating one.
+
+    `score` is the log-probability after the last prompt; a prompt without visual tokens is scored
+    once.
+    """
+
+    def __init__(self, backbone: Backbone, answer: str) -> None:
+        super().__init__(backbone)
+        self._answer = answer
+        self._scored: dict[str, float] = {}
+        self.score = 0.0
+
+    def generate(self, prompt: str, decoding: Decoding, visual: Tensor | None = None) -> Completion:
+        if visual is not None or prompt not in self._scored:
+            self._scored[prompt] = self._backbone.log_prob(prompt, self._answer, visual)
+        self.score = self._scored[prompt]
+        scored = len(decoding.candidates) + 1 if decoding.candidates else 0
+        return Completion("", 0, 0, 0, (0.0,) * scored)

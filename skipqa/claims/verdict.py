@@ -1,8 +1,9 @@
 """What a measurement says about a claim: the four verdicts, and how numbers become one.
 
-A claim about questions is judged by its interval, never by its mean alone: it holds where the
-whole interval does, fails where none of it does, and is undecided between. A claim of several
-parts is as good as its weakest part.
+Enters: comparisons with intervals, and runs. Leaves: findings. A claim about questions is judged by
+its interval, never by its mean alone: it holds if the whole interval does, fails if none of it
+does, and is undecided otherwise. A claim of several parts gets the weakest of their verdicts.
+It knows no claim.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Everything a rule may look at."""
+    """Everything that a rule may use."""
 
     sets: Sequence[QuestionSet]
-    results: Path  # a folder of results files of benchmarks/
+    results: Path  # the benchmarks' results files
 
     def benchmark(self, subject: str) -> Results | None:
-        """The newest results of a benchmark, None where there are none."""
+        """The newest results of a benchmark, None if it was not run."""
         try:
             return newest(self.results, subject)
         except NoResults:
@@ -59,7 +60,7 @@ def holds_if(condition: bool) -> Verdict:
 
 
 def by_interval(comparison: Comparison, least: float = 0.0) -> Verdict:
-    """Of "the first is better by `least` or more", at 0 "at least as good"."""
+    """On the claim that the first is better by at least `least`; 0 means at least as good."""
     if comparison.low >= least:
         return Verdict.HOLDS
     return Verdict.FAILS if comparison.high < least else Verdict.UNDECIDED
@@ -68,7 +69,7 @@ def by_interval(comparison: Comparison, least: float = 0.0) -> Verdict:
 def on_every_set(
     evidence: Evidence, rule: Callable[[QuestionSet], Finding | None], otherwise: str
 ) -> Finding:
-    """The rule's finding on each set that has what it needs; together the weakest verdict."""
+    """The findings on all sets that have the runs it needs, with the weakest of their verdicts."""
     found = [(one, finding) for one in evidence.sets if (finding := rule(one)) is not None]
     if not found:
         return missing(otherwise)

@@ -1,4 +1,4 @@
-"""What the commands share: where they write, and how they report long work."""
+"""Shared by the commands: options, output, and progress of long operations."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from rich.progress import (
 
 from skipqa.assets import Report
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from malloc.h
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-# Options of every command that reads a pipeline
+# Options of every command that loads a pipeline
 Index = Annotated[
     str | None,
     typer.Option(
@@ -39,20 +39,20 @@ Index = Annotated[
 ]
 ComponentsFolder = Annotated[
     Path | None,
-    typer.Option(help="Folder of trained components; default: those shipped with the preset."),
+    typer.Option(help="Folder of trained components. Default: those shipped with the preset."),
 ]
 Preset = Annotated[
-    str, typer.Option(help="Which models and budgets: pocket, submission-7b or ablation-13b.")
+    str, typer.Option(help="Models and budgets: pocket, submission-7b or ablation-13b.")
 ]
 WeightsFolder = Annotated[
     Path | None,
     typer.Option(
-        help="Folder of a larger preset's published models; default: the Hugging Face cache."
+        help="Folder with the published models of a larger preset. Default: the Hugging Face cache."
     ),
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="STAGE.NAME=VALUE", help="Change a setting; may be repeated."),
+    typer.Option("--set", metavar="STAGE.NAME=VALUE", help="Change a setting. Can be repeated."),
 ]
 Untrained = Annotated[
     bool,
@@ -73,13 +73,14 @@ def megabytes(size: int) -> str:
 
 
 def print_json(value: Any) -> None:
-    """Plain JSON on standard output: no colours, no wrapping, whatever the terminal."""
+    """Plain JSON on standard output: no colours and no wrapping on any terminal."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 @contextmanager
 def working(first: str) -> Iterator[Report]:
-    """A spinner on standard error whose text the work may change; steps that are done stay."""
+    """A spinner on standard error; call the value to change its text. Where standard error is no
+    terminal, every text is printed as a line."""
     with err.status(first) as status:
 
         def report(message: str) -> None:
@@ -92,9 +93,9 @@ def working(first: str) -> Iterator[Report]:
 
 @contextmanager
 def counting(expected: int | None = None) -> Iterator[Callable[[str, int, int | None], None]]:
-    """Progress bars on standard error: call the value with (what, done, of how many).
+    """Progress bars on standard error: call the value with (step, done, total).
 
-    Work that cannot say of how many is measured against `expected`.
+    If the total is None, `expected` is used.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=err) as bars:
@@ -111,10 +112,10 @@ def counting(expected: int | None = None) -> Iterator[Callable[[str, int, int | 
 
 
 def prepare_process() -> None:
-    """Threads for every core, and big tensors from memory that is kept, not mapped anew.
+    """Uses every core, and makes glibc keep freed memory for large tensors.
 
-    Without the second, glibc returns each large activation to the system and faults its pages
-    in again: a third of the vision tower's time.
+    Otherwise glibc returns each large activation to the system and pages it in again, which takes a
+    third of the time of the vision encoder.
     """
     import torch
 
@@ -123,6 +124,6 @@ def prepare_process() -> None:
     torch.set_num_threads(available_cores())
     if sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-        if mallopt is not None:  # absent from musl
+        if mallopt is not None:  # absent in musl
             for setting in (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD):
                 mallopt(setting, 1 << 30)

@@ -28,11 +28,11 @@ def costs(
     R: Annotated[int | None, typer.Option("--R", help="Regions.")] = None,
     L_a: Annotated[int | None, typer.Option("--L_a", help="Tokens in the answer.")] = None,
     draft_rate: Annotated[
-        float | None, typer.Option(help="Share of questions answered by the drafter, 0 to 1.")
+        float | None, typer.Option(help="Fraction of questions answered by the drafter.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """FLOPs of every part, counted by running it on torch's meta device, beside a formula.
+    """FLOPs of every part, counted by running it on torch's meta device and by formula.
 
     Examples:
 
@@ -75,7 +75,7 @@ def costs(
 def _count(preset: str, load: Load, systems: tuple[str, ...]) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from skipqa.costs.paper import TOTALS, doubts
+    from skipqa.claims.paper import TOTALS, doubts
     from skipqa.costs.presets import architecture
     from skipqa.costs.systems import (
         decoder_peak_bytes,
@@ -109,12 +109,12 @@ def _count(preset: str, load: Load, systems: tuple[str, ...]) -> dict[str, Any]:
 
 
 def show(report: dict[str, Any]) -> None:
-    """The report as a table, and what it says of the paper's figures."""
+    """The report as a table, and where the paper's figures contradict it."""
     from rich.table import Table
 
     systems = report["systems"]
     letters = ", ".join(f"{k} {v}" for k, v in report["load"].items())
-    table = Table(title=f"{report['preset']}, GFLOPs a question", caption=letters)
+    table = Table(title=f"{report['preset']}, GFLOPs per question", caption=letters)
     table.add_column("part")
     for name in systems:
         table.add_column(name, justify="right")

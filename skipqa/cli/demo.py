@@ -1,4 +1,4 @@
-"""skipqa demo: set everything up and ask one question about a real photo."""
+"""skipqa demo: runs the setup and asks one question about a photo."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ QUESTION = "How is this drink brewed?"
 
 
 def demo(
-    folder: Annotated[Path, typer.Option(help="Folder for photo and trace.")] = Path("demo"),
+    folder: Annotated[Path, typer.Option(help="Where to write the photo and the trace.")] = Path(
+        "demo"
+    ),
     json: Json = False,
 ) -> None:
-    """Set up, then ask how the drink in a photo of a cup is brewed.
+    """Run the setup, then ask how the drink in a photo of a cup is brewed.
 
     Example:
 
@@ -28,7 +30,7 @@ def demo(
     from skipqa.explain import draw
     from skipqa.pipeline import load
 
-    with working("looking for the demo photo") as report:
+    with working("checking the demo photo") as report:
         photo = assets.fetch(assets.DEMO_PHOTO, report) / "coffee.png"
     prepare()
     with working("answering") as report:
@@ -43,5 +45,5 @@ def demo(
         return
     out.print(f"\n[bold]Q.[/bold] {QUESTION}   (a photo of a cup, {folder / 'coffee.png'})")
     show(answer)
-    err.print(f"\nThe trace as a picture: {folder / 'trace.png'} and {folder / 'trace.html'}")
-    err.print('Now yours: skipqa ask PHOTO "QUESTION"')
+    err.print(f"\nThe trace as an image: {folder / 'trace.png'} and {folder / 'trace.html'}")
+    err.print('Now try your own: skipqa ask PHOTO "QUESTION"')

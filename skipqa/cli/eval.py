@@ -1,88 +1,49 @@
-"""skipqa eval: systems over a file of questions, measured."""
+"""skipqa eval: systems over a file of questions or a benchmark, measured."""
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from skipqa.assets import sha256_of
-from skipqa.cli.console import (
-    ComponentsFolder,
-    Index,
-    Preset,
-    Settings,
-    Untrained,
-    WeightsFolder,
-    counting,
-    err,
-    out,
-    prepare_process,
-    print_json,
-    working,
-)
+from skipqa.cli.console import out, print_json
+from skipqa.cli.eval_run import RunOptions, fingerprint, run
+from skipqa.cli.options import grouped
+from skipqa.tasks import TASKS, Task
 
-if TYPE_CHECKING:
-    from skipqa.evaluation.systems import Variant
-    from skipqa.pipeline import Pipeline
-
-SHOWN_BAD_ROWS = 10
-
-app = typer.Typer(no_args_is_help=True, help="Measure systems on a file of questions.")
+app = typer.Typer(no_args_is_help=True, help="Measure systems on questions about photos.")
 
 
 @app.callback()
 def group() -> None:
-    """Measure systems on a file of questions."""
+    """Measure systems on a file of questions or on a benchmark."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfficialFiles:
+    data: Annotated[Path, typer.Option(help="Folder of the official files.")]
+    split: Annotated[str, typer.Option(help="Split to ask.")] = "val"
+    images: Annotated[
+        Path | None,
+        typer.Option(
+            help="The photos: a zip or a folder in the official layout; default: images/ in the "
+            "folder of the data (pocket-kb: photos.zip)."
+        ),
+    ] = None
 
 
 @app.command("vqa")
+@grouped
 def vqa(
     questions: Annotated[
         Path, typer.Option(help="JSON Lines: question_id, image, question, answers or answer.")
     ],
     images: Annotated[Path, typer.Option(help="The photos: a zip or a folder.")],
-    out_folder: Annotated[
-        Path, typer.Option("--out", help="Folder for the results; a stopped run goes on there.")
-    ],
-    system: Annotated[
-        list[str],
-        typer.Option(help="System to measure; may be repeated. `skipqa eval systems` lists them."),
-    ] = ["skip"],  # noqa: B006
-    pruner: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Method that chooses the visual tokens, in place of the system's own; may be "
-            "repeated. `skipqa eval systems` lists them."
-        ),
-    ] = None,
-    retention: Annotated[
-        list[float] | None,
-        typer.Option(
-            help="Share of visual tokens to keep, such as 0.25; default: the preset's; may be "
-            "repeated."
-        ),
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Ask only this many questions, drawn at random.")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
-    jobs: Annotated[
-        int,
-        typer.Option(min=1, help="Number of processes; with several, latency is not measured."),
-    ] = 1,
-    index: Index = None,
-    components: ComponentsFolder = None,
-    preset: Preset = "pocket",
-    weights: WeightsFolder = None,
-    untrained: Untrained = False,
-    settings: Settings = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    options: RunOptions,
 ) -> None:
     """Ask every question, and write predictions.jsonl and summary.json.
 
@@ -101,88 +62,112 @@ def vqa(
 
       skipqa eval vqa --questions val.jsonl --images val.zip --out runs/skip --jobs 16
     """
-    from skipqa.config import read_settings
-    from skipqa.evaluation import harness, systems
-    from skipqa.pipeline import load
+    from skipqa.evaluation import harness
+    from skipqa.tasks import jsonl
+    from skipqa.tasks.photos import Photos
 
-    variants = systems.variants(system, pruner or (), retention or ())
-    photos = harness.Photos(images)
-    rows, bad = harness.read_rows(questions, photos)
-    rows = harness.draw(rows, limit, seed)
-    read = partial(
-        load,
-        preset,
-        index=index,
-        components=components,
-        trained=not untrained,
-        weights=weights,
-        overrides=read_settings(settings or ()),
-    )
-    prepare_process()
-    with working("reading the models") as report:
-        base = read(report=report)
-        shared = {
-            "seed": seed,
-            "questions": {
-                "file": f"{questions.absolute().parent.name}/{questions.name}",  # okvqa/val.jsonl
-                "sha256": sha256_of(questions),
-            },
-            "index": {"name": base.index.folder.name, "passages": len(base.index)},
-            "components": _checksums(base.components.folder),
-        }
-        pipelines = {variant: systems.build(variant, base, seed) for variant in variants}
-        entrants = [
-            harness.Entrant(
-                pipeline,
-                out_folder / variant.name if len(variants) > 1 else out_folder,
-                {
-                    **dataclasses.asdict(variant),
-                    "retention": variant.fraction_kept(base.config),
-                    **shared,
-                    "config": dataclasses.asdict(pipeline.config),
-                },
-            )
-            for variant, pipeline in pipelines.items()
-        ]
-        for entrant in entrants:  # before the networks are read: a wrong folder fails fast
-            harness.claim(entrant.folder, entrant.run)
-        if jobs == 1:
-            workers = None
-            for pipeline in pipelines.values():
-                systems.warm_up(pipeline)
-        else:
-            workers = harness.Workers(jobs, partial(_build, read, variants, seed, jobs))
-            systems.warm_up(base)  # what has to be converted is so once, not by each of them
-    who = variants[0].name if len(variants) == 1 else f"{len(variants)} systems"
-    with counting() as bar:
-        summaries = harness.evaluate(
-            entrants,
-            rows,
-            photos,
-            bad,
-            lambda done, total: bar(f"asking {who}", done, total),
-            workers,
-        )
-    _warn(list(dict.fromkeys(line for summary in summaries for line in summary["bad_rows"])))
-    if json:
-        print_json(summaries if len(variants) > 1 else summaries[0])
-    else:
-        show({variant.name: summary for variant, summary in zip(variants, summaries, strict=True)})
+    variants = options.variants()
+    photos = Photos(images)
+    examples, bad = jsonl.read(questions, photos)
+    drawn = harness.draw(examples, options.limit, options.seed)
+    asked = harness.EvalSet(drawn, photos, jsonl.JSONL, bad)
+    run(asked, variants, {"questions": fingerprint([questions])}, options)
 
 
-def _build(
-    read: Callable[[], Pipeline], variants: Sequence[Variant], seed: int, jobs: int
-) -> list[Pipeline]:
-    """The systems of one process of several, which has its share of the cores."""
-    import torch
+BENCHMARK_HELP = """Ask the questions of {title} and score the answers by its official rule.
 
-    from skipqa.costs.environment import available_cores
-    from skipqa.evaluation import systems
+Reads the official files in --data. As `skipqa eval vqa`, it writes predictions.jsonl and
+summary.json, with the official scores in percent; official/ has the questions that were asked and
+the predictions, in the official layouts.
 
-    prepare_process()
-    torch.set_num_threads(max(1, available_cores() // jobs))
-    base = read()
-    return [systems.build(variant, base, seed) for variant in variants]
+Examples:
+
+  skipqa eval {name} --data {name} --split {split} --out runs/{name}
+
+  skipqa eval {name} --data {name} --images photos --out runs --system skip --system dense
+"""
+TITLES = {
+    "okvqa": "OK-VQA",
+    "vqav2": "VQAv2",
+    "aokvqa": "A-OKVQA",
+    "infoseek": "InfoSeek",
+    "evqa": "Encyclopedic-VQA",
+    "viquae": "ViQuAE",
+    "pocket-kb": "Pocket-KB",
+}
+
+
+def _benchmark(name: str) -> Callable[..., None]:
+    @grouped
+    def ask(files: OfficialFiles, options: RunOptions) -> None:
+        _ask(TASKS[name], files, options)
+
+    return ask
+
+
+def _help(name: str) -> str:
+    split = TASKS[name].splits[1]  # the one to validate with comes after train
+    return BENCHMARK_HELP.format(name=name, title=TITLES[name], split=split)
+
+
+for _name in ("okvqa", "vqav2", "infoseek", "viquae", "pocket-kb"):
+    app.command(_name, help=_help(_name))(_benchmark(_name))
+
+
+@app.command("aokvqa", help=_help("aokvqa"))
+@grouped
+def aokvqa(
+    files: OfficialFiles,
+    options: RunOptions,
+    multiple_choice: Annotated[
+        bool,
+        typer.Option(
+            "--multiple-choice",
+            help="Take each answer for the choice nearest to it; default: direct answers.",
+        ),
+    ] = False,
+) -> None:
+    _ask(TASKS["aokvqa-multiple-choice" if multiple_choice else "aokvqa"], files, options)
+
+
+@app.command("evqa", help=_help("evqa"))
+@grouped
+def evqa(
+    files: OfficialFiles,
+    options: RunOptions,
+    bem: Annotated[
+        Path | None, typer.Option(help="Folder of the BEM model; without it: exact match.")
+    ] = None,
+) -> None:
+    from skipqa.tasks.bem import Bem
+    from skipqa.tasks.evqa import Evqa
+
+    _ask(TASKS["evqa"] if bem is None else Evqa(Bem(bem)), files, options)
+
+
+def _ask(task: Task, files: OfficialFiles, options: RunOptions) -> None:
+    from skipqa.evaluation import harness
+    from skipqa.evaluation.records import prediction_of, read_back
+    from skipqa.tasks.photos import Photos, with_photos
+
+    variants = options.variants()
+    images = files.images or task.images(files.data)
+    every = task.load(files.data, files.split, images)
+    photos = Photos(images)
+    examples, bad = with_photos(every, photos)
+    drawn = harness.draw(examples, options.limit, options.seed)
+    for example in drawn:
+        task.check(example)
+    about = {
+        "task": task.name,
+        "questions": fingerprint([p for p in task.files(files.data, files.split) if p.is_file()]),
+    }
+    for entrant in run(harness.EvalSet(drawn, photos, task, bad), variants, about, options):
+        records = read_back(entrant.folder / "predictions.jsonl")
+        predictions = {e.id: prediction_of(records[e.id]) for e in drawn if e.id in records}
+        official = entrant.folder / "official"
+        task.write([e for e in drawn if e.id in records], official, files.split)
+        task.write_predictions(predictions, official / task.predictions_name)
 
 
 @app.command("systems")
@@ -212,76 +197,3 @@ def list_systems(
         for name, what in named.items():
             table.add_row(name, " ".join(what.split()))
         out.print(table)
-
-
-def show(summaries: Mapping[str, Mapping[str, Any]]) -> None:
-    """One system with its categories and subsets, or several below each other."""
-    from rich import box
-    from rich.table import Column, Table
-
-    if len(summaries) == 1:
-        ((system, summary),) = summaries.items()
-        table = Table("", system)
-        for label, value in (_figures(summary) | _parts(summary)).items():
-            table.add_row(label, value)
-    else:
-        figures = {system: _figures(summary) for system, summary in summaries.items()}
-        named = dict.fromkeys(name for row in figures.values() for name in row)
-        columns = [name for name in named if name not in ("asked", "edges")]  # a narrow screen
-        first = Column("", min_width=max(map(len, figures)))
-        table = Table(first, *columns, box=box.SIMPLE, padding=0, collapse_padding=True)
-        for system, row in figures.items():
-            table.add_row(system, *(row.get(name, "") for name in columns))
-    out.print(table)
-
-
-def _figures(summary: Mapping[str, Any]) -> dict[str, str]:
-    def percent(interval: Mapping[str, Any]) -> str:
-        low, high = 100 * interval["low"], 100 * interval["high"]
-        return f"{100 * interval['mean']:.1f} ({low:.1f} to {high:.1f})"
-
-    rows = {"asked": f"{summary['num_questions']:,}"}
-    for label, name in (
-        ("accuracy %", "accuracy"),
-        ("recall@4 %", "recall@4"),
-        ("recall of kept %", "recall_kept"),
-    ):
-        if (interval := summary[name]) is not None:
-            rows[label] = percent(interval)
-    rows |= {
-        "fast %": f"{100 * summary['fast_path_rate']:.1f}",
-        "V'": f"{summary['tokens_mean']:.1f}",
-        "K'": f"{summary['passages_mean']:.1f}",
-        "edges": f"{summary['edges_mean']:,.0f}",
-        "GFLOPs": f"{summary['flops_mean'] / 1e9:.1f}",
-    }
-    if (latency := summary["latency_ms"]) is not None:
-        rows |= {f"{name} ms": f"{ms:.0f}" for name, ms in latency.items()}
-    if (peak := summary["peak_memory_bytes"]) is not None:
-        rows["peak GB"] = f"{peak / 1e9:.2f}"
-    return rows
-
-
-def _parts(summary: Mapping[str, Any]) -> dict[str, str]:
-    """Accuracy and recall by category and subset."""
-    kinds = (("accuracy", "category"), ("accuracy", "subset"), ("recall", "subset"))
-    return {
-        f"{of} %, {by} {name}": f"{100 * interval['mean']:.1f} of {interval['count']:,}"
-        for of, by in kinds
-        for name, interval in summary[f"{of}_by_{by}"].items()
-    }
-
-
-def _warn(bad: list[str]) -> None:
-    if not bad:
-        return
-    lines = [f"skipped rows: {len(bad)}", *bad[:SHOWN_BAD_ROWS]]
-    if len(bad) > SHOWN_BAD_ROWS:
-        lines.append("the others are in summary.json")
-    err.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
-
-
-def _checksums(components: Path | None) -> dict[str, str]:
-    if components is None:
-        return {}
-    return {path.stem: sha256_of(path) for path in sorted(components.glob("*.safetensors"))}

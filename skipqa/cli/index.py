@@ -1,4 +1,4 @@
-"""skipqa index: make, change, ask and check an index of passages."""
+"""skipqa index: build, change, search and check an index of passages."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from skipqa.cli.console import Json, counting, err, megabytes, out, plural, prin
 from skipqa.errors import UserError
 
 if TYPE_CHECKING:
-    from skipqa.knowledge.index.build import Embed, Outcome
+    from skipqa.knowledge.index.build import Outcome
+    from skipqa.knowledge.index.encode import Embed
 
 app = typer.Typer(
-    help="Make, change, ask and check an index of passages.",
+    help="Build, change, search and check an index of passages.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
 
-Folder = Annotated[Path, typer.Argument(help="The index's folder.", show_default=False)]
+Folder = Annotated[Path, typer.Argument(help="Folder of the index.", show_default=False)]
 Uri = Annotated[
-    str, typer.Argument(help="The index's folder, or ENGINE:folder.", show_default=False)
+    str, typer.Argument(help="Folder of the index, or ENGINE:folder.", show_default=False)
 ]
 Corpus = Annotated[
     list[str],
     typer.Argument(
         help="`wordnet`, `factbook`, a .jsonl, .csv, .tsv, .txt, .md or .html file, a folder of "
-        "texts, a Wikipedia .xml.bz2 or a Wikidata .json.bz2; several are joined.",
+        "texts, a Wikipedia .xml.bz2 or a Wikidata .json.bz2. Several corpora are combined.",
         show_default=False,
     ),
 ]
@@ -44,28 +45,26 @@ def build(
     corpus: Corpus,
     splade: Annotated[
         str | None,
-        typer.Option(
-            help="SPLADE model: a folder or Hugging Face id; without one, plain words are matched."
-        ),
+        typer.Option(help="SPLADE model (folder or Hugging Face id). Default: lexical matching."),
     ] = None,
-    learned: Annotated[
+    trained_query: Annotated[
         Path | None,
         typer.Option(
-            help="Trained question encoder (sparse_query.safetensors of `skipqa train splade`); "
-            "the build takes no longer with it."
+            help="Trained query encoder (sparse_query.safetensors from `skipqa train splade`). "
+            "It does not slow down the build."
         ),
     ] = None,
     embeddings: Annotated[
-        bool, typer.Option(help="Store a text embedding of each passage (slow, +768 bytes each).")
+        bool, typer.Option(help="Store a text embedding per passage (slow, 768 bytes each).")
     ] = False,
-    shards: Annotated[int, typer.Option(min=1, help="Split the index for this many machines.")] = 1,
+    shards: Annotated[int, typer.Option(min=1, help="Split the index into this many shards.")] = 1,
     ray: Annotated[int, typer.Option(min=0, help="Encode with this many Ray workers.")] = 0,
     json: Json = False,
 ) -> None:
-    """Build an index; an old one in the folder stays in use until the new one is complete.
+    """Build an index. An old one in the folder stays in use until the new one is complete.
 
-    If the build is stopped, the same command goes on where it was. Given to `skipqa ask`, the
-    index replaces the default corpus: add `wordnet factbook` to keep that as well.
+    If the build is interrupted, run the same command again to resume it. With `skipqa ask --index`
+    the index replaces the default corpus; add `wordnet factbook` to include that.
 
     Examples:
 
@@ -75,19 +74,21 @@ def build(
 
       skipqa index build my-index notes/ wordnet factbook
 
-      skipqa index build my-index wordnet factbook --learned runs/splade/sparse_query.safetensors
+      skipqa index build my-index wordnet --trained-query runs/splade/sparse_query.safetensors
 
       skipqa index build wiki enwiki-pages-articles.xml.bz2 --splade ./splade-checkpoint
     """
     from skipqa.knowledge import index
-    from skipqa.knowledge.corpus import open_source
-    from skipqa.knowledge.index.build import BATCH_DOCUMENTS, Settings
+    from skipqa.knowledge.index import Execution, Settings
+    from skipqa.knowledge.sources import open_source
     from skipqa.knowledge.sparse_encoder import LexicalEncoder, SparseEncoder
 
-    if splade is not None and learned is not None:
-        raise UserError("either --splade or --learned: an index has one encoder")
-    if learned is not None and not learned.is_file():
-        raise UserError(f"no trained queries at {learned}: `skipqa train splade` leaves them")
+    if splade is not None and trained_query is not None:
+        raise UserError("give --splade or --trained-query, not both: an index has one encoder")
+    if trained_query is not None and not trained_query.is_file():
+        raise UserError(
+            f"no trained query encoder at {trained_query}: `skipqa train splade` writes one"
+        )
     sources = [open_source(spec) for spec in corpus]
     expected = _announce(folder, corpus, timed=splade is None and not embeddings)
     encoder: SparseEncoder
@@ -95,42 +96,43 @@ def build(
         from skipqa.knowledge.splade import SpladeEncoder
 
         encoder = SpladeEncoder(splade)
-    elif learned is not None:
-        from skipqa.knowledge.learned import LearnedEncoder
+    elif trained_query is not None:
+        from skipqa.knowledge.trained_query import TrainedQueryEncoder
         from skipqa.knowledge.vocabulary import Vocabulary
 
-        encoder = LearnedEncoder(Vocabulary.default(), learned)
+        encoder = TrainedQueryEncoder(Vocabulary.default(), trained_query)
     else:
         encoder = LexicalEncoder.default()
-    batch = BATCH_DOCUMENTS
     if ray:
         from skipqa.knowledge.engines.ray import RayEncoder
 
-        encoder, batch = RayEncoder(encoder, folder / "ray", ray), 1 << 16
+        encoder = RayEncoder(encoder, folder / "ray", ray)
     started = time.perf_counter()
     with counting(expected) as report:
+        # Ray starts a job per batch, so its batches are larger.
+        execution = Execution(report, 1 << 16) if ray else Execution(report)
         outcome = index.build(
-            folder, sources, encoder, Settings(shards=shards), _embed(embeddings), report, batch
+            folder, sources, encoder, Settings(shards=shards), _embed(embeddings), execution
         )
     _conclude(folder, outcome, time.perf_counter() - started, json)
 
 
 @app.command()
 def add(folder: Folder, corpus: Corpus, json: Json = False) -> None:
-    """Add passages; one whose id is already there is replaced.
+    """Add passages. A passage whose id already exists is replaced.
 
     Example:
 
       skipqa index add my-index more.jsonl
     """
     from skipqa.knowledge import Index, index
-    from skipqa.knowledge.corpus import open_source
+    from skipqa.knowledge.sources import open_source
 
     sources = [open_source(spec) for spec in corpus]
     embed = _embed(Index.open(folder).embeddings([]) is not None)
     started = time.perf_counter()
     with counting() as report:
-        outcome = index.add(folder, sources, embed, report)
+        outcome = index.add(folder, sources, embed, index.Execution(report))
     _conclude(folder, outcome, time.perf_counter() - started, json)
 
 
@@ -164,7 +166,9 @@ def delete(
 
 @app.command()
 def compact(folder: Folder, json: Json = False) -> None:
-    """Merge additions and drop deleted passages for good (add and delete do so when it pays).
+    """Merge additions and remove deleted passages from disk.
+
+    `add` and `delete` do this automatically from time to time.
 
     Example:
 
@@ -181,10 +185,12 @@ def compact(folder: Folder, json: Json = False) -> None:
 def search(
     uri: Uri,
     questions: Annotated[list[str], typer.Argument(help="One or more questions or keywords.")],
-    k: Annotated[int, typer.Option("-k", min=1, help="Passages to find for each query.")] = 4,
+    k: Annotated[int, typer.Option("-k", min=1, help="Passages per query.")] = 4,
     json: Json = False,
 ) -> None:
-    """Find passages in an index; several questions are answered in one pass.
+    """Find passages in an index.
+
+    Several questions are searched in one pass.
 
     Examples:
 
@@ -223,7 +229,7 @@ def search(
 
 @app.command()
 def info(folder: Folder, json: Json = False) -> None:
-    """What an index holds and how it was made.
+    """Show what an index contains and how it was built.
 
     Example:
 
@@ -261,7 +267,7 @@ def info(folder: Folder, json: Json = False) -> None:
 
 @app.command()
 def verify(folder: Folder, json: Json = False) -> None:
-    """Read every file of an index and compare it with its checksum; exit code 1 on a fault.
+    """Check every file of an index against its checksum. The exit code is 1 if one fails.
 
     Example:
 
@@ -269,7 +275,7 @@ def verify(folder: Folder, json: Json = False) -> None:
     """
     from skipqa.knowledge import index
 
-    with err.status("reading every file"):
+    with err.status("checking every file"):
         faults = index.verify(folder)
     if json:
         print_json({"intact": not faults, "faults": faults})
@@ -282,13 +288,13 @@ def verify(folder: Folder, json: Json = False) -> None:
 @app.command()
 def bench(
     uri: Uri,
-    queries: Annotated[int, typer.Option(min=8, help="How many queries to time.")] = 200,
-    k: Annotated[int, typer.Option("-k", min=1, help="Passages to find for each query.")] = 4,
+    queries: Annotated[int, typer.Option(min=8, help="Number of queries.")] = 200,
+    k: Annotated[int, typer.Option("-k", min=1, help="Passages per query.")] = 4,
     json: Json = False,
 ) -> None:
-    """Time searches and compare what they find with an exact search.
+    """Measure the latency and the recall of searches, compared with exact search.
 
-    The queries are passages of the index.
+    The queries are made from passages of the index.
 
     Examples:
 
@@ -307,8 +313,8 @@ def bench(
             out.print(f"[bold]{name.replace('_', ' ')}[/]: {value}", highlight=False)
 
 
-def _embed(wanted: bool) -> Embed | None:
-    if not wanted:
+def _embed(enabled: bool) -> Embed | None:
+    if not enabled:
         return None
     from skipqa.backbones.presets.pocket import Pocket
     from skipqa.config import preset
@@ -318,13 +324,13 @@ def _embed(wanted: bool) -> Embed | None:
 
 
 def _announce(folder: Path, corpus: list[str], timed: bool) -> int:
-    """Says what the build will take, and returns how many passages to expect."""
+    """Prints what the build will need; returns the expected number of passages."""
     from skipqa.knowledge.estimate import estimate
 
     expected = estimate(corpus)
     parent = next(path for path in (folder, *folder.resolve().parents) if path.exists())
     free = shutil.disk_usage(parent).free
-    needed = 2 * expected.index_bytes  # parts, then the index made of them
+    needed = 2 * expected.index_bytes  # the parts, and the index merged from them
     duration = f", about {max(1, round(expected.seconds))} s" if timed else ""
     err.print(
         f"about {plural(expected.passages, 'passage')}: {megabytes(expected.index_bytes)} of "
@@ -333,7 +339,7 @@ def _announce(folder: Path, corpus: list[str], timed: bool) -> int:
     )
     if needed > free:
         raise UserError(
-            f"{folder} needs about {needed / 1e9:.1f} GB while building, and {free / 1e9:.1f} GB "
+            f"building {folder} needs about {needed / 1e9:.1f} GB, but only {free / 1e9:.1f} GB "
             "are free: choose a larger disk"
         )
     return expected.passages

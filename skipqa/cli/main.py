@@ -1,4 +1,4 @@
-"""The `skipqa` command: one file a verb, imported only when that verb is used."""
+"""The `skipqa` command. Each subcommand has its own file and imports heavy modules on use."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import sys
 import typer
 
 from skipqa import __version__
-from skipqa.cli import ask, bench, costs, demo, index, report, score, setup, theory, train
+from skipqa.cli import ask, costs, demo, index, report, score, setup, theory, train
 from skipqa.cli import eval as evaluation
 from skipqa.cli.console import Json, print_json
 from skipqa.data.__main__ import app as data
 from skipqa.errors import UserError
 
-# A place that was named cannot be read or written: a file where a folder should be, no permission
+# A given path cannot be read or written: a file instead of a folder, no permission, ...
 NO_PLACE = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS)
 
 app = typer.Typer(
     name="skipqa",
-    help="Ask knowledge questions about pictures; compute goes only where the question needs it.",
+    help="Answer knowledge questions about images with sparse pathways.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
@@ -35,7 +35,6 @@ app.add_typer(data, name="data", help="List and fetch benchmarks; build Pocket-K
 app.command("train")(train.train)
 app.command("costs")(costs.costs)
 app.add_typer(theory.app, name="theory")
-app.add_typer(bench.bench, name="bench")
 app.add_typer(report.app, name="report")
 
 
@@ -54,14 +53,14 @@ def version(json: Json = False) -> None:
 
 
 def run() -> None:
-    """The entry point: a `UserError` is one line and exit code 2; anything else is a bug."""
+    """The entry point. A `UserError` is printed as one line with exit code 2."""
     try:
         app()
     except UserError as error:
         print("error:", " ".join(str(error).split()), file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("interrupted; nothing was lost, run the same command again", file=sys.stderr)
+        print("interrupted; run the same command again to continue", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:  # `skipqa … | head`
         sys.stderr.close()

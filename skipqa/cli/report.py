@@ -1,4 +1,4 @@
-"""skipqa report: measured numbers as documents, tables, figures and failure sheets."""
+"""skipqa report: finished runs as tables, figures, verdicts and pages of failures."""
 
 from __future__ import annotations
 
@@ -21,48 +21,10 @@ from skipqa.cli.console import (
 )
 from skipqa.errors import UserError
 
-app = typer.Typer(no_args_is_help=True, help="Turn measurements into documents.")
+app = typer.Typer(no_args_is_help=True, help="Turn finished runs into reports.")
 
 RESULTS = Path("benchmarks/results")
 Results = Annotated[Path, typer.Option(help="Folder with the benchmarks' results files.")]
-
-
-@app.command("documents")
-def documents(
-    files: Annotated[
-        list[Path], typer.Argument(help="Markdown files with result blocks.", show_default=False)
-    ],
-    results: Results = RESULTS,
-    check: Annotated[bool, typer.Option(help="Write nothing; fail if any is out of date.")] = False,
-    json: Json = False,
-) -> None:
-    """Fill the blocks `<!-- results: NAME -->` … `<!-- end -->` of documents.
-
-    Examples:
-
-      skipqa report documents README.md
-
-      skipqa report documents README.md LOG.md --check
-    """
-    from skipqa.evaluation.report import fill
-
-    stale = []
-    for document in files:
-        if not document.is_file():
-            raise UserError(f"no such file: {document}")
-        old = document.read_text(encoding="utf-8")
-        new = fill(old, results)
-        if new != old:
-            stale.append(str(document))
-            if not check:
-                document.write_text(new, encoding="utf-8")
-    if json:
-        print_json({"changed": stale, "written": not check})
-    elif not check:
-        err.print(f"changed: {', '.join(stale) or 'nothing'}")
-    if check and stale:
-        again = f"skipqa report documents {' '.join(stale)}"
-        raise UserError(f"stale: {', '.join(stale)}; run `{again}`")
 
 
 @app.command("runs")
@@ -79,10 +41,10 @@ def runs(
     results: Results = RESULTS,
     json: Json = False,
 ) -> None:
-    """Tables, figures and the verdicts on the paper's claims from finished runs.
+    """Tables, figures and verdicts on the paper's claims, from finished runs.
 
-    Runs are compared on the questions that both answered; runs over different files of
-    questions get sections of their own.
+    Two runs are compared on the questions that both answered; each file of questions has its own
+    section. Figures need the extra `plot`.
 
     Examples:
 
@@ -91,19 +53,35 @@ def runs(
       skipqa report runs runs/* --out report --reference no-retrieval
     """
     with working("reading the runs"):
-        from skipqa.evaluation.reports.document import write
+        from skipqa.claims.registry import judge, section
+        from skipqa.claims.verdict import Evidence
+        from skipqa.evaluation.reports.runs import read_runs
+        from skipqa.evaluation.reports.runs_report import write
 
-        written = write(folders, out_folder, results, reference)
+        sets = read_runs(folders, reference)
+        judged = judge(Evidence(sets, results))
+        figures = write(sets, out_folder, section(judged))
+    if figures.missing:
+        err.print(f"no figures: {figures.missing}", markup=False, highlight=False, soft_wrap=True)
+    report = out_folder / "report.md"
     if json:
-        print_json(written)
+        claims = [
+            {
+                "number": one.number,
+                "verdict": str(one.finding.verdict),
+                "measured": one.finding.said,
+            }
+            for one in judged
+        ]
+        print_json({"report": str(report), "figures": figures.files, "claims": claims})
         return
     from rich.table import Table
 
     table = Table("", "measured here", "verdict", title="The paper's claims")
-    for claim in written["claims"]:
-        table.add_row(str(claim["number"]), claim["measured"], claim["verdict"])
+    for one in judged:
+        table.add_row(str(one.number), one.finding.said, str(one.finding.verdict))
     out.print(table)
-    err.print(f"written: {written['report']} and {plural(len(written['figures']) // 2, 'figure')}")
+    err.print(f"written: {report} and {plural(len(figures.files) // 2, 'figure')}")
 
 
 @app.command("failures")
@@ -141,16 +119,18 @@ def failures(
     """
     from skipqa.assets import sha256_of
     from skipqa.config import read_settings
-    from skipqa.evaluation import harness, systems
-    from skipqa.evaluation.reports.failures import check_made_by, render
+    from skipqa.evaluation import systems
+    from skipqa.evaluation.reports.failures_page import AnsweredRun, check_made_by, render
     from skipqa.evaluation.reports.runs import read_run
     from skipqa.explain import check_format
     from skipqa.pipeline import load
+    from skipqa.tasks import jsonl
+    from skipqa.tasks.photos import Photos
 
     check_format(out_file, ".html")
     run = read_run(folder)
-    photos = harness.Photos(images)
-    rows, _ = harness.read_rows(questions, photos)
+    photos = Photos(images)
+    rows, _ = jsonl.read(questions, photos)
     if run.about["questions"].get("sha256") != sha256_of(questions):
         raise UserError(f"{questions} is not the file of questions that {folder} answered")
     variant = systems.Variant(run.system, run.about.get("pruner"), run.about.get("retention"))
@@ -168,15 +148,8 @@ def failures(
         system = systems.build(variant, base, run.seed)
         check_made_by(run, system, trained=base.components.folder is not None)
     with counting() as bar:
-        page = render(
-            run,
-            {row.question_id: row for row in rows},
-            photos,
-            system,
-            count,
-            seed,
-            lambda done, total: bar("asking again", done, total),
-        )
+        answered = AnsweredRun(run, {row.id: row for row in rows}, photos, system)
+        page = render(answered, count, seed, lambda done, total: bar("asking again", done, total))
     out_file.write_text(page, encoding="utf-8")
     if json:
         print_json({"page": str(out_file), "bytes": len(page.encode())})

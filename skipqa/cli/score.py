@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from skipqa.cli.console import Json, err, out, plural, print_json, working
 from skipqa.errors import UserError, choices
-
-if TYPE_CHECKING:
-    from skipqa.evaluation.scoring.report import Report
-
-# benchmark -> (options it needs, options it may have)
-OPTIONS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "okvqa": (("predictions", "annotations"), ("questions",)),
-    "vqav2": (("predictions", "annotations"), ("questions",)),
-    "aokvqa": (("predictions", "annotations"), ()),
-    "infoseek": (("predictions", "references", "qtypes"), ()),
-    "evqa": (("predictions", "references"), ("bem",)),
-    "viquae": (("predictions", "references"), ()),
-    "viquae-retrieval": (("qrels", "run"), ()),
-}
+from skipqa.tasks import SCORE_FILES, Report
 
 
 def score(
     benchmark: Annotated[
-        str, typer.Argument(help=f"One of {', '.join(OPTIONS)}.", show_default=False)
+        str, typer.Argument(help=f"One of {', '.join(SCORE_FILES)}.", show_default=False)
     ],
     predictions: Annotated[
         Path | None, typer.Option(help="Predictions, in the benchmark's own layout.")
@@ -83,7 +71,7 @@ def score(
     files = {name: path for name, path in given.items() if path is not None}
     _check_options(benchmark, files)
     with working(f"scoring {benchmark}"):
-        report = _score(benchmark, files)
+        report = SCORE_FILES[benchmark](**files)
     for note in report.notes:
         err.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
     if json:
@@ -112,33 +100,15 @@ def show(report: Report) -> None:
 
 
 def _check_options(benchmark: str, files: Mapping[str, Path]) -> None:
-    if benchmark not in OPTIONS:
+    """The parameters of a scoring function are its options; those with a default may be absent."""
+    if benchmark not in SCORE_FILES:
         raise UserError(
-            f"unknown benchmark {benchmark!r}: use one of {choices(benchmark, OPTIONS)}"
+            f"unknown benchmark {benchmark!r}: use one of {choices(benchmark, SCORE_FILES)}"
         )
-    needed, possible = OPTIONS[benchmark]
-    for name in needed:
-        if name not in files:
+    possible = inspect.signature(SCORE_FILES[benchmark]).parameters
+    for name, parameter in possible.items():
+        if name not in files and parameter.default is parameter.empty:
             raise UserError(f"skipqa score {benchmark} needs --{name}")
     for name in files:
-        if name not in needed + possible:
+        if name not in possible:
             raise UserError(f"skipqa score {benchmark} has no use for --{name}")
-
-
-def _score(benchmark: str, files: Mapping[str, Path]) -> Report:
-    from skipqa.evaluation.scoring import bem, from_files
-
-    match benchmark:
-        case "okvqa" | "vqav2":
-            return from_files.score_vqa(benchmark, **files)
-        case "aokvqa":
-            return from_files.score_aokvqa(**files)
-        case "infoseek":
-            return from_files.score_infoseek(**files)
-        case "evqa":
-            scorer = bem.load(files["bem"]) if "bem" in files else None
-            return from_files.score_evqa(files["predictions"], files["references"], scorer)
-        case "viquae":
-            return from_files.score_viquae(**files)
-        case _:
-            return from_files.score_retrieval(**files)

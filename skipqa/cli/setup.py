@@ -1,4 +1,4 @@
-"""skipqa setup: everything a first question would otherwise wait for."""
+"""skipqa setup: downloads, converts and builds what the first question needs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from skipqa.cli.console import Json, counting, err, prepare_process, print_json,
 def setup(json: Json = False) -> None:
     """Download the models, convert them, and build the default index (WordNet + Factbook).
 
-    What is there already is kept: run it again after an interruption and it goes on.
-    Needs about 250 MB of downloads and 1 GB in the cache folder (SKIPQA_HOME); the first question
-    that is asked --untrained adds 0.5 GB.
+    Finished steps are skipped, so run it again after an interruption. It downloads about 250 MB and
+    needs 1 GB in the cache folder (SKIPQA_HOME). The first question with --untrained adds 0.5 GB.
 
     Example:
 
@@ -32,7 +31,7 @@ def prepare() -> None:
     from skipqa.knowledge.estimate import estimate
 
     prepare_process()
-    with working("looking for the models") as report:
+    with working("checking the models") as report:
         folder = bundled("pocket")
         assert folder is not None
         trained = load(folder, preset="pocket")

@@ -1,4 +1,4 @@
-"""skipqa theory: what the paper's bound asks for, and whether its assumptions hold here."""
+"""skipqa theory: what the paper's bound requires, and whether its assumptions hold here."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def theory(
         typer.Option(help="Results of a sweep over kept tokens (JSON); may be repeated."),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw predicted against measured into FILE.svg.")
+        Path | None, typer.Option(help="Draw predicted and measured V' into FILE.svg or FILE.png.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """The sparsity bound's V' and K', its likely range, and measured sweeps beside it.
+    """The sparsity bound's V' and K', its likely range, and measured sweeps.
 
     Examples:
 
@@ -71,10 +71,11 @@ def theory(
         for sweep in sweeps
     ]
     if plot is not None:
-        from skipqa.claims.plot import draw
+        from skipqa.claims.bound_figure import draw
+        from skipqa.figures import save
 
         try:
-            plot.write_text(draw(sweeps, epsilon, used))
+            save(draw(sweeps, epsilon, used), plot)
         except OSError as error:
             raise UserError(f"{plot} cannot be written: {error.strerror}") from None
         err.print(f"drawn into {plot}")
@@ -103,9 +104,9 @@ def theory(
         "", "available", "bound", "likely range", "C", title=f"To lose at most {epsilon:g}"
     )
     for name, available, bound in (("V'", V, tokens), ("K'", K, passages)):
-        asked = f"{bound.count}" + (" (everything: vacuous)" if bound.vacuous else "")
+        required = f"{bound.count}" + (" (everything: vacuous)" if bound.vacuous else "")
         low, high = bound.likely
-        table.add_row(name, f"{available}", asked, f"{low}–{high}", f"{bound.constant:.3f}")
+        table.add_row(name, f"{available}", required, f"{low}–{high}", f"{bound.constant:.3f}")
     out.print(table)
     if compared:
         table = Table("V", "predicted V'", "likely range", "measured V'")
@@ -126,8 +127,8 @@ def fidelity(
     proxy: Annotated[
         Literal["answer", "evidence"],
         typer.Option(
-            help="What a token's worth is measured by: how probable the right answer is, or how "
-            "well the best passage is verified (faster)."
+            help="What a token's worth is measured by: the probability of the correct answer, or "
+            "the best passage's verification score (faster)."
         ),
     ] = "answer",
     tokens: Annotated[
@@ -149,7 +150,7 @@ def fidelity(
 ) -> None:
     """How well saliency predicts what a visual token is worth: eta and Spearman's correlation.
 
-    Each token in turn becomes the mean token, and the pipeline runs again without it.
+    Each token in turn is replaced by the mean token, and the pipeline runs again.
 
     Examples:
 
@@ -162,12 +163,14 @@ def fidelity(
     from dataclasses import asdict
 
     from skipqa.claims.fidelity import saliency_fidelity
-    from skipqa.claims.token_worth import measure_question
+    from skipqa.claims.token_worth import TokenAblation, measure_question
     from skipqa.evaluation import harness
     from skipqa.pipeline import load
+    from skipqa.tasks import jsonl
+    from skipqa.tasks.photos import Photos
 
-    photos = harness.Photos(images)
-    rows, bad = harness.read_rows(questions, photos)
+    photos = Photos(images)
+    rows, bad = jsonl.read(questions, photos)
     rows = harness.draw(rows, limit, seed)
     prepare_process()
     with working("reading the models") as report:
@@ -179,25 +182,16 @@ def fidelity(
             weights=weights,
             report=report,
         )
-    pairs = []
+    pairs, ablation = [], TokenAblation(proxy, tokens, seed)
     with counting() as bar:
         for done, row in enumerate(rows):
             bar("asking without each token", done, len(rows))
-            right = max(row.answers, key=lambda text: row.answers[text])
+            correct = max(row.answers, key=lambda text: row.answers[text])
             try:
-                pairs.append(
-                    measure_question(
-                        pipeline,
-                        photos.open(row.image),
-                        row.question,
-                        right,
-                        proxy=proxy,
-                        tokens=tokens,
-                        seed=seed,
-                    )
-                )
+                photo = photos.open(row.image)
+                pairs.append(measure_question(pipeline, photo, row.question, correct, ablation))
             except UserError as error:  # a damaged photo, a question over the limit
-                bad.append(f"line {row.line}: {row.image}: {error}")
+                bad.append(f"{row.place}: {row.image}: {error}")
         bar("asking without each token", len(rows), len(rows))
     for line in bad:
         err.print(f"skipped: {line}", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,1 @@
+"""What a question costs: FLOPs, memory and time, by formula, counted and measured."""

@@ -1,4 +1,8 @@
-"""What a measured number must carry to be worth anything: machine, versions, commit, command."""
+"""The header of results files: machine, versions, commit, command.
+
+Enters: measured numbers. Leaves: a JSON file with the header and the numbers. It does not know what
+was measured; `evaluation/results.py` reads the files back.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ def describe() -> dict[str, Any]:
 
 
 def _without_machine_path(word: str) -> str:
-    """A path of this machine means nothing on another; its last name does."""
+    """Paths differ by machine, so an absolute path is cut to its last name."""
     return Path(word).name if word.startswith("/") else word
 
 
@@ -87,7 +91,7 @@ def _version(package: str) -> str | None:
 def _commit() -> str | None:
     """The checkout's commit, with `+` where files differ from it; None outside a checkout.
 
-    A copy that travels without its history is told by `SKIPQA_COMMIT`.
+    For a copy without its history, `SKIPQA_COMMIT` gives the commit.
     """
     if told := os.environ.get("SKIPQA_COMMIT"):
         return told

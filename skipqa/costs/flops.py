@@ -1,8 +1,8 @@
-"""FLOPs and memory counted by running: on any device, also on `meta`, where nothing is computed.
+"""FLOPs and memory, counted by running: on any device, also on `meta`, where nothing is computed.
 
-Enters: a callable. Leaves: what torch's counter saw, a multiply and an add counted as two,
-matrix products and convolutions only; and the largest sum of living tensors. The analytic models
-stand beside the networks they describe; tests hold them to these counts.
+Enters: a callable. Leaves: the FLOPs that torch's counter saw (matrix products and convolutions
+only, a multiply and an add counted as two) and the peak of live tensors. The formulas are next to
+the networks they describe; tests compare them with these counts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _attention_flops(
     return 2 * query.numel() * key[-2] + 2 * query[:-1].numel() * key[-2] * value[-1]
 
 
-# torch's counter knows the attention kernels of GPUs, not the one of CPUs.
+# torch's counter knows the attention kernels for GPUs but not the one for CPUs.
 _CPU_ATTENTION = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops}
 
 
@@ -39,7 +39,7 @@ def count_flops(run: Callable[[], Any]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of a system with its analytic FLOPs, and the means to check them.
+    """A part of a system with its FLOPs by formula, and how to check them.
 
     `prepare` makes modules and inputs on the current default device and returns the run.
     """
@@ -47,7 +47,7 @@ class Part:
     name: str
     flops: int
     prepare: Callable[[], Callable[[], object]]
-    always: bool = False  # also paid by a question that the drafter answers
+    always: bool = False  # also runs for a question that the drafter answers
 
     def counted_flops(self) -> int:
         with torch.device("meta"):
@@ -56,8 +56,8 @@ class Part:
 
 
 def peak_activation_bytes(run: Callable[[], Any]) -> int:
-    """The most bytes alive at once among tensors made while running. Weights made before do not
-    count, and attention is taken as a fused kernel, which keeps no matrix of scores."""
+    """The peak bytes of tensors allocated while running. Weights allocated before do not count, and
+    attention is taken to be a fused kernel, which stores no matrix of scores."""
     with torch.no_grad(), _FusedAttention(), _LivingTensors() as living:
         result = run()
     del result
@@ -65,7 +65,7 @@ def peak_activation_bytes(run: Callable[[], Any]) -> int:
 
 
 class _FusedAttention(TorchFunctionMode):
-    """Only shapes matter to a peak, and on `meta` torch would take attention apart."""
+    """The peak depends on shapes alone, and on `meta` torch would decompose attention."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -85,7 +85,7 @@ class _LivingTensors(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        # What enters from outside was made before: a view of it is no new memory.
+        # An input was allocated before; a view of it is no new memory.
         entering = {
             x.untyped_storage()._cdata for x in tree_iter((args, kwargs)) if isinstance(x, Tensor)
         }

@@ -1,4 +1,7 @@
-"""The fusion layer as a part to count: BSCA along edges, or dense cross-attention."""
+"""The fusion layer as a part to count: BSCA along edges, or dense cross-attention.
+
+Enters: the layer's config and sizes. Leaves: a `Part`. No weights are read.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ NAME = "BSCA fusion"
 
 
 def fusion(config: FusionConfig, V: int, K: int, L_c: int, *, sparse: bool) -> Part:
-    """A learned threshold keeps as many edges as it learned to, so there is nothing to count."""
+    """Needs a fixed number of edges; what a learned threshold keeps cannot be counted ahead."""
     assert config.rule.top is not None or config.rule.degree is not None
     return _sparse(config, V, K, L_c) if sparse else _dense(config, V, K, L_c)
 
@@ -37,14 +40,14 @@ def _sparse(config: FusionConfig, V: int, K: int, L_c: int) -> Part:
         tokens = torch.zeros(V, config.width, device="cpu")
         embeddings = torch.zeros(K, config.passage_width, device="cpu")
         passages = torch.zeros(K * L_c, config.passage_width, device="cpu")
-        # The layer's scores become a matrix of our choice: passage j is unit vector j.
+        # Passage j is unit vector j, so that the layer's scores are `_even_scores`.
         layer.edge_token.weight.fill_diagonal_(1.0)
         layer.edge_passage.weight.fill_diagonal_(1.0)
         tokens[:, :K] = _even_scores(V, K)
         embeddings.fill_diagonal_(1.0)
         return lambda: layer(tokens, passages, embeddings, [L_c] * K)
 
-    # Evenly spread edges leave the fewest tokens without one: the most work for their number.
+    # Evenly spread edges reach the most tokens, which is the most work for their number.
     edges = select_edges(_even_scores(V, K), top=config.rule.top, degree=config.rule.degree)
     return Part(NAME, flops(config, edges, [L_c] * K), prepare)
 

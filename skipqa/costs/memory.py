@@ -1,4 +1,7 @@
-"""How much memory this process has had at most, since it started or since it was last asked."""
+"""Peak resident memory of this process, since it started or since the last reset.
+
+Enters: nothing. Leaves: bytes, from the operating system's own count.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,13 @@ from pathlib import Path
 
 
 def forget_peak() -> None:
-    """From here on the peak counts anew. Only Linux can; elsewhere it stays that of the process."""
+    """Reset the peak. Only Linux can; elsewhere it remains the peak of the whole process."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def peak_bytes() -> int | None:
-    """The most resident memory; None where the system does not say."""
+    """The peak resident memory; None if the system does not report it."""
     with contextlib.suppress(OSError):
         if found := re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text()):
             return 1024 * int(found[1])

@@ -1,8 +1,8 @@
-"""The network shapes and the usual load of each preset, for counting alone: no weights, no I/O.
+"""The network shapes and the usual load of each preset, for counting only: no weights, no I/O.
 
-The larger two are the paper's designs, with components as wide as the decoder and passages read by
-SPLADE's BERT. The pipeline runs their networks with components as wide as its text encoder, which
-cost less.
+Enters: a preset's name. Leaves: its `Architecture`. The two larger ones are the paper's designs,
+with components as wide as the decoder and passages encoded by SPLADE's BERT; the pipeline runs
+their networks with components as wide as its text encoder, which cost less.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from skipqa.nn.verifier import VerifierConfig
 from skipqa.types import Budget
 
 SPLADE = BertConfig(width=768, layers=12, heads=12, ffn=3_072)
-# As many as the usual answer vocabulary of VQA; only their number costs anything.
+# The usual answer vocabulary of VQA; only its size matters here.
 ANSWERS = tuple(map(str, range(3_129)))
 # Of the pocket checkpoint
-LOW_RES = 64  # tokens that its drafter looks at
+LOW_RES = 64  # tokens that its drafter reads
 DRAFTED = tuple(map(str, range(4_001)))
-TAGS, CONCEPTS = tuple(map(str, range(589))), 1_509  # names to tag; things to look up
+TAGS, CONCEPTS = tuple(map(str, range(589))), 1_509  # names of the tagger; concepts
 
 
 def architecture(name: str) -> Architecture:
@@ -61,8 +61,8 @@ def _submission_7b() -> Architecture:
 
 
 def _ablation_13b() -> Architecture:
-    """The appendix: CLIP ViT-L/14 at 224 px (its table's L = 256; LLaVA's published tower has 336),
-    LLaVA-1.6-13B's decoder, which reads fused tokens only (algorithm 1)."""
+    """The appendix: CLIP ViT-L/14 at 224 px (its table's L = 256; LLaVA's published encoder has
+    336), LLaVA-1.6-13B's decoder, which reads fused tokens only (algorithm 1)."""
     config, width, vision = PRESETS["ablation-13b"], VICUNA_13B.width, CLIP_L_224
     return Architecture(
         vision=partial(transformer, vision),
@@ -78,11 +78,11 @@ def _ablation_13b() -> Architecture:
 
 def _pocket() -> Architecture:
     """The embedded default with the learned components at the text encoder's width; the decoder
-    reads the kept passages as text and no visual tokens, and weighs what was drafted.
+    reads the kept passages as text and no visual tokens, and scores the drafted answers.
 
-    Lengths are those of OK-VQA val over the default corpus, whose glosses are short: 11 tokens a
-    question, 22 a passage, 27 for the words of the picture and the prompt's own. The reading
-    without facts, which one question in eight takes on top, is left out.
+    Lengths are those of OK-VQA val over the default corpus, whose glosses are short: 11 tokens per
+    question, 22 per passage, 27 for the words of the image and the rest of the prompt. The second
+    pass without facts, which one question in eight takes, is not counted.
     """
     config, width = PRESETS["pocket"], MINILM_L6.width
     V = config.encode.num_tokens
@@ -111,14 +111,14 @@ def _pocket() -> Architecture:
         words=12,
         question_encoders=2,
         frame=27,
-        weighed=6,
+        scored=6,
         load=replace(_load(config, V, T=11), L_c=22),
         **_components(config, width, width, MINILM_L6.heads),
     )
 
 
 def _components(config: Config, width: int, text_width: int, heads: int) -> dict[str, Any]:
-    """The heads of the preset's variant at one width."""
+    """The components of the preset's variant, all at one width."""
     fuse, variant = config.fuse, config.variant
     return {
         "saliency": SaliencyConfig(width, variant),
@@ -132,7 +132,7 @@ def _components(config: Config, width: int, text_width: int, heads: int) -> dict
 
 
 def _load(config: Config, V: int, T: int) -> Load:
-    """What the preset's own settings make of a question of T tokens."""
+    """The load of a question of T tokens under the preset's own settings."""
     budget, decode = config.budget, config.decode
     K = budget.max_passages
     return Load(

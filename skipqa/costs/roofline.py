@@ -1,7 +1,7 @@
-"""Times on a GPU, and the floors to hold them against.
+"""Times on a GPU, and the ceilings they are compared with.
 
 Enters: a function that launches work. Leaves: the median of its time with the spread, and the
-machine's measured ceilings (bytes and FLOPs a second). Knows no model.
+machine's measured ceilings (bytes and FLOPs per second). It knows no model.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """What this very GPU reached in this very run."""
+    """What this GPU reached in this run."""
 
     bytes_per_second: float  # a device-to-device copy, read and written bytes together
     flops_per_second: float  # a large bf16 matrix product on random data
@@ -50,8 +50,8 @@ class Ceilings:
 def time_gpu(run: Callable[[], Any], *, repeats: int = 20, graph: bool = True) -> Timing:
     """Device time of `run`, each time after its inputs have left the cache.
 
-    A CUDA graph takes the host out of the measurement; work that the host must see while it runs
-    (autograd's threads, a read-back) goes without.
+    A CUDA graph takes the host out of the measurement; work that needs the host while it runs
+    (autograd's threads, a read-back) is timed without one.
     """
     replay = capture(run) if graph else run
     for _ in range(2):
@@ -76,7 +76,7 @@ def measure_ceilings() -> Ceilings:
 
 
 def _copy() -> float:
-    """Bytes a second. Not as a graph: there a copy goes to the slower copy engine."""
+    """Bytes per second. Not as a graph, where a copy runs on the slower copy engine."""
     source = torch.empty(1 << 30, dtype=torch.int32, device="cuda").random_()
     target = torch.empty_like(source)
     time = time_gpu(lambda: target.copy_(source), repeats=10, graph=False)

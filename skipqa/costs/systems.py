@@ -1,12 +1,12 @@
 """What one question costs, part by part: the dense system and SKIP on the same networks.
 
-Enters: a preset's network shapes and a load (how many tokens, passages, regions). Leaves: for each
-part its FLOPs twice, by formula and counted while the very modules run on the `meta` device, so
-that a 13B decoder is counted on a laptop; the bytes of the key/value cache and the activation
+Enters: a preset's network shapes and a load (how many tokens, passages, regions). Leaves: the FLOPs
+of each part twice, by formula and counted while the modules themselves run on the `meta` device, so
+that a 13B decoder can be counted on a laptop; the bytes of the key/value cache and the activation
 peak. No weights are read; search in the index is not matrix arithmetic and is not counted.
 
-The dense system gives every visual token and passage to everything; SKIP drops them as the paper
-says. Both share encoder, decoder and passage encoder.
+The dense system gives every visual token and passage to every part; SKIP drops them as the paper
+says. Both have the same encoder, decoder and passage encoder.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Load:
     L_c: int
     R: int
     L_a: int
-    K_read: int  # passages in the decoder's prompt; 0: it reads fused visual tokens only
-    draft_rate: float  # questions that the drafter answers
+    K_read: int  # passages in the decoder's prompt; 0 if it reads fused visual tokens only
+    draft_rate: float  # fraction of questions that the drafter answers
 
     def __post_init__(self) -> None:
         for kept, of in (("V_kept", "V"), ("K_kept", "K"), ("K_read", "K_kept"), ("R", "V_kept")):
@@ -51,11 +51,11 @@ class Load:
         if min(self.V_kept, self.T, self.L_c, self.L_a, self.R) < 1:
             raise UserError("V_kept, T, L_c, R and L_a must be at least 1")
         if not 0 <= self.draft_rate <= 1:
-            raise UserError(f"the draft rate is a share, not {self.draft_rate}")
+            raise UserError(f"the draft rate must lie between 0 and 1, not {self.draft_rate}")
 
 
 def changed(load: Load, changes: Mapping[str, Any]) -> Load:
-    """The load with some letters set; what follows from them follows, unless it is set too."""
+    """The load with some letters changed; K_read and R follow unless they are changed too."""
     K_kept = changes.get("K_kept", load.K_kept)
     V_kept = changes.get("V_kept", load.V_kept)
     follows = {
@@ -82,12 +82,12 @@ class Architecture:
     load: Load
     k_means: bool  # regions by k-means on kept tokens; otherwise by a detector, not counted
     visual_prompt: bool = True  # the decoder reads visual tokens
-    # A closer look on top of `vision`, which is then a glance with the drafter's tokens
+    # The high-resolution pass after `vision`, which is then the low-resolution one for the drafter
     high_res: Callable[[], Part] | None = None
-    words: int = 0  # that the drafter reads of the picture
+    words: int = 0  # about the image that the drafter reads
     question_encoders: int = 1  # a drafter may have its own
     frame: int = 0  # tokens of the prompt that are neither the question's nor a passage's
-    weighed: int = 0  # tokens of drafted answers, the reply among them, read in one pass
+    scored: int = 0  # tokens of candidate answers, scored in one pass
 
 
 def parts(preset: Architecture, load: Load, system: System) -> list[Part]:
@@ -113,12 +113,12 @@ def parts(preset: Architecture, load: Load, system: System) -> list[Part]:
             found.append(_verifier(preset, load))
         found.append(_passages(preset, K, load.L_c))
         found.append(fusion(preset.fusion, V, K, load.L_c, sparse=skip))
-    answer = _weighing(preset, prompt) if preset.weighed else _generation(preset, prompt, load.L_a)
+    answer = _scoring(preset, prompt) if preset.scored else _generation(preset, prompt, load.L_a)
     return [*found, _prefill(preset, prompt), answer]
 
 
 def expected_flops(found: list[Part], draft_rate: float) -> float:
-    """The mean over questions when a share of them stops at the drafter."""
+    """The mean over questions if the drafter answers a fraction `draft_rate` of them."""
     return sum(part.flops * (1.0 if part.always else 1 - draft_rate) for part in found)
 
 
@@ -279,8 +279,8 @@ def _generation(preset: Architecture, prompt: int, steps: int) -> Part:
     return Part("decoder, answer", flops, prepare)
 
 
-def _weighing(preset: Architecture, prompt: int) -> Part:
-    config, new = preset.decoder, preset.weighed
+def _scoring(preset: Architecture, prompt: int) -> Part:
+    config, new = preset.decoder, preset.scored
     end = prompt + new
 
     def prepare() -> Callable[[], object]:

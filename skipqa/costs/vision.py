@@ -1,4 +1,7 @@
-"""The vision encoders as parts to count: a ViT, and the pocket preset's network."""
+"""The vision encoders as parts to count: a ViT, and the pocket preset's network.
+
+Enters: network configs and image sizes. Leaves: a `Part`. No weights are read.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from skipqa.backbones.networks import efficientnet_lite, vit
 from skipqa.costs.flops import Part
 from skipqa.nn import tagger
 
-NAME, HIGH_RES = "vision encoder", "closer look"
-CELL, NATIVE_CELLS = 32, 8  # pixels a side, and cells a side of a view that is tagged
+NAME, HIGH_RES = "vision encoder", "high-resolution encoder"
+CELL, NATIVE_CELLS = 32, 8  # pixels per side of a cell, cells per side of a tagged view
 
 
 def transformer(config: vit.VitConfig) -> Part:
@@ -25,10 +28,10 @@ def transformer(config: vit.VitConfig) -> Part:
 def efficientnet(
     tags: tagger.TaggerConfig, concepts: int, scales: Sequence[int], *, high_res: bool
 ) -> Part:
-    """EfficientNet-Lite2 at the first scale, a glance, or what a `closer` look at the others adds.
+    """EfficientNet-Lite2 at the first scale, or what `high_res` adds at the other scales.
 
-    Every cell of all scales looked at is classified, every view of them tagged, and each token of
-    the finest one gets its meaning from the evidence for so many concepts.
+    Every cell of every scale is classified, every view of them is tagged, and each token of the
+    finest scale gets its meaning from the evidence for all concepts.
     """
     with torch.device("meta"):
         network = efficientnet_lite.EfficientNetLite()

@@ -2,7 +2,7 @@
 
 `manifest.json` names the sources. A sha256 that the publisher states stands there and is
 enforced. Where none is published, the sha256 of the first download is written into
-`skipqa-data.lock` beside the files and enforced from then on: trust on first use. A
+`skipqa-data.lock` next to the files and enforced from then on: trust on first use. A
 download that breaks off leaves a `.part` file, and the next call continues it.
 """
 

@@ -1,6 +1,6 @@
 """Composed pictures: something pasted with a soft edge into a photo, at a place drawn by chance.
 
-Enters: two pictures, the share of the whole that the pasted one may cover, a random generator.
+Enters: two pictures, the fraction of the whole that the pasted one may cover, a random generator.
 Leaves: the picture and the box that was covered. What the pictures show is the caller's business.
 """
 
@@ -18,8 +18,11 @@ QUALITY = 80
 EDGE = 0.04  # of the shorter side of what is pasted: where it fades into the photo
 
 
-class Box(NamedTuple):
-    """Centre and size, relative to the picture."""
+class Placement(NamedTuple):
+    """Centre and size of what was pasted, relative to the picture: the box as Pocket-KB stores it.
+
+    `tasks/pocket_kb.py` reads it into a `Box`.
+    """
 
     x: float
     y: float
@@ -33,18 +36,18 @@ class Box(NamedTuple):
 
 def compose(
     background: Image.Image, subject: Image.Image, fraction: float, random: Random
-) -> tuple[Image.Image, Box]:
-    """A square picture with `subject` on at most `share` of it."""
+) -> tuple[Image.Image, Placement]:
+    """A square picture with `subject` on at most `fraction` of it."""
     canvas = background.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BICUBIC)
     scale = math.sqrt(fraction * SIDE * SIDE / (subject.width * subject.height))
     scale = min(scale, SIDE / subject.width, SIDE / subject.height)
-    # Rounded down, so that the share is never exceeded.
+    # Rounded down, so that the fraction is never exceeded.
     width, height = (max(1, math.floor(scale * side)) for side in subject.size)
     left, top = random.randint(0, SIDE - width), random.randint(0, SIDE - height)
     small = subject.convert("RGB").resize((width, height), Image.Resampling.LANCZOS)
     canvas.paste(small, (left, top), _soft_mask(width, height))
     centre = ((left + width / 2) / SIDE, (top + height / 2) / SIDE)
-    return canvas, Box(*centre, width / SIDE, height / SIDE)
+    return canvas, Placement(*centre, width / SIDE, height / SIDE)
 
 
 def _soft_mask(width: int, height: int) -> Image.Image:

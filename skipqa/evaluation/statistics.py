@@ -1,7 +1,8 @@
-"""Intervals and comparisons by the bootstrap: scores enter, small tables leave.
+"""Confidence intervals and comparisons by the bootstrap.
 
-Scores are one number a question, in any unit; two systems are compared on the same
-questions in the same order. Every result depends on its seed alone.
+Enters: scores, one number per question in any unit; two systems are compared on the same
+questions in the same order. Leaves: intervals, differences and p values. Every result depends on
+its seed alone. It does not know what was scored.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from skipqa.errors import UserError
 RESAMPLES = 10_000
 LEVEL = 0.95
 _CHUNK = 1 << 22  # numbers drawn at once: 32 MB
-_SAME = 1e-12  # differences of floats that are closer are equal
-_COUNT_COST = 10  # drawing one value's count takes as long as drawing so many rows
+_SAME = 1e-12  # floats that are closer than this are equal
+_COUNT_COST = 10  # drawing the count of one value costs as much as drawing this many rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class SeedSpread:
-    """One score under several seeds; `spread` is the largest minus the smallest."""
+    """One score with several seeds; `spread` is the largest minus the smallest."""
 
     mean: float
     deviation: float  # of the sample, 0 for a single seed
@@ -61,8 +62,8 @@ def mean_interval(
 ) -> Interval:
     """The mean and its percentile bootstrap interval.
 
-    Equal scores resample to themselves, which would claim certainty. Where the `bounds` of a
-    score are known, its interval is then that of `_interval_of_equals`.
+    Equal scores resample to themselves, which would claim certainty. If the `bounds` of a score
+    are known, the interval is then that of `_interval_of_equals`.
     """
     values = _as_scores(scores)
     if bounds is not None and np.ptp(values) == 0:
@@ -75,11 +76,11 @@ def mean_interval(
 def _interval_of_equals(
     value: float, count: int, level: float, bounds: tuple[float, float]
 ) -> Interval:
-    """`count` scores, all of one value: others exist, but only so many can have gone unseen.
+    """The interval of `count` scores that all have one value.
 
-    Clopper and Pearson: when none of n draws differs, at most a share 1 - ((1 - level) / 2)^(1/n)
-    of all questions does. Those may lie anywhere within the bounds. With all right or all
-    wrong this is their interval of a proportion.
+    Clopper and Pearson: if none of n draws differs, at most a fraction 1 - ((1 - level) / 2)^(1/n)
+    of all questions does. Their scores may lie anywhere within the bounds. If all answers are right
+    or all are wrong, this is the Clopper-Pearson interval of a proportion.
     """
     unseen = 1 - ((1 - level) / 2) ** (1 / count)
     lowest, highest = bounds
@@ -98,10 +99,10 @@ def paired_bootstrap(
 ) -> Comparison:
     """The mean difference over questions, resampled question by question.
 
-    The p value is twice the share of resamples that do not favour the side that the data
-    favour, with one resample added on each side so that it is never zero. Where the `bounds` of
-    a difference are known, equal differences have the interval of `mean_interval` and the p
-    value of the sign test.
+    The p value is twice the fraction of resamples that do not favour the system that the data
+    favour, with one resample added on each side so that it is never zero. If the `bounds` of a
+    difference are known, equal differences get the interval of `mean_interval` and the p value of
+    the sign test.
     """
     one, two = _as_scores(first), _as_scores(second)
     if len(one) != len(two):
@@ -119,7 +120,7 @@ def paired_bootstrap(
 
 
 def across_seeds(scores: ArrayLike) -> SeedSpread:
-    """How much a system's score depends on the seed that trained or ran it."""
+    """How much a system's score depends on the seed of its training or run."""
     values = _as_scores(scores)
     deviation = values.std(ddof=1) if len(values) > 1 else 0.0
     return SeedSpread(float(values.mean()), float(deviation), float(np.ptp(values)), len(values))
@@ -140,10 +141,10 @@ def bins(values: ArrayLike, edges: Sequence[float]) -> list[str]:
 def resampled_means(
     values: NDArray[np.float64], resamples: int = RESAMPLES, seed: int = 0
 ) -> NDArray[np.float64]:
-    """Means of samples of the same size, drawn with replacement, a bounded number at once.
+    """Means of samples of the same size, drawn with replacement, in chunks of bounded memory.
 
-    Drawing how often each distinct value occurs is the same as drawing rows, and far cheaper
-    where values repeat: accuracies take few values however many questions there are.
+    Drawing how often each distinct value occurs is equivalent to drawing rows, and much cheaper
+    if values repeat: accuracies take few distinct values, however many questions there are.
     """
     distinct, counts = np.unique(values, return_counts=True)
     generator = np.random.default_rng(seed)

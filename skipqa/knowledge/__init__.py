@@ -1,4 +1,7 @@
-"""Knowledge: from any corpus to region queries. Knows nothing of images or models."""
+"""Knowledge: builds an index from any corpus and answers queries. Knows nothing of images.
+
+To add a knowledge source see `sources/__init__.py`, to add a search engine `engines/__init__.py`.
+"""
 
 from skipqa.knowledge.default import (
     build_default,

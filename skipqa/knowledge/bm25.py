@@ -1,5 +1,5 @@
-"""Okapi BM25 over whole words, straight from the formula: the baseline that every other
-retriever here is compared with. Small corpora only: it is exact, in memory and unhurried."""
+"""Okapi BM25 over whole words, directly from the formula: the baseline for every other retriever.
+It is exact and keeps everything in memory, so it suits small corpora only."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Documents into passages of at most 100 tokens, with 20 tokens of overlap.
+"""Splits documents into passages of at most 100 tokens that overlap by 20.
 
-Enters: documents. Leaves: `Chunk`, a passage with the place it was cut from. Tokens are
-those of the 30,522-term vocabulary; a cut never falls inside a word.
+Enters: documents. Leaves: `Chunk`s, passages with their character offsets. Tokens are those of the
+30,522-term vocabulary; words are never split, except one longer than a whole passage.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tokenizers import Tokenizer
 
-from skipqa.knowledge.corpus import Document
+from skipqa.knowledge.sources import Document
 from skipqa.types import Passage
 
 MAX_TOKENS = 100
@@ -21,7 +21,7 @@ OVERLAP = 20
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """`start` and `end` are the character offsets of the cut in the document's text."""
+    """`start` and `end` are character offsets into the text of the document."""
 
     passage: Passage
     start: int
@@ -34,10 +34,9 @@ def chunk(
     max_tokens: int = MAX_TOKENS,
     overlap: int = OVERLAP,
 ) -> Iterator[Chunk]:
-    """The first chunk keeps its document's id, so a short document is found by it; the
-    following ones are `<id>#1`, `<id>#2` and so on."""
+    """The first chunk has the id of its document, the following ones are `<id>#1`, `<id>#2`, ..."""
     assert 0 <= overlap < max_tokens
-    # A token is at least one character: what is short enough need not be tokenised.
+    # A token has at least one character, so short texts need not be tokenized.
     long = [i for i, d in enumerate(documents) if len(d.lead) + len(d.text) > max_tokens]
     texts = tokenizer.encode_batch([documents[i].text for i in long], add_special_tokens=False)
     leads = tokenizer.encode_batch([documents[i].lead for i in long], add_special_tokens=False)
@@ -46,7 +45,7 @@ def chunk(
         cuts = [(0, len(document.text))]
         if i in encodings:
             text, lead = encodings[i]
-            # A lead longer than half the room would starve the text: it counts, but not more.
+            # At least half of each passage is reserved for the text, however long the lead is.
             room = max_tokens - min(len(lead.ids), max_tokens // 2)
             if len(text.ids) > room:
                 cuts = list(_cuts(text.offsets, text.word_ids, room, min(overlap, room - 1)))
@@ -66,12 +65,12 @@ def chunk(
 def _cuts(
     offsets: Sequence[tuple[int, int]], words: Sequence[int | None], room: int, overlap: int
 ) -> Iterator[tuple[int, int]]:
-    """Character ranges of at most `room` tokens, each `overlap` tokens into the one before."""
+    """Character ranges of at most `room` tokens; neighbours overlap by `overlap` tokens."""
     openings = [i for i in range(len(words)) if i == 0 or words[i] != words[i - 1]]
     begin = 0
     while begin + room < len(words):
         stop = _last_at_most(openings, begin + room)
-        if stop <= begin:  # one word fills the room: it is cut where the room ends
+        if stop <= begin:  # a single word longer than `room` is split
             stop = begin + room
         yield offsets[begin][0], offsets[stop - 1][1]
         back = _last_at_most(openings, stop - overlap)

@@ -1,18 +1,16 @@
-"""The index that `skipqa` builds for itself on first use: WordNet and the World Factbook."""
+"""The default index, built by `skipqa setup`: WordNet and the World Factbook."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from skipqa import assets
 from skipqa.knowledge.index.build import Outcome, build
+from skipqa.knowledge.index.encode import Execution, Report, silent
 from skipqa.knowledge.index.format import MANIFEST, VERSION
 from skipqa.knowledge.sources.factbook import Factbook
 from skipqa.knowledge.sources.wordnet import WordNet
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
-
-Report = Callable[[str, int, int | None], None]
 
 
 def default_index_path() -> Path:
@@ -20,16 +18,16 @@ def default_index_path() -> Path:
 
 
 def default_index_is_built() -> bool:
-    """A build that was interrupted leaves a folder, but no manifest."""
+    """An interrupted build leaves a folder without a manifest."""
     return (default_index_path() / MANIFEST).is_file()
 
 
-def build_default(folder: Path | None = None, progress: Report = lambda *_: None) -> Outcome:
-    """`progress` hears what is being done, how many passages or steps are through, and of how
-    many where that is known."""
+def build_default(folder: Path | None = None, progress: Report = silent) -> Outcome:
+    """`progress` is called with the current step, how many passages or steps are done, and their
+    total if it is known."""
     return build(
         folder or default_index_path(),
         [WordNet(), Factbook()],
         LexicalEncoder.default(),
-        report=progress,
+        execution=Execution(progress),
     )

@@ -1,7 +1,7 @@
-"""What a build will take, before it starts: passages, disk and time, from the corpus's size.
+"""Estimates the passages, disk space and time of a build from the size of the corpus.
 
-The constants were measured on the default corpus and two cores of a server CPU
-(benchmarks/index_recall.py writes them again); a guess within a factor of two or so.
+The constants were measured on the default corpus with two cores of a server CPU
+(benchmarks/index_recall.py measures them again). Expect an error of up to a factor of two.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from skipqa.knowledge.sources import BUILT_IN
 from skipqa.knowledge.sources.texts import ENDINGS
 
-BUILT_IN_PASSAGES = {"wordnet": 117_816, "factbook": 38_788}
 BYTES_PER_PASSAGE_READ = 300
 COMPRESSION = {".bz2": 5.0, ".gz": 4.0}
-INDEX_BYTES_PER_PASSAGE = 360  # vectors, lists, ids and text, lexical impacts
+INDEX_BYTES_PER_PASSAGE = 360  # vectors, lists, ids and text, with the lexical encoder
 PASSAGES_PER_SECOND = 8_000
 
 
@@ -23,15 +23,15 @@ PASSAGES_PER_SECOND = 8_000
 class Estimate:
     passages: int
     index_bytes: int
-    seconds: float  # with lexical impacts; a SPLADE model sets its own pace
+    seconds: float  # with the lexical encoder; SPLADE is far slower
 
 
 def estimate(specs: Sequence[str]) -> Estimate:
     passages = 0.0
     for spec in specs:
         path = Path(spec).expanduser()
-        if spec in BUILT_IN_PASSAGES:
-            passages += BUILT_IN_PASSAGES[spec]
+        if spec in BUILT_IN:
+            passages += BUILT_IN[spec].passages
         elif path.is_dir():
             files = (file for file in path.rglob("*") if file.suffix.lower() in ENDINGS)
             size = sum(file.stat().st_size for file in files if file.is_file())

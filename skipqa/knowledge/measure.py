@@ -1,4 +1,4 @@
-"""How fast and how complete an index answers: what `skipqa index bench` prints."""
+"""Measures the latency and recall of an index, for `skipqa index bench`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 
 from skipqa.errors import UserError
+from skipqa.knowledge.index.encode import Report
 from skipqa.knowledge.index.index import Index
 from skipqa.knowledge.vectors import sum_duplicates
 from skipqa.types import Hit, SparseVector
 
 REGIONS = 8
-
-Report = Callable[[str, int, int | None], None]
 
 
 def measure(uri: str, num_queries: int, k: int, report: Report) -> dict[str, Any]:
@@ -26,7 +25,7 @@ def measure(uri: str, num_queries: int, k: int, report: Report) -> dict[str, Any
     queries = own_queries(index, num_queries)
     oracle = []
     for start in range(0, len(queries), REGIONS):
-        report("asking the oracle", start, len(queries))
+        report("exact search", start, len(queries))
         oracle += exact.search(queries[start : start + REGIONS], k)
     single = timed([lambda q=query: index.search([q], k) for query in queries])  # type: ignore[misc]
     groups = [queries[i : i + REGIONS] for i in range(0, len(queries) - REGIONS + 1, REGIONS)]
@@ -35,7 +34,7 @@ def measure(uri: str, num_queries: int, k: int, report: Report) -> dict[str, Any
         "index": uri,
         "passages": len(index),
         "queries": len(queries),
-        "terms_a_query": round(float(np.mean([len(query) for query in queries])), 1),
+        "terms_per_query": round(float(np.mean([len(query) for query in queries])), 1),
         f"recall_at_{k}": recall(index.search(queries, k), oracle),
         "one_query_ms": percentiles(single),
         f"{REGIONS}_region_queries_ms": percentiles(regions),
@@ -43,7 +42,7 @@ def measure(uri: str, num_queries: int, k: int, report: Report) -> dict[str, Any
 
 
 def own_queries(index: Index, count: int, seed: int = 2026) -> list[SparseVector]:
-    """Two passages each, as a region's concepts are: every term of both."""
+    """Queries that each combine all terms of two passages, as a region combines concepts."""
     rng = np.random.default_rng(seed)
     pairs = rng.integers(0, index.bases[-1], (count, 2)).tolist()
     return [mixed([index.vector(row) for row in pair]) for pair in pairs]
@@ -57,8 +56,8 @@ def mixed(vectors: Sequence[SparseVector]) -> SparseVector:
 
 
 def recall(found: Sequence[Sequence[Hit]], oracle: Sequence[Sequence[Hit]]) -> float:
-    """The share of the oracle's hits that were found. A passage that scores the same as the
-    oracle's last one is as good: which of them is listed is only a matter of row numbers."""
+    """The fraction of the oracle's hits that were found. A passage that scores the same as the
+    oracle's last hit counts too, because the order of ties is arbitrary."""
     fractions = []
     for hits, best in zip(found, oracle, strict=True):
         if best:
@@ -68,7 +67,7 @@ def recall(found: Sequence[Sequence[Hit]], oracle: Sequence[Sequence[Hit]]) -> f
 
 
 def timed(calls: Sequence[Callable[[], object]]) -> list[float]:
-    """Milliseconds of each call, after one that warms what the others share."""
+    """Milliseconds of each call, after one warm-up call."""
     calls[0]()
     times = []
     for call in calls:

@@ -1,7 +1,7 @@
-"""Text into sparse vectors over the 30,522 terms: the protocol, and lexical impacts.
+"""Text to sparse vectors over the 30,522 terms: the protocol, and the lexical encoder.
 
-Enters: passages, or a question. Leaves: `SparseRows`, or a `SparseVector`. An encoder does
-not know which index holds its vectors; the index tells it how common each term is.
+Enters: passages, or a question. Leaves: `SparseRows`, or a `SparseVector`. An encoder does not
+know which index holds its vectors; the index tells it how frequent each term is (`observe`).
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from skipqa.types import Passage, SparseVector
 
 
 class SparseEncoder(Protocol):
-    """`ceiling` bounds every passage weight: the index quantises [0, ceiling] to 8 bits. One that
-    `understands` is best asked a question as it was put, others by its content words."""
+    """`ceiling` bounds every passage weight: the index quantizes [0, ceiling] to 8 bits.
+    `encodes_whole_questions` says whether `encode_query` should get the question as it was asked;
+    otherwise its content words make a better query."""
 
     ceiling: float
-    understands: bool
+    encodes_whole_questions: bool
 
     @property
     def tokenizer(self) -> Tokenizer: ...
 
     def config(self) -> dict[str, Any]:
-        """What `load_encoder` needs, beside the files that `save` wrote, to build it again."""
+        """What `load_encoder` needs to rebuild it, in addition to the files written by `save`."""
 
     def save(self, folder: Path) -> None: ...
 
@@ -41,21 +42,21 @@ class SparseEncoder(Protocol):
     def encode_query(self, text: str) -> SparseVector: ...
 
     def query_flops(self, text: str) -> int:
-        """What a network spends on a question, a multiply and an add counted as two."""
+        """FLOPs of the network on a question; a multiply-add counts as two."""
 
     def encode_terms(self, text: str) -> SparseVector:
-        """Names of things, as they are: there is nothing in them to understand."""
+        """A query from names of things, matched literally and never by a network."""
 
     def as_query(self, passage: SparseVector) -> SparseVector:
-        """A stored passage vector, reweighted to ask for passages like it."""
+        """A stored passage vector, reweighted as a query for similar passages."""
 
     def observe(self, document_frequency: NDArray[np.int64], num_passages: int) -> None:
-        """Learn how many of the index's passages hold each term."""
+        """Sets how many passages of the index contain each term."""
 
 
 @dataclass(frozen=True, slots=True)
 class Saturation:
-    """BM25's two constants, the length they are relative to, and the worth of a title term."""
+    """BM25's k1 and b, the passage length they assume, and the weight of a title term."""
 
     k1: float = 1.2
     b: float = 0.5
@@ -64,15 +65,15 @@ class Saturation:
 
 
 class LexicalEncoder:
-    """BM25 as an inner product: a passage carries the saturated term frequency
-    tf (k1 + 1) / (tf + k1 (1 - b + b length / typical)), a query carries the idf.
+    """BM25 as an inner product: a passage has the saturated term frequencies
+    tf (k1 + 1) / (tf + k1 (1 - b + b length / typical_length)), a query has the idf.
 
-    The idf stays out of the passages so that adding to an index re-encodes nothing; the
-    typical length is a constant for the same reason.
+    Passages do not include the idf, and `typical_length` is a constant, so that adding passages to
+    an index never requires encoding the old ones again.
     """
 
     FILE = "tokenizer.json"
-    understands = False
+    encodes_whole_questions = False
 
     def __init__(self, vocabulary: Vocabulary, saturation: Saturation | None = None) -> None:
         self.vocabulary = vocabulary
@@ -98,11 +99,11 @@ class LexicalEncoder:
         """idf = log(1 + (N - df + 1/2) / (df + 1/2)), which is never negative."""
         df = document_frequency[: len(self.idf)].astype(np.float64)
         idf = np.log1p((num_passages - df + 0.5) / (df + 0.5))
-        idf[df == 0] = 0.0  # a term of no passage only makes a query longer
+        idf[df == 0] = 0.0  # absent from all passages, so it cannot match
         self.idf = idf.astype(np.float32)
 
     def encode_passages(self, passages: Sequence[Passage]) -> SparseRows:
-        """One pass over all passages at once: `keys` are (passage, term) pairs."""
+        """All passages in one pass: `keys` are (passage, term) pairs."""
         keys_text = self._keys([passage.text for passage in passages])
         keys_title = self._keys([passage.title for passage in passages])
         keys = np.concatenate([keys_text, keys_title])
@@ -123,7 +124,7 @@ class LexicalEncoder:
         )
 
     def _keys(self, texts: list[str]) -> NDArray[np.int64]:
-        """passage << 16 | term for every token that counts, repeats included."""
+        """passage << 16 | term for every token that is matched, including repeats."""
         ids = [e.ids for e in self.tokenizer.encode_batch(texts, add_special_tokens=False)]
         lengths = np.array([len(row) for row in ids], dtype=np.int64)
         terms = np.fromiter((term for row in ids for term in row), np.int64, lengths.sum())
@@ -147,17 +148,22 @@ class LexicalEncoder:
         return sum_duplicates(passage.terms, passage.weights * self.idf[passage.terms])
 
 
-def load_encoder(config: Mapping[str, Any], folder: Path) -> SparseEncoder:
-    """The encoder that an index was built with, from what it keeps of it."""
+def load_encoder(
+    config: Mapping[str, Any], folder: Path, trained_query: Path | None = None
+) -> SparseEncoder:
+    """The encoder that an index was built with. `trained_query`, a file of trained weights, makes
+    a lexical encoder encode questions with that network; other kinds ignore it."""
     settings = dict(config)
     kind = settings.pop("kind", None)
-    if kind == "lexical":
-        return LexicalEncoder(Vocabulary(folder / LexicalEncoder.FILE), Saturation(**settings))
-    if kind == "learned":
-        from skipqa.knowledge.learned import LearnedEncoder
+    if kind in ("lexical", "learned"):
+        from skipqa.knowledge.trained_query import TrainedQueryEncoder
 
         vocabulary = Vocabulary(folder / LexicalEncoder.FILE)
-        return LearnedEncoder(vocabulary, folder / LearnedEncoder.DELTA, Saturation(**settings))
+        saturation = Saturation(**settings)
+        delta = folder / TrainedQueryEncoder.DELTA if kind == "learned" else trained_query
+        if delta is None:
+            return LexicalEncoder(vocabulary, saturation)
+        return TrainedQueryEncoder(vocabulary, delta, saturation)
     if kind == "splade":
         from skipqa.knowledge.splade import SpladeEncoder
 

@@ -1,7 +1,7 @@
-"""SPLADE from any BERT masked-language-model checkpoint: a folder, or a Hub id.
+"""SPLADE from any BERT masked language model: a folder or a Hugging Face id.
 
-A term's weight is max over the text's tokens of log(1 + relu(logit)). Heavy imports happen
-on use: reading an index never needs torch.
+The weight of a term is the maximum over the tokens of log(1 + relu(logit)). Heavy imports happen
+on use: reading an index needs no torch.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from skipqa.types import Passage, SparseVector
 
 
 class SpladeEncoder:
-    """Passages and queries go through the same model; on a GPU in half precision."""
+    """Passages and queries use the same model; on a GPU in half precision."""
 
-    understands = True
+    encodes_whole_questions = True
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class SpladeEncoder:
         self.checkpoint = checkpoint
         self.max_tokens = max_tokens
         self.batch = batch
-        self.floor = floor  # lighter terms are noise that every passage would carry
+        self.floor = floor  # smaller weights are noise found in every passage
         self.ceiling = ceiling
 
     def config(self) -> dict[str, Any]:
@@ -50,10 +50,10 @@ class SpladeEncoder:
         }
 
     def save(self, folder: Path) -> None:
-        """The checkpoint stays where it is; the index names it."""
+        """Nothing: the index stores the name of the checkpoint, not a copy."""
 
     def observe(self, document_frequency: NDArray[np.int64], num_passages: int) -> None:
-        """The model has learned what is common."""
+        """Nothing: the model's weights already reflect term frequency."""
 
     def encode_passages(self, passages: Sequence[Passage]) -> SparseRows:
         return self._encode([f"{p.title}. {p.text}" if p.title else p.text for p in passages])
@@ -62,7 +62,7 @@ class SpladeEncoder:
         return self._encode([text])[0]
 
     def query_flops(self, text: str) -> int:
-        """As all BERTs: every weight but the embeddings once for each token, and attention."""
+        """Every weight except the embeddings once per token, plus attention."""
         tokenizer, model = self._loaded
         length = min(len(tokenizer(text)["input_ids"]), self.max_tokens)
         config = model.config
@@ -88,7 +88,7 @@ class SpladeEncoder:
         import torch
 
         tokenizer, model = self._loaded
-        # Texts of like length share a batch, so that little of it is padding.
+        # Texts of similar length are batched together to keep padding short.
         order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
         vectors: list[SparseVector | None] = [None] * len(texts)
         for start in range(0, len(order), self.batch):

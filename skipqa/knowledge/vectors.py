@@ -1,6 +1,6 @@
-"""Many sparse vectors as one block: the compressed-sparse-row form that encoders emit.
+"""Many sparse vectors as one block, in compressed sparse row (CSR) form.
 
-Legend: N vectors, P postings (non-zero entries of all vectors together).
+Legend: N vectors, P postings (non-zero entries of all vectors).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SparseRows:
 
     @staticmethod
     def stack(vectors: Sequence[SparseVector]) -> SparseRows:
-        if len(vectors) == 1:  # one question: microseconds count
+        if len(vectors) == 1:  # the common case of one question, made fast
             (only,) = vectors
             ends = np.array([0, len(only.terms)], np.int64)
             weights = only.weights.astype(np.float32, copy=False)
@@ -47,7 +47,7 @@ class SparseRows:
 
 
 def sum_duplicates(terms: NDArray[np.int32], weights: NDArray[np.float32]) -> SparseVector:
-    """A vector from terms in any order; those that repeat are added, non-positive sums dropped."""
+    """A vector from terms in any order: repeated terms are added, non-positive sums dropped."""
     unique, inverse = np.unique(terms, return_inverse=True)
     sums = np.bincount(inverse, weights=weights, minlength=len(unique)).astype(np.float32)
     positive = sums > 0
@@ -55,7 +55,7 @@ def sum_duplicates(terms: NDArray[np.int32], weights: NDArray[np.float32]) -> Sp
 
 
 def spans(starts: NDArray[np.integer], lengths: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Every position of the ranges [start, start + length), one after another."""
+    """Every position of the ranges [start, start + length), concatenated."""
     before = np.cumsum(lengths) - lengths
     shift = np.repeat(starts.astype(np.int64) - before, lengths)
     shift += np.arange(len(shift))

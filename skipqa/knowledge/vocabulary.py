@@ -1,4 +1,4 @@
-"""The 30,522-term vocabulary: its tokenizer, and what each term is worth to a lexical match."""
+"""The 30,522-term vocabulary: its tokenizer, and which terms a lexical match uses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from skipqa import assets
 from skipqa.errors import UserError
 from skipqa.knowledge.vectors import NUM_TERMS
 
-# Words that carry grammar, or ask, and so match everything and say nothing.
+# Function and question words: they match almost every passage and identify none.
 GRAMMAR_AND_QUESTIONS = """
 a about above after again all also although am among an and another any anyone anything are aren
 around as at be because been before being below between both but by can cannot could couldn did
@@ -31,14 +31,14 @@ STOP_WORDS = frozenset(GRAMMAR_AND_QUESTIONS.split())
 
 
 class Vocabulary:
-    """A BERT tokenizer file, read for matching: no padding, no truncation, no [CLS]."""
+    """A BERT tokenizer file, used for matching: no padding and no truncation."""
 
     def __init__(self, path: Path) -> None:
         try:
             self.json = path.read_text(encoding="utf-8")
             self.tokenizer = Tokenizer.from_str(self.json)
         except Exception as error:  # the tokenizers library raises bare Exception
-            raise UserError(f"{path} is no tokenizer file: {error}") from error
+            raise UserError(f"{path} is not a tokenizer file: {error}") from error
         if (found := self.tokenizer.get_vocab_size()) > np.iinfo(np.uint16).max:
             raise UserError(f"{path} has {found} terms; the index holds at most 65,535")
         self.tokenizer.no_padding()
@@ -58,13 +58,13 @@ class Vocabulary:
 
     @cached_property
     def matched_as(self) -> NDArray[np.int32]:
-        """The term each term is matched as: -1 for noise, the singular for a plural."""
+        """What each term is matched as: -1 if it is ignored, the singular for a plural."""
         known = {token: term for term, token in enumerate(self.tokens)}
         return np.array([_matched_as(token, known) for token in self.tokens], dtype=np.int32)
 
 
 def _matched_as(token: str, known: dict[str, int]) -> int:
-    if token.startswith("##"):  # a lone letter that ends a word distinguishes nothing
+    if token.startswith("##"):  # one-letter suffixes distinguish nothing
         return known[token] if len(token) > 3 and token.isascii() else -1
     if token in STOP_WORDS or not any(c.isalnum() for c in token) or token.startswith("["):
         return -1
@@ -74,7 +74,7 @@ def _matched_as(token: str, known: dict[str, int]) -> int:
 
 
 def _singular(word: str) -> str:
-    """Harman's S-stemmer: the three plural rules of English that rarely do harm."""
+    """Harman's S-stemmer: three rules for English plurals."""
     if len(word) <= 3 or not word.endswith("s") or word.endswith(("us", "ss", "is")):
         return word
     if word.endswith("ies") and not word.endswith(("eies", "aies")):

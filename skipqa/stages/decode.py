@@ -41,7 +41,7 @@ def build(parts: Parts) -> Decode:
     config, backbone = parts.config.decode, parts.backbone
     if config.prompt == "instructions":
         return Decode(InstructedReader(config, backbone))
-    together = ReadTogether(config, backbone)
+    together = ReadTogether(backbone)
     quoting = QuotingReader(config, backbone, together)
     if config.prompt == "examples":
         return Decode(quoting)

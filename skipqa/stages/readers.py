@@ -15,14 +15,14 @@ Enters: a state with everything but the answer, and the facts to read, the best 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from skipqa.backbones.backbone import IMAGE, Backbone, Completion
+from skipqa.backbones.backbone import IMAGE, Backbone, Completion, Decoding
 from skipqa.config import DecodeConfig
 from skipqa.language import STOP_WORDS, base_forms, words_of
 from skipqa.nn import projector as network
@@ -49,8 +49,6 @@ _TERM = re.compile(r"[^\W_]+")  # a word or a number
 _UNBROKEN = r"[^.;:,()\"]*"  # by punctuation
 _EXPLAIN = re.compile(r"(?:how (?:is|are|was|were|do|does|did|can|could)|why)\b")
 
-Candidates = Sequence[tuple[str, float]]  # answers with their log-prior
-
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -75,35 +73,30 @@ class Generate(Protocol):
         self,
         write: Callable[[Sequence[str]], str],
         facts: Sequence[str],
-        quote: Collection[str] | None = None,
-        candidates: Candidates = (),
+        decoding: Decoding,
     ) -> tuple[Completion, str]:
-        """The completion and the prompt, which `write` makes from facts. With `quote` it is a
-        span of the facts that starts with none of these words; `candidates` are scored with it."""
+        """The completion and the prompt, which `write` makes from facts."""
 
 
 class ReadTogether:
     """All facts in one prompt."""
 
-    def __init__(self, config: DecodeConfig, backbone: Backbone) -> None:
-        self.config, self.backbone = config, backbone
+    def __init__(self, backbone: Backbone) -> None:
+        self.backbone = backbone
 
     def __call__(
         self,
         write: Callable[[Sequence[str]], str],
         facts: Sequence[str],
-        quote: Collection[str] | None = None,
-        candidates: Candidates = (),
+        decoding: Decoding,
     ) -> tuple[Completion, str]:
-        prompt, most = write(facts), self.config.max_new_tokens
-        if quote is not None:
-            return self.backbone.generate(prompt, most, facts, quote), prompt
-        return self.backbone.generate(prompt, most, candidates=candidates), prompt
+        prompt = write(facts)
+        return self.backbone.generate(prompt, decoding), prompt
 
 
 class QuotingReader:
     def __init__(self, config: DecodeConfig, backbone: Backbone, generate: Generate) -> None:
-        self.max_passages = config.max_passages
+        self.max_passages, self.max_new_tokens = config.max_passages, config.max_new_tokens
         self.backbone, self.generate = backbone, generate
 
     def __call__(self, state: State, facts: Sequence[str]) -> Reading:
@@ -113,7 +106,8 @@ class QuotingReader:
             return EXAMPLES + reading_prompt(texts, shown, asked)
 
         known = words_of(" ".join([asked, *shown]))
-        completion, prompt = self.generate(write, facts, quote=known)
+        decoding = Decoding(self.max_new_tokens, quote_from=tuple(facts), avoid=frozenset(known))
+        completion, prompt = self.generate(write, facts, decoding)
         answer = Decoded(completion.text, grounded=bool(facts and completion.text))
         return Reading(answer, prompt, completion, "by examples")
 
@@ -150,7 +144,8 @@ class ShortReader:
             return reading_prompt(texts, shown, asked)
 
         prior = log_prior(state.draft, self.config.drafter_weight)
-        completion, prompt = self.generate(write, facts, candidates=list(prior.items()))
+        decoding = Decoding(self.config.max_new_tokens, candidates=tuple(prior.items()))
+        completion, prompt = self.generate(write, facts, decoding)
         reading = Reading(Decoded(completion.text), prompt, completion, "as the reader says")
         if prior:
             reading = self._judged(reading, state.draft, facts, write([]))
@@ -164,7 +159,7 @@ class ShortReader:
         completion, flops = reading.completion, 0
         if stated(completion.text, facts):
             (before,), flops = self.backbone.loglikelihood(unread, [completion.text])
-            own = completion.weights[-1]
+            own = completion.candidate_log_probs[-1]
             if (gain := own - before) > self.config.grounded_gain:
                 answer = Decoded(completion.text, own, grounded=True)
                 how = f"as the passages say ({gain:+.1f} nats)"
@@ -191,7 +186,7 @@ class InstructedReader:
         seen = ", ".join(names_shown(state, self.backbone)) if visual is None else IMAGE
         level, asked = state.budget.level, state.question.text
         prompt = answer_prompt(level, seen, facts[::-1], asked)  # the best first
-        completion = self.backbone.generate(prompt, self.config.max_new_tokens, visual=visual)
+        completion = self.backbone.generate(prompt, Decoding(self.config.max_new_tokens), visual)
         answer = Decoded(parse_answer(completion.text))
         return Reading(answer, prompt, completion, f"{level}, {how}", flops)
 
@@ -261,7 +256,12 @@ def agree(completion: Completion, draft: Draft, weight: float) -> tuple[str, flo
     names = list(prior)
     known = completion.text in draft.vocabulary
     own = prior.get(completion.text, prior[names[-1] if known else names[0]])
-    scored = zip((*names, completion.text), (*prior.values(), own), completion.weights, strict=True)
+    scored = zip(
+        (*names, completion.text),
+        (*prior.values(), own),
+        completion.candidate_log_probs,
+        strict=True,
+    )
     said = [candidate for candidate in scored if candidate[0]]
     answer, _, log_prob = max(said, key=lambda candidate: candidate[2] + candidate[1])
     return answer, log_prob

@@ -57,7 +57,7 @@ class ConceptQuerier:
         encoder, question = self.index.encoder, state.question
         # Regions of one image share the question and most concepts: each text is encoded once.
         encode = functools.cache(encoder.encode_terms)
-        if encoder.understands:
+        if encoder.encodes_whole_questions:
             asked, flops = encoder.encode_query(question.text), encoder.query_flops(question.text)
         else:
             asked, flops = encode(" ".join(question.words)), 0

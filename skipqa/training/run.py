@@ -16,8 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from skipqa.data.files import read_json, write_json
 from skipqa.errors import UserError
+from skipqa.files import read_json, write_json
 
 Progress = Callable[[str, int, int, float | None], None]  # (what, done, of how many, loss)
 Counted = Callable[[int, int], None]  # (done, of how many)

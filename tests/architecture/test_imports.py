@@ -24,36 +24,38 @@ PLAIN = BASE | {"image", "language", "wordnet"}  # no networks, no stages
 BELOW_STAGES = PLAIN | {"ops", "nn", "backbones", "knowledge"}
 BELOW_PIPELINE = BELOW_STAGES | {"stages"}
 BELOW_CLI = BELOW_PIPELINE | {
-    *("components", "pipeline", "explain", "costs", "data", "theory", "plot"),
+    *("files", "components", "pipeline", "explain", "costs", "data", "tasks", "figures"),
 }
 
 # box: what it may import of skipqa
 MAY_KNOW: dict[str, set[str]] = {
-    "__init__": set(),
+    "__init__": {"errors", "knowledge", "pipeline"},
     "errors": set(),
     "types": set(),
     "language": set(),
     "wordnet": set(),
     "config": {"errors"},
+    "files": {"errors"},
     "assets": {"errors"},
     "trace": {"types"},
     "image": {"errors"},
     "ops": BASE,
     "nn": BASE | {"ops"},
     "backbones": PLAIN | {"ops", "nn"},
-    "knowledge": {"types", "errors", "config", "assets", "wordnet", "backbones"},
+    "knowledge": {"types", "errors", "files", "config", "assets", "wordnet", "backbones"},
     "stages": BELOW_STAGES,
     "components": BASE | {"ops", "nn"},
     "pipeline": BELOW_PIPELINE | {"components"},
     "explain": BELOW_PIPELINE | {"pipeline"},
     "costs": {"types", "errors", "config", "nn", "ops", "backbones"},
-    "plot": set(),
-    "theory": BASE | {"plot"},
-    "data": PLAIN | {"knowledge"},
+    "figures": {"errors"},
+    "tasks": {"types", "errors", "files"},
+    "data": PLAIN | {"files", "knowledge"},
     "training": BELOW_CLI | {"evaluation"},
     "evaluation": BELOW_CLI,
+    "claims": BELOW_CLI | {"evaluation"},
     "serve": BELOW_CLI,
-    "cli": BELOW_CLI | {"training", "evaluation", "serve"},
+    "cli": BELOW_CLI | {"training", "evaluation", "claims", "serve"},
 }
 
 

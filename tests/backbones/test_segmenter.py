@@ -1,4 +1,4 @@
-"""Pictures of any shape go in, boxes on the picture come out."""
+"""Boxes on images of any shape."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_rectangle_has_its_own_box_and_specks_are_left_out() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 11), st.integers(0, 8)), min_size=1))
-def test_boxes_lie_on_the_picture_and_hold_nearly_all_of_the_mask(
+def test_boxes_lie_on_the_image_and_hold_nearly_all_of_the_mask(
     cells: list[tuple[int, int]],
 ) -> None:
     mask = torch.zeros(9, 12, dtype=torch.bool)
@@ -60,7 +60,7 @@ def test_boxes_lie_on_the_picture_and_hold_nearly_all_of_the_mask(
 
 
 def test_the_cup_and_the_coffee_are_found(segmenter: Segmenter, photo: Path) -> None:
-    """Espresso seen from above: its surface, and the spoon beside the cup."""
+    """Espresso seen from above: its surface, and the spoon next to the cup."""
     points = [(0.48, 0.36), (0.65, 0.73)]
     found = segmenter.boxes(open_image(photo), points)
     for (left, top, right, bottom), (across, down) in zip(found.boxes, points, strict=True):
@@ -71,9 +71,7 @@ def test_the_cup_and_the_coffee_are_found(segmenter: Segmenter, photo: Path) -> 
 
 
 @pytest.mark.parametrize("size", [(900, 1), (1, 900), (900, 599)])
-def test_pictures_with_nothing_on_them_have_boxes_too(
-    segmenter: Segmenter, size: tuple[int, int]
-) -> None:
+def test_uniform_images_have_boxes_too(segmenter: Segmenter, size: tuple[int, int]) -> None:
     points = [(0.0, 0.0), (0.5, 0.5), (1.0, 1.0)]
     for left, top, right, bottom in segmenter.boxes(Image.new("RGB", size), points).boxes:
         assert 0 <= left < right <= 1

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from skipqa.claims.claims import CLAIMS, claims_table, judge
+from skipqa.claims.registry import CLAIMS, judge, section
 from skipqa.claims.verdict import Evidence, Verdict
 from skipqa.errors import UserError
-from skipqa.evaluation.harness import Row, make_record
+from skipqa.evaluation.records import make_record
 from skipqa.evaluation.reports.runs import read_runs
+from skipqa.tasks import Example
+from skipqa.tasks.jsonl import JSONL
 
 if TYPE_CHECKING:
-    from conftest import MakeRun
+    from made_runs import MakeRun
 
     from skipqa.pipeline import Answer
 
@@ -36,7 +38,7 @@ def verdict(tmp_path: Path) -> Judge:
             path = results / f"{subject}_abacus_202611.json"
             path.write_text(json.dumps({**header, "results": found}))
         sets = read_runs(folders) if folders else []
-        finding = judge(Evidence(sets, results))[number - 1][1]
+        finding = judge(Evidence(sets, results))[number - 1].finding
         return str(finding.verdict), finding.said
 
     return find
@@ -45,9 +47,10 @@ def verdict(tmp_path: Path) -> Judge:
 def test_there_are_twenty_and_none_is_measured_by_nothing(tmp_path: Path) -> None:
     judged = judge(Evidence([], tmp_path))
     assert len(judged) == len(CLAIMS) == 20
-    assert {finding.verdict for _, finding in judged} == {Verdict.UNMEASURED}
-    assert all("needs" in finding.said for _, finding in judged)
-    assert claims_table(judged).count("**not measured**") == 20
+    assert [one.number for one in judged] == list(range(1, 21))
+    assert {one.finding.verdict for one in judged} == {Verdict.UNMEASURED}
+    assert all("needs" in one.finding.said for one in judged)
+    assert section(judged).count("**not measured**") == 20
 
 
 @pytest.mark.parametrize(
@@ -163,7 +166,7 @@ def test_4_by_the_benchmark_rather_than_by_runs(
     found, said = verdict(4, folders, small_things=small_things(gain))
     assert found == expected
     assert said.startswith(f"30.0 → {30 + 100 * gain:.1f} on 1,250 questions of Pocket-KB, +")
-    assert said.endswith("points; one query of the picture at a glance has 25.0")
+    assert said.endswith("points; one query of the low-resolution image has 25.0")
 
 
 @pytest.mark.parametrize(
@@ -224,7 +227,7 @@ def test_8_budget(
     ]
     found, said = verdict(8, folders, later_stages=later_stages(0.0, 0.0))
     assert found == expected
-    assert "on 2,000 questions with" in said, "runs before the stage's own measure"
+    assert "on 2,000 questions with" in said, "runs count before the stage's own measurement"
 
 
 def later_stages(low: float, high: float, ships: bool = True) -> dict[str, Any]:
@@ -307,7 +310,7 @@ def test_12_stage_1_where_no_runs_tell(
     }
     found, said = verdict(12, [made("a", "skip")], stage1={"seeds": seeds})
     assert found == expected
-    assert said.endswith("stage I's own measure") is (expected != "not measured")
+    assert said.endswith("as measured by stage I") is (expected != "not measured")
 
 
 def test_12_runs_count_before_stage_1(made: MakeRun, verdict: Judge) -> None:
@@ -377,7 +380,7 @@ def test_19_duplicates(made: MakeRun, verdict: Judge, unique: int, expected: str
 
 
 def test_19_the_harness_records_hits(looked_up: Answer) -> None:
-    record = make_record(Row(1, 1, "a.png", "Why?", {"yes": 1.0}), looked_up)
+    record = make_record(Example(1, "a.png", "Why?", {"yes": 1.0}), looked_up, JSONL)
     assert record["hits"] == looked_up.trace["retrieve"].result.num_hits
     assert len(record["retrieved"]) <= record["unique"] <= record["hits"]
 

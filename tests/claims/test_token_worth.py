@@ -11,7 +11,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from skipqa.claims.token_worth import Proxy, measure_question
+from skipqa.claims.token_worth import Proxy, TokenAblation, measure_question
 from skipqa.cli.theory import app
 from skipqa.evaluation.results import newest
 from skipqa.pipeline import Pipeline
@@ -20,7 +20,7 @@ QUESTION, ANSWER = "How is this drink brewed?", "by forcing hot water under pres
 
 
 class Blinded:
-    """The pipeline's backbone, that sees the mean token in one place."""
+    """The pipeline's backbone with the mean token at one position."""
 
     def __init__(self, pipeline: Pipeline, position: int) -> None:
         self.backbone, self.position = pipeline.backbone, position
@@ -38,26 +38,38 @@ class Blinded:
         return dataclasses.replace(tokens, **changed), flops
 
 
+def check_worth(pipeline: Pipeline, photo: Path, proxy: Proxy) -> None:
+    """The worth of three tokens is the difference of two whole answers."""
+
+    def score(system: Pipeline) -> float:
+        state = system.answer(photo, QUESTION, fast_path=False).state
+        if proxy == "evidence":
+            return math.log(max(state.verified.scores))
+        return pipeline.backbone.log_prob(state.prompt, ANSWER)
+
+    ablation = TokenAblation(proxy, tokens=3, seed=4)
+    saliency, worth = measure_question(pipeline, photo, QUESTION, ANSWER, ablation)
+    assert saliency.shape == worth.shape == (3,)
+    drawn = torch.randperm(256, generator=torch.Generator().manual_seed(4))[:3].sort().values
+    whole = score(pipeline)
+    for position, found in zip(drawn.tolist(), worth.tolist(), strict=True):
+        blinded = pipeline.with_backbone(Blinded(pipeline, position))  # type: ignore[arg-type]
+        assert found == pytest.approx(whole - score(blinded), abs=1e-4)
+
+
 @pytest.mark.parametrize("proxy", ["answer", "evidence"])
 def test_worth_is_what_is_lost_without_the_token(
     pipeline: Pipeline, photo: Path, proxy: Proxy
 ) -> None:
-    def score(backbone: object) -> float:
-        system = Pipeline(backbone, pipeline.index, pipeline.config)  # type: ignore[arg-type]
-        trace = system.answer(photo, QUESTION, fast_path=False).trace
-        if proxy == "evidence":
-            return math.log(max(trace["verify"].result.scores))
-        return pipeline.backbone.log_prob(trace["decode"].result, ANSWER)
+    check_worth(pipeline, photo, proxy)
 
-    saliency, worth = measure_question(
-        pipeline, photo, QUESTION, ANSWER, proxy=proxy, tokens=3, seed=4
-    )
-    assert saliency.shape == worth.shape == (3,)
-    drawn = torch.randperm(256, generator=torch.Generator().manual_seed(4))[:3].sort().values
-    whole = score(pipeline.backbone)
-    for position, found in zip(drawn.tolist(), worth.tolist(), strict=True):
-        expected = whole - score(Blinded(pipeline, position))
-        assert found == pytest.approx(expected, abs=1e-4)
+
+def test_small_regions_are_zoomed_into_without_the_token_too(
+    trained_pipeline: Pipeline, photo: Path
+) -> None:
+    eager = trained_pipeline.with_config(zoom={"min_information": 0.0, "sure": 1.0, "largest": 1.0})
+    assert eager.answer(photo, QUESTION, fast_path=False).trace["zoom"].kept
+    check_worth(eager, photo, "evidence")
 
 
 def test_command(photo: Path, home: Path, tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import typer
 from typer.testing import CliRunner
 
 from skipqa.backbones.networks.llama import VICUNA_7B
+from skipqa.claims.paper import doubts
 from skipqa.cli.costs import costs, show
-from skipqa.costs.paper import doubts
 from skipqa.costs.presets import architecture
 from skipqa.costs.systems import (
     Architecture,
@@ -63,7 +63,7 @@ def test_skip_never_costs_more_than_its_routing(name: str) -> None:
         {p.name: p.flops for p in parts(preset, preset.load, system)}  # type: ignore[arg-type]
         for system in ("dense", "skip")
     )
-    added = {"RCSR queries"}  # one a region instead of one an image
+    added = {"RCSR queries"}  # one per region instead of one per image
     assert all(skip[part] <= dense[part] for part in dense if part not in added)
     routing = sum(skip[p] for p in ("QVS scoring", "DBC controller", "SKV verifier"))
     assert routing + skip.get("RCSR regions", 0) < 0.05 * sum(skip.values())
@@ -105,7 +105,7 @@ def test_memory() -> None:
     assert kv_cache_bytes(VICUNA_7B, 2_196) == 2 * 32 * 4_096 * 2_196 * 2
     preset = shallow("submission-7b")
     dense, skip = (decoder_peak_bytes(preset, preset.load, s) for s in ("dense", "skip"))  # type: ignore[arg-type]
-    # The widest moment is gate, up and their product beside the residual stream, in two bytes.
+    # The widest moment is gate, up and their product next to the residual stream, in two bytes.
     widest = 4_096 + 4 * 11_008
     assert 0.5 * widest * 2_196 * 2 < dense < 2 * widest * 2_196 * 2
     assert dense / skip == pytest.approx(2_196 / 684, rel=0.05)
@@ -114,7 +114,7 @@ def test_memory() -> None:
 def test_the_7b_preset_has_the_shapes_it_claims() -> None:
     preset = architecture("submission-7b")
     cost = {part.name: part.flops for part in parts(preset, preset.load, "dense")}
-    assert cost["decoder, prompt"] / 2_196 == pytest.approx(2 * 6.6e9, rel=0.1)  # 2 a weight
+    assert cost["decoder, prompt"] / 2_196 == pytest.approx(2 * 6.6e9, rel=0.1)  # 2 per weight
     assert cost["vision encoder"] / 577 == pytest.approx(2 * 1.0e9, rel=0.1)
 
 
@@ -128,7 +128,7 @@ def test_the_pocket_preset_is_counted_as_it_runs(trained_pipeline: Pipeline, pho
     for stage, named in {
         "encode": ("vision encoder", "question encoder"),
         "draft": ("SKV drafter",),
-        "look": ("closer look",),
+        "look": ("high-resolution encoder",),
     }.items():
         assert trace[stage].flops == pytest.approx(sum(cost[name] for name in named), rel=0.01)
     assert trace["prune"].kept == load.V_kept

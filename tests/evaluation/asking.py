@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from skipqa.evaluation.harness import MEASURED_ALONE, Row
+from skipqa.evaluation.records import MEASURED_ALONE
 from skipqa.pipeline import Answer
+from skipqa.tasks import Example
 from skipqa.trace import Trace
 
 RUN = {"system": "test", "seed": 0}
@@ -29,16 +30,23 @@ class Told:
         return Answer(self.answers[question], "draft", (), Trace())
 
 
-def made_up(count: int, choices: int = 10) -> list[Row]:
+def made_up(count: int, choices: int = 10) -> list[Example]:
     """Questions whose answers are drawn from a few words."""
     words = [f"word{n}" for n in range(choices)]
     return [
-        Row(n, n, "a.png", f"question {n}", {words[n % choices]: 1.0}, "odd" if n % 2 else "even")
+        Example(
+            id=n,
+            image="a.png",
+            question=f"question {n}",
+            answers={words[n % choices]: 1.0},
+            category="odd" if n % 2 else "even",
+            line=n,
+        )
         for n in range(count)
     ]
 
 
-def gold(rows: list[Row]) -> dict[str, str]:
+def gold(rows: list[Example]) -> dict[str, str]:
     return {row.question: max(row.answers, key=row.answers.__getitem__) for row in rows}
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import settings
 from PIL import Image
 
-from skipqa.evaluation.harness import Photos
+from skipqa.tasks.photos import Photos
 
 settings.register_profile("deterministic", derandomize=True, deadline=None)
 settings.load_profile("deterministic")

@@ -15,23 +15,28 @@ from asking import LOOKED_UP, RUN, Told, gold, made_up, question, records_of, wr
 from typer.testing import CliRunner
 
 from skipqa.errors import UserError
-from skipqa.evaluation import harness
-from skipqa.evaluation.harness import Entrant, Photos, Row, draw, read_rows
+from skipqa.evaluation import harness, records
+from skipqa.evaluation.harness import Entrant, EvalSet, draw
 from skipqa.pipeline import Answer, Pipeline
+from skipqa.tasks import Example
+from skipqa.tasks.jsonl import JSONL
+from skipqa.tasks.jsonl import read as read_rows
+from skipqa.tasks.photos import Photos
 from skipqa.trace import Trace
 from skipqa.types import Evidence, Passage, Retrieved, RetrievedPassage, Route
 
 
 def evaluate(
     system: harness.System,
-    rows: Sequence[Row],
+    rows: Sequence[Example],
     photos: Photos,
     folder: Path,
     run: Mapping[str, Any],
     bad: Sequence[str] = (),
 ) -> dict[str, Any]:
     """One system on its own."""
-    (summary,) = harness.evaluate([Entrant(system, folder, run)], rows, photos, bad)
+    asked = EvalSet(rows, photos, JSONL, bad)
+    (summary,) = harness.evaluate([Entrant(system, folder, run)], asked)
     return summary
 
 
@@ -76,7 +81,7 @@ def test_shuffled_answers_are_near_chance(tmp_path: Path, photos: Photos) -> Non
     """Chance is the mean score of any question's answer to any question, computed in full."""
     rows, _ = read_rows(annotated(tmp_path / "q.jsonl", 400), photos)
     right = list(gold(rows).values())
-    chance = sum(row.score(answer) for row in rows for answer in right) / len(rows) ** 2
+    chance = sum(JSONL.score(row, answer) for row in rows for answer in right) / len(rows) ** 2
     assert 0.01 < chance < 0.2
     means, covered = [], 0
     for seed in range(20):
@@ -98,11 +103,11 @@ def test_scores_are_soft_and_of_the_normalised_answer(tmp_path: Path, photos: Ph
         {**question(2), "answers": {"2 dogs": 0.667, "cat": 1}},
     )
     one, two = read_rows(path, photos)[0]
-    assert one.score("2 dogs.") == 1
-    assert one.score("dogs") == 0
-    assert two.score("a two dogs") == 0.667
-    assert two.score("Cat") == 1
-    assert two.score("") == 0
+    assert JSONL.score(one, "2 dogs.") == 1
+    assert JSONL.score(one, "dogs") == 0
+    assert JSONL.score(two, "a two dogs") == 0.667
+    assert JSONL.score(two, "Cat") == 1
+    assert JSONL.score(two, "") == 0
 
 
 def test_a_killed_run_goes_on(tmp_path: Path, photos: Photos) -> None:
@@ -138,7 +143,7 @@ def test_a_folder_of_another_run_is_refused(tmp_path: Path, photos: Photos) -> N
 def test_a_broken_record_is_one_clear_line(tmp_path: Path, photos: Photos) -> None:
     (tmp_path / "predictions.jsonl").write_text("[]\n")
     with pytest.raises(UserError, match="line 1 is no record"):
-        harness.read_back(tmp_path / "predictions.jsonl")
+        records.read_back(tmp_path / "predictions.jsonl")
 
 
 def test_bad_rows_are_skipped_by_line(tmp_path: Path, photos: Photos) -> None:
@@ -160,7 +165,7 @@ def test_bad_rows_are_skipped_by_line(tmp_path: Path, photos: Photos) -> None:
         question(9),
     )
     rows, bad = read_rows(path, photos)
-    assert [row.question_id for row in rows] == [1, 9]
+    assert [row.id for row in rows] == [1, 9]
     assert [line.partition(":")[0] for line in bad] == [f"line {n}" for n in (2, *range(4, 12))]
     told = {"line 4": "'question' is missing", "line 5": "'answer' is missing"}
     told |= {"line 6": "no photo 'absent.png'", "line 7": "already on line 1"}
@@ -246,6 +251,7 @@ def test_without_gold_there_is_no_recall(tmp_path: Path, photos: Photos) -> None
     rows = made_up(3)
     summary = evaluate(Told(gold(rows)), rows, photos, tmp_path, RUN)
     assert summary["recall@4"] is None
+    assert "official" not in summary  # JSON Lines have no official report
     assert summary["recall_by_subset"] == summary["accuracy_by_subset"] == {}
 
 
@@ -277,7 +283,7 @@ def test_several_systems_take_turns(tmp_path: Path, photos: Photos) -> None:
         Entrant(Turns(name, log, answers), tmp_path / name, {"system": name})
         for name, answers in (("x", right), ("y", dict.fromkeys(right, "no")))
     ]
-    one, other = harness.evaluate(entrants, rows, photos)
+    one, other = harness.evaluate(entrants, EvalSet(rows, photos, JSONL))
     assert log == ["x", "y", "y", "x", "x", "y", "y", "x"]
     assert (one["accuracy"]["mean"], other["accuracy"]["mean"]) == (1, 0)
     assert (one["system"], other["system"]) == ("x", "y")
@@ -286,7 +292,7 @@ def test_several_systems_take_turns(tmp_path: Path, photos: Photos) -> None:
     cut = (tmp_path / "y" / "predictions.jsonl").read_bytes().splitlines(keepends=True)
     (tmp_path / "y" / "predictions.jsonl").write_bytes(b"".join(cut[:2]))
     log.clear()
-    harness.evaluate(entrants, rows, photos)
+    harness.evaluate(entrants, EvalSet(rows, photos, JSONL))
     assert log == ["y", "y"]
     assert len(records_of(tmp_path / "y")) == 4
 

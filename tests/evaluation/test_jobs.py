@@ -12,8 +12,10 @@ from typer.testing import CliRunner
 
 from skipqa.errors import UserError
 from skipqa.evaluation import harness
-from skipqa.evaluation.harness import Entrant, Photos, Workers
+from skipqa.evaluation.harness import Entrant, EvalSet, Workers
 from skipqa.pipeline import Answer
+from skipqa.tasks.jsonl import JSONL
+from skipqa.tasks.photos import Photos
 
 
 class Refuses(Told):
@@ -34,7 +36,7 @@ def test_processes_share_the_questions(tmp_path: Path, folder: Path) -> None:
 
     def run(name: str, number: int, workers: Workers | None) -> list[dict[str, Any]]:
         entrants = [Entrant(s, tmp_path / name / str(n), RUN) for n, s in enumerate(told)]
-        return harness.evaluate(entrants, rows[:number], photos, workers=workers)
+        return harness.evaluate(entrants, EvalSet(rows[:number], photos, JSONL), workers=workers)
 
     def records(name: str, system: int) -> list[dict[str, Any]]:
         return sorted(records_of(tmp_path / name / str(system)), key=lambda r: r["question_id"])

@@ -1,4 +1,4 @@
-"""Indexes made of vectors alone, for tests of search."""
+"""Indexes of given vectors without text, for tests of search."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, models
 
-from skipqa.knowledge.corpus import BadRow, Document
 from skipqa.knowledge.index import Index, Settings, build
+from skipqa.knowledge.sources import BadRow, Document
 from skipqa.knowledge.vectors import SparseRows
 from skipqa.types import Passage, SparseVector
 
@@ -32,7 +32,7 @@ class Numbered:
 
 
 class Given:
-    """An encoder that hands out given vectors: a passage's id is its row."""
+    """An encoder that returns given vectors; the id of a passage is its row."""
 
     ceiling = 4.0
 

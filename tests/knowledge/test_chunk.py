@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skipqa.knowledge.chunk import MAX_TOKENS, chunk
-from skipqa.knowledge.corpus import Document
+from skipqa.knowledge.sources import Document
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
 from skipqa.knowledge.vocabulary import Vocabulary
 

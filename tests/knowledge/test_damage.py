@@ -1,4 +1,4 @@
-"""A flipped byte anywhere is found by `verify`, and never more than an error to `search`."""
+"""`verify` finds a flipped bit anywhere, and `search` raises at most a UserError."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lexical impacts: the formula, and what carries over to an index that grows."""
+"""The lexical encoder: its formula, and its idf on a growing index."""
 
 from __future__ import annotations
 

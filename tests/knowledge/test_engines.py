@@ -1,4 +1,4 @@
-"""Engines agree: with each other where they are exact, with the oracle where they are not."""
+"""Engines agree: exact ones with each other, approximate ones with the oracle."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from skipqa.types import Hit, Passage
 
 
 def same(found: list[list[Hit]], expected: list[list[Hit]]) -> bool:
-    """Equal rows and scores, where rounding may swap two that score the same."""
+    """Equal rows and scores; rounding may swap two rows with the same score."""
     return all(
         [h.row for h in a] == [h.row for h in b]
         or np.allclose([h.score for h in a], [h.score for h in b], rtol=1e-5)
@@ -108,7 +108,7 @@ def test_faiss_finds_its_embeddings(tmp_path: Path, encoder: LexicalEncoder) -> 
     assert all(hits[0].row == n for n, hits in enumerate(truth[1:], start=2))
     found = opened.search_dense(queries, 10)
     near = [hits[0].row in {h.row for h in f} for hits, f in zip(truth, found, strict=True)]
-    assert sum(near) >= 12  # four bytes a vector are coarse
+    assert sum(near) >= 12  # four bytes per vector are coarse
     assert all(hit.row != 0 for hits in found for hit in hits)  # the first row was deleted
     with pytest.raises(UserError, match="dense queries"):
         opened.search([], 1)

@@ -1,4 +1,4 @@
-"""The index: what is written is what is read, whatever order it was changed in."""
+"""The index: what is written can be read back, after any sequence of changes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from made_vectors import build_vectors, random_vectors
 
 from skipqa.errors import UserError
-from skipqa.knowledge.corpus import Document
 from skipqa.knowledge.index import Index, add, build, compact, delete, verify
 from skipqa.knowledge.index.parts import quantise
+from skipqa.knowledge.sources import Document
 from skipqa.knowledge.sources.tables import JsonLines
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
 from skipqa.knowledge.vectors import SparseRows

@@ -1,4 +1,4 @@
-"""`skipqa index ...` as a user meets it."""
+"""`skipqa index ...` as a user runs it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def run(*arguments: object, stdin: str | None = None, code: int = 0) -> str:
 
 
 def run_both(*arguments: object, stdin: str | None = None, code: int = 0) -> tuple[str, str]:
-    """What went to standard output, and what to standard error."""
+    """Standard output and standard error."""
     outcome = CliRunner().invoke(app, [str(a) for a in arguments], input=stdin)
     if isinstance(outcome.exception, UserError):
         raise outcome.exception

@@ -1,4 +1,4 @@
-"""A few kills -9 at random moments; benchmarks/index_kill.py does fifty."""
+"""A few `kill -9` at random moments; benchmarks/index_kill.py does fifty."""
 
 from __future__ import annotations
 

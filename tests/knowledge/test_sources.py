@@ -1,4 +1,4 @@
-"""Every reader: what it yields, and what a bad row does to it (nothing but a report)."""
+"""Every source: the documents it yields, and that a bad row is only reported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from skipqa.errors import UserError
-from skipqa.knowledge.corpus import BadRow, Document, open_source
+from skipqa.knowledge.estimate import estimate
+from skipqa.knowledge.sources import (
+    BUILT_IN,
+    FILE_FORMATS,
+    BadRow,
+    Document,
+    Source,
+    open_source,
+)
 from skipqa.knowledge.sources.markup import html_to_text
 from skipqa.knowledge.sources.wikipedia import plain_text
 
@@ -71,7 +79,7 @@ def test_bad_json_rows_are_named_and_the_rest_is_read(tmp_path: Path) -> None:
     assert [b.place for b in bad] == [f"mine.jsonl:{n}" for n in (2, 3, 4, 5, 6, 7, 8, 9, 11)]
     reasons = " | ".join(b.reason for b in bad)
     for words in (
-        "not JSON at column",
+        "not JSON, cut off",
         "no `text`",
         "10,485",
         "not UTF-8",
@@ -86,7 +94,8 @@ def test_bad_json_rows_are_named_and_the_rest_is_read(tmp_path: Path) -> None:
     ("row", "reason"),
     [
         ('{"id": 1, "text": "a" "b"}', "not JSON at column 23 (Expecting ',' delimiter)"),
-        ('{"text": "cut o', "not JSON at column 10 (Unterminated string starting)"),
+        ('{"text": "cut o', "not JSON, cut off at character 15"),
+        ('{"text": "good", "score": NaN}', "NaN is not JSON"),
         ("9" * 5_000, "not usable JSON (Exceeds the limit"),
     ],
 )
@@ -261,3 +270,24 @@ def test_one_text_is_a_corpus_too(tmp_path: Path) -> None:
     (tmp_path / "lemon-trees.txt").write_text("")
     [bad] = source.read()
     assert isinstance(bad, BadRow)
+
+
+def test_every_registered_format_opens_its_endings(tmp_path: Path) -> None:
+    for known in FILE_FORMATS:
+        for ending in known.endings:
+            path = tmp_path / f"Corpus{ending.upper()}"
+            path.write_bytes(b"")
+            source: Source = open_source(str(path))
+            assert type(source) is known.open
+            assert source.name
+            assert source.fingerprint() == open_source(str(path)).fingerprint()
+    (tmp_path / "x.parquet").write_bytes(b"")
+    with pytest.raises(UserError) as refused:
+        open_source(str(tmp_path / "x.parquet"))
+    assert all(ending in str(refused.value) for known in FILE_FORMATS for ending in known.endings)
+
+
+def test_every_built_in_corpus_has_a_name_and_an_estimate(home: Path) -> None:
+    for name, built_in in BUILT_IN.items():
+        assert open_source(name).name == name
+        assert estimate([name]).passages == built_in.passages

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from synthetic import concepts, kept_tokens, question, retrieved_passage, run, state, verified
 
-from skipqa.backbones.backbone import IMAGE, Completion
+from skipqa.backbones.backbone import IMAGE, Completion, Decoding
 from skipqa.config import DecodeConfig
 from skipqa.language import content_words
 from skipqa.nn import projector as network
@@ -63,19 +63,13 @@ class Scripted:
         self.seen: list[torch.Tensor | None] = []
 
     def generate(
-        self,
-        prompt: str,
-        max_new_tokens: int,
-        quote_from: Sequence[str] = (),
-        avoid: Sequence[str] = (),
-        visual: Any = None,
-        candidates: Sequence[tuple[str, float]] = (),
+        self, prompt: str, decoding: Decoding, visual: torch.Tensor | None = None
     ) -> Completion:
-        names = tuple(name for name, _ in candidates)
-        self.asked.append((prompt, tuple(quote_from), names))
-        self.log_prior, self.avoided = dict(candidates), set(avoid)
+        names = tuple(name for name, _ in decoding.candidates)
+        self.asked.append((prompt, decoding.quote_from, names))
+        self.log_prior, self.avoided = dict(decoding.candidates), decoding.avoid
         self.seen.append(visual)
-        scores = self._scores(prompt, (*names, self.says)) if candidates else ()
+        scores = self._scores(prompt, (*names, self.says)) if names else ()
         return completion(self.says, *scores)
 
     def loglikelihood(self, prompt: str, answers: Sequence[str]) -> tuple[list[float], int]:
@@ -119,13 +113,13 @@ def asking(
 
 def quoting(backbone: Scripted, config: DecodeConfig = SHORT) -> QuotingReader:
     given = cast(Any, backbone)
-    return QuotingReader(config, given, ReadTogether(config, given))
+    return QuotingReader(config, given, ReadTogether(given))
 
 
 def short(backbone: Scripted, config: DecodeConfig = SHORT) -> ShortReader:
     given = cast(Any, backbone)
     explain = ClauseReader(quoting(backbone, config))
-    return ShortReader(config, given, ReadTogether(config, given), explain)
+    return ShortReader(config, given, ReadTogether(given), explain)
 
 
 def decode(reader: Reader, entering: State) -> tuple[State, StageRecord]:
@@ -232,7 +226,7 @@ class TestQuotingReader:
     def test_the_real_decoder_quotes(self, pipeline: Pipeline) -> None:
         """Whatever it is asked, a small decoder only repeats what the facts say."""
         config, backbone = replace(SHORT, max_new_tokens=6), pipeline.backbone
-        reader = QuotingReader(config, backbone, ReadTogether(config, backbone))
+        reader = QuotingReader(config, backbone, ReadTogether(backbone))
         leaving, _ = decode(reader, asking())
         assert leaving.answer.text
         assert leaving.answer.text in FACT

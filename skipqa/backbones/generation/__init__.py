@@ -1,0 +1,1 @@
+"""Decoding with a Llama: greedy, quoting, scoring candidate answers, CUDA graphs."""

@@ -1,10 +1,10 @@
-"""Decoding without the host in the way: static buffers, one CUDA graph a shape.
+"""Decoding as CUDA graphs: static buffers, one recorded graph per shape.
 
-Enters: a decoder and the prompt lengths to expect. Leaves: greedy answers. Launching the kernels
-of a 7B step takes longer than running them; recorded once, a step is one launch. Every tensor
-that a graph reads or writes is allocated here and keeps its address. Without a GPU the same
-code runs eagerly, so that a laptop can test it. One token of one prompt goes through kernels of
-its own (`ops/one_token.py`); several go through the decoder's.
+Enters: a decoder and the prompt lengths to expect. Leaves: greedy completions. Launching the
+kernels of a 7B step takes longer than running them; recorded once, a step is one launch. Every
+tensor that a graph reads or writes is allocated here and keeps its address. Without a GPU the
+same code runs eagerly, so that it can be tested on a CPU. A step for a single prompt uses fused
+kernels (`ops/one_token.py`); a batch uses the decoder's own layers.
 
 Shapes as in `llama.py`; W logits at the end of a prompt, enough to check a draft of W - 1 tokens.
 """
@@ -31,7 +31,7 @@ class StaticDecoder:
         max_new: int,
         max_draft: int = 0,
     ) -> None:
-        """`prompts` are the lengths to record; a shorter prompt is padded to the next of them."""
+        """`prompts` are the lengths to record; other prompts are padded to the next longer one."""
         weight = model.embedding.weight
         self.model, self.max_draft = model, max_draft
         self._prompts = sorted(set(prompts))
@@ -42,7 +42,7 @@ class StaticDecoder:
         def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=weight.device)
 
-        self._position = zeros(1)  # of the token to come
+        self._position = zeros(1)  # of the next token
         self._token = zeros(batch, 1)
         self._predicted = zeros(batch, max_draft + 1)  # after each of the last W prompt tokens
         self._prompt = zeros(batch, self._prompts[-1], model.config.width, dtype=weight.dtype)
@@ -55,7 +55,7 @@ class StaticDecoder:
 
     @torch.inference_mode()
     def generate(self, x_BTD: Tensor, num_tokens: int) -> Tensor:
-        """Greedy token ids [B, num_tokens]. Nothing is read back to the host on the way."""
+        """Greedy token ids [B, num_tokens], without a synchronisation with the host."""
         bucket = self._prefill(x_BTD)
         tokens = [self._predicted[:, -1:].clone()]
         self._token.copy_(tokens[0])
@@ -65,18 +65,18 @@ class StaticDecoder:
 
     @torch.inference_mode()
     def generate_checking(self, x_1TD: Tensor, draft: Sequence[int], num_tokens: int) -> list[int]:
-        """As `generate` for one prompt, with a draft read along with it.
+        """As `generate` for one prompt, with a draft to verify (speculative decoding).
 
-        One pass over prompt and draft tells which of the draft's tokens the decoder would have
-        said itself; those cost no step. The answer is the same with any draft.
+        One pass over prompt and draft shows which of the draft's tokens the decoder would have
+        generated itself; those cost no step. The completion is the same with any draft.
         """
         draft = list(draft)[: min(self.max_draft, num_tokens - 1)]
         drafted = torch.tensor(draft, dtype=torch.int64, device=x_1TD.device)
         x_1TD = torch.cat((x_1TD, self.model.embedding(drafted)[None]), dim=1)
         bucket = self._prefill(x_1TD)
-        said = self._predicted[0, self.max_draft - len(draft) :].tolist()
-        agreed = next((i for i, token in enumerate(draft) if said[i] != token), len(draft))
-        tokens = said[: agreed + 1]
+        predicted = self._predicted[0, self.max_draft - len(draft) :].tolist()
+        agreed = next((i for i, token in enumerate(draft) if predicted[i] != token), len(draft))
+        tokens = predicted[: agreed + 1]
         self._position.fill_(x_1TD.shape[1] - len(draft) + agreed)
         self._token.fill_(tokens[-1])
         while len(tokens) < num_tokens:
@@ -88,7 +88,7 @@ class StaticDecoder:
         bucket = next((n for n in self._prompts if n >= length), None)
         if bucket is None:
             raise UserError(
-                f"a prompt of {length} tokens; the longest recorded has {self._prompts[-1]}"
+                f"the prompt has {length} tokens; the longest recorded has {self._prompts[-1]}"
             )
         self._prompt[:, :length] = x_BTD
         self._position.fill_(length)
@@ -100,13 +100,13 @@ class StaticDecoder:
         return self._token.clone()
 
     def _prefill_pass(self, bucket: int) -> None:
-        # Padding stands after the prompt: causality hides it from the prompt, and its keys lie
-        # where no step looks before it has written its own.
-        places = torch.arange(bucket, device=self._prompt.device)
+        # Padding follows the prompt: the causal mask hides it, and its keys lie where no step
+        # reads before it has written its own.
+        positions = torch.arange(bucket, device=self._prompt.device)
         hidden_BTD = self.model(
-            self._prompt[:, :bucket], self.cache, places, bucket, from_zero=True
+            self._prompt[:, :bucket], self.cache, positions, bucket, from_zero=True
         )
-        window = torch.arange(-self.max_draft - 1, 0, device=places.device) + self._position
+        window = torch.arange(-self.max_draft - 1, 0, device=positions.device) + self._position
         self._predicted.copy_(self.model.logits(hidden_BTD[:, window.clamp(min=0)]).argmax(-1))
 
     def _step_pass(self, bucket: int) -> None:
@@ -127,7 +127,7 @@ class StaticDecoder:
         if key not in self._captured:
             position, token = self._position.clone(), self._token.clone()
             self._captured[key] = capture(lambda: body(bucket))
-            self._position.copy_(position)  # recording has run it a few times
+            self._position.copy_(position)  # recording has run the body a few times
             self._token.copy_(token)
         self._captured[key]()
 
@@ -135,8 +135,8 @@ class StaticDecoder:
 def one_token(
     model: Llama, x_D: Tensor, cache: KVCache, rope_SE: tuple[Tensor, Tensor], position_1: Tensor
 ) -> Tensor:
-    """Logits [vocabulary] after the token that stands at `position_1` of the only text in the
-    cache; its keys and values enter there. `rope_SE` is the rotation of every place."""
+    """Logits [vocabulary] after the token at `position_1` of the only text in the cache; its keys
+    and values are written there. `rope_SE` is the rotation of every position."""
     from skipqa.ops.one_token import attend, product
 
     for layer, keys_1GSE, values_1GSE in zip(model.layers, cache.keys, cache.values, strict=True):
@@ -150,7 +150,7 @@ def one_token(
 
 
 def capture(run: Callable[[], object]) -> Callable[[], None]:
-    """`run` as one CUDA graph, after it has compiled and allocated what it needs."""
+    """`run` recorded as one CUDA graph, after warm-up runs that compile and allocate."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

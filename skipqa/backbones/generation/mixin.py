@@ -1,8 +1,8 @@
-"""What a backbone says by a Llama of its own: completions, and how likely answers would be.
+"""The language-model half of a backbone whose decoder is a Llama: `generate`, `loglikelihood`.
 
-Enters: a prompt, or its embeddings after what was read before. Leaves: the greedy completion, free
-or quoted, and log-probabilities of answers. How a prompt is embedded, which tokens an answer is
-and which end it are a subclass's business.
+Enters: a prompt, or its embeddings with a cache of what stands before it. Leaves: the greedy
+completion, free or quoted, and log-probabilities of answers. How a prompt is embedded, which
+tokens make an answer and which end a completion is left to the subclass.
 
 Shapes as in `llama.py`.
 """
@@ -10,14 +10,15 @@ Shapes as in `llama.py`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from skipqa.backbones.backbone import Completion
-from skipqa.backbones.generation import candidates as continuations
+from skipqa.backbones.backbone import Completion, Decoding
+from skipqa.backbones.generation import candidates
+from skipqa.backbones.generation.candidates import Candidate
 from skipqa.backbones.generation.quoting import SpanConstraint, Verbatim
 from skipqa.backbones.networks.llama import KVCache, Llama
 
@@ -33,65 +34,55 @@ class GenerationMixin(ABC):
 
     @property
     @abstractmethod
-    def ends(self) -> Sequence[int]:
-        """Tokens that a completion ends before."""
+    def stop_tokens(self) -> Sequence[int]:
+        """Tokens that end a completion; they are not part of it."""
 
     @abstractmethod
     def embed_prompt(self, prompt: str, visual: Tensor | None = None) -> Tensor:
         """[1, T, D]"""
 
     @abstractmethod
-    def as_answer(self, text: str) -> list[int]:
-        """What the decoder would have to write for its answer to be `text`, and an end."""
+    def answer_tokens(self, text: str) -> list[int]:
+        """The tokens that the decoder generates when its answer is `text`, and the end token."""
 
     @torch.inference_mode()
-    def generate(
-        self,
-        prompt: str,
-        max_new_tokens: int,
-        quote_from: Sequence[str] = (),
-        avoid: Collection[str] = (),
-        visual: Tensor | None = None,
-        candidates: Sequence[tuple[str, float]] = (),
-    ) -> Completion:
-        embedded_1TD = self.embed_prompt(prompt, visual)
-        return self.continued(embedded_1TD, max_new_tokens, quote_from, avoid, candidates)
+    def generate(self, prompt: str, decoding: Decoding, visual: Tensor | None = None) -> Completion:
+        return self.generate_embedded(self.embed_prompt(prompt, visual), decoding)
 
-    def continued(
-        self,
-        embedded_1TD: Tensor,
-        max_new_tokens: int,
-        quote_from: Sequence[str] = (),
-        avoid: Collection[str] = (),
-        candidates: Sequence[tuple[str, float]] = (),
-        past: KVCache | None = None,
+    def generate_embedded(
+        self, prompt_1TD: Tensor, decoding: Decoding, past: KVCache | None = None
     ) -> Completion:
-        """As `complete`, of a prompt that is embedded, after what was read before it."""
-        decoder, tokenizer, ends = self.decoder, self.decoder_tokenizer, self.ends
-        weights: list[float] = []
-        if candidates:
-            assert not quote_from
-            answers = [self.as_answer(answer) for answer, _ in candidates]
-            prior = [prob for _, prob in candidates]
-            generated, weights = continuations.reply(
-                decoder, embedded_1TD, max_new_tokens, ends, answers, prior, past
+        """As `generate`, for a prompt that is embedded already and may follow a cached `past`."""
+        log_probs: list[float] = []
+        if decoding.candidates:
+            generated, log_probs = candidates.generate_with_candidates(
+                self.decoder,
+                prompt_1TD,
+                decoding.max_new_tokens,
+                self.stop_tokens,
+                [Candidate(self.answer_tokens(text), prior) for text, prior in decoding.candidates],
+                past,
             )
         else:
-            spans = SpanConstraint(quote_from, tokenizer, ends, avoid) or None
-            generated = decoder.generate(embedded_1TD, max_new_tokens, ends, spans, past)
+            spans = SpanConstraint(
+                decoding.quote_from, self.decoder_tokenizer, self.stop_tokens, decoding.avoid
+            )
+            generated = self.decoder.generate(
+                prompt_1TD, decoding.max_new_tokens, self.stop_tokens, spans or None, past
+            )
         return Completion(
-            tokenizer.decode(generated.tokens).strip(),
-            prompt_tokens=embedded_1TD.shape[1] + (0 if past is None else past.length),
+            self.decoder_tokenizer.decode(generated.tokens).strip(),
+            prompt_tokens=prompt_1TD.shape[1] + (0 if past is None else past.length),
             new_tokens=len(generated.tokens),
             flops=generated.flops,
-            weights=tuple(weights),
+            candidate_log_probs=tuple(log_probs),
         )
 
     def loglikelihood(self, prompt: str, answers: Sequence[str]) -> tuple[list[float], int]:
-        tokens = [self.as_answer(answer) for answer in answers]
-        return continuations.loglikelihood(self.decoder, self.embed_prompt(prompt), tokens)
+        tokens = [self.answer_tokens(answer) for answer in answers]
+        return candidates.loglikelihood(self.decoder, self.embed_prompt(prompt), tokens)
 
     def log_prob(self, prompt: str, answer: str, visual: Tensor | None = None) -> float:
-        embedded_1TD, wanted = self.embed_prompt(prompt, visual), self.as_answer(answer)[:-1]
-        written = self.decoder.generate(embedded_1TD, len(wanted), (), Verbatim(wanted))
-        return sum(written.log_probs)
+        prompt_1TD, target = self.embed_prompt(prompt, visual), self.answer_tokens(answer)[:-1]
+        forced = self.decoder.generate(prompt_1TD, len(target), (), Verbatim(target))
+        return sum(forced.log_probs)

@@ -1,7 +1,7 @@
-"""Decoding that can only quote: every generated token continues a span of the given texts.
+"""Constrained decoding: the completion is a span of given texts, or given tokens exactly.
 
 Enters: texts and a tokenizer. Leaves: after each token, which tokens may come next. A span
-starts and ends at word boundaries. It knows nothing of the model whose choice it narrows.
+starts and ends at word boundaries. It knows nothing of the model whose choice it restricts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ WORD = re.compile(r"\w+")
 
 
 class SpanConstraint:
-    """`allowed()` names the tokens that may come next, `advance(token)` takes one of them."""
+    """`allowed()` lists the tokens that may come next, `advance(token)` appends one of them."""
 
     def __init__(
         self,
@@ -24,11 +24,11 @@ class SpanConstraint:
         stop: Collection[int],
         avoid: Collection[str] = (),
     ) -> None:
-        """A span does not start with a word of `avoid`: those that the question already has."""
+        """No span starts with a word of `avoid`, such as the words of the question."""
         self._stop = set(stop)
-        self._tokens: list[int] = []  # of all texts, each ended by -1
-        self._boundary: list[bool] = []  # whether a word can end before the token
-        self._places: list[int] = []  # where the next token of the span may stand
+        self._tokens: list[int] = []  # all texts one after another, -1 after each
+        self._boundary: list[bool] = []  # whether a span may end before the token
+        self._places: list[int] = []  # indices into `_tokens` at which the span may continue
         self._started = False
         avoided = {word.lower() for word in avoid}
         for text in texts:
@@ -39,7 +39,7 @@ class SpanConstraint:
         words = {match.start(): match[0].lower() for match in WORD.finditer(text)}
         before = -1
         for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
-            # A token brings the space before its word along.
+            # A token includes the space before its word.
             start += len(text[start:end]) - len(text[start:end].lstrip())
             word = words.get(start) if start > before else None  # else a byte inside a character
             if word is not None and word not in avoided and text[start - 1].isspace():
@@ -66,7 +66,7 @@ class SpanConstraint:
         self._places = [place + 1 for place in self._places if self._tokens[place] == token]
 
     def likely(self) -> list[int]:
-        """The rest of the first text that the span so far occurs in."""
+        """The rest of the first text that contains the span so far."""
         if not self._started or not self._places:
             return []
         start = self._places[0]
@@ -74,7 +74,7 @@ class SpanConstraint:
 
 
 class Verbatim:
-    """Exactly these tokens, for what they would have been worth to the decoder."""
+    """Forces exactly these tokens, to read off their log-probabilities (teacher forcing)."""
 
     def __init__(self, tokens: Sequence[int]) -> None:
         self.left = list(tokens)

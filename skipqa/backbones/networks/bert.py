@@ -1,9 +1,9 @@
-"""The text encoder: a BERT-family encoder in plain torch (MiniLM in the pocket preset).
+"""The text encoder: a BERT-family encoder in plain torch (MiniLM in every preset).
 
-Enters: token ids with a padding mask. Leaves: the state of every token and their unit-length
-mean. It knows nothing of questions, passages or retrieval.
+Enters: token ids, padded with a mask or packed one text after another. Leaves: the state of every
+token and the unit-length mean of a text. It knows nothing of questions, passages or retrieval.
 
-Shapes: B batch, L tokens, D width, H heads, E head width.
+Shapes: B batch, L tokens, N tokens of all texts together, D width.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Layer(nn.Module):
         )
         return self._finish(x_BLD, mixed.transpose(1, 2).reshape(B, L, D))
 
-    def side_by_side(self, x_ND: Tensor, lengths: Sequence[int]) -> Tensor:
-        """As `forward`, of texts one after the other, each of which sees itself alone."""
+    def packed(self, x_ND: Tensor, lengths: Sequence[int]) -> Tensor:
+        """As `forward` for texts one after another; attention stays within each text."""
         N, D = x_ND.shape
         q, k, v = self.qkv(x_ND).view(N, 3, self.heads, D // self.heads).permute(1, 2, 0, 3)
         mixed = [
@@ -75,7 +75,7 @@ class Bert(nn.Module):
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
 
     def forward(self, ids_BL: Tensor, mask_BL: Tensor | None = None) -> Tensor:
-        """States [B, L, D]; `mask_BL` is true at real tokens, None where all are."""
+        """States [B, L, D]; `mask_BL` is true at real tokens, None without padding."""
         x = self.words(ids_BL) + self.places.weight[: ids_BL.shape[1]] + self.segment
         x = self.norm(x)
         mask = None if mask_BL is None else mask_BL[:, None, None, :]
@@ -83,9 +83,10 @@ class Bert(nn.Module):
             x = layer(x, mask)
         return x
 
-    def side_by_side(self, texts: Sequence[Sequence[int]]) -> tuple[Tensor, ...]:
-        """States [L, D] of each text. Nothing is padded, and products are as large as they can
-        be: on a CPU short texts one by one are mostly spent on fetching the weights."""
+    def packed(self, texts: Sequence[Sequence[int]]) -> tuple[Tensor, ...]:
+        """States [L, D] of each text, all texts packed into one sequence: nothing is padded, and
+        the matrix products are large. One by one, short texts spend most of a CPU's time on
+        loading the weights."""
         lengths = list(map(len, texts))
         device = self.segment.device
         ids_N = torch.tensor([token for text in texts for token in text], device=device)
@@ -93,7 +94,7 @@ class Bert(nn.Module):
         x_ND = self.norm(self.words(ids_N) + self.places(places_N) + self.segment)
         for layer in self.layers:
             assert isinstance(layer, Layer)
-            x_ND = layer.side_by_side(x_ND, lengths)
+            x_ND = layer.packed(x_ND, lengths)
         return x_ND.split(lengths)
 
 
@@ -106,7 +107,7 @@ def mean_pool(states_BLD: Tensor, mask_BL: Tensor | None = None) -> Tensor:
 
 
 def from_hub_names(state: Mapping[str, Tensor], config: BertConfig) -> dict[str, Tensor]:
-    """Weights under the names that the Hub's BERT checkpoints use, renamed and joined."""
+    """The state of `Bert` from a Hugging Face BERT checkpoint: renamed, q|k|v joined."""
     state = {name.removeprefix("bert."): value for name, value in state.items()}
     renamed = {
         "words.weight": state["embeddings.word_embeddings.weight"],
@@ -114,9 +115,9 @@ def from_hub_names(state: Mapping[str, Tensor], config: BertConfig) -> dict[str,
         "segment": state["embeddings.token_type_embeddings.weight"][0],
     }
 
-    def take(ours: str, *theirs: str) -> None:
+    def take(new: str, *old: str) -> None:
         for part in ("weight", "bias"):
-            renamed[f"{ours}.{part}"] = torch.cat([state[f"{name}.{part}"] for name in theirs])
+            renamed[f"{new}.{part}"] = torch.cat([state[f"{name}.{part}"] for name in old])
 
     take("norm", "embeddings.LayerNorm")
     for i in range(config.layers):

@@ -1,11 +1,12 @@
-"""CLIP in plain torch: images and texts in one space, and where in an image a text holds.
+"""CLIP in plain torch: images, their patches and texts in one embedding space.
 
-Enters: pixels, or token ids. Leaves: of an image the features that a decoder reads, a unit vector
-a patch and one for the whole; of a text one unit vector. One class serves CLIP ViT-L/14 and
-EVA-CLIP-G/14, under the names of either publisher. It knows no classes and no question.
+Enters: pixels, or token ids. Leaves: for an image the features that a decoder reads, one unit
+vector per patch and one for the whole; for a text one unit vector. One class serves CLIP ViT-L/14
+and EVA-CLIP-G/14, with converters for the names of either checkpoint. It knows no classes and no
+question.
 
-Shapes: B batch, S pixels a side, V patches, D width of the vision tower, L text tokens, J width of
-the joint space.
+Shapes: B batch, S pixels per side, V patches, D width of the vision encoder, L text tokens, J
+width of the joint space.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ class ClipConfig:
     vision: vit.VitConfig
     text: TextConfig
     joint: int
-    bias: bool  # of the image's way into the joint space: EVA has one, CLIP has not
+    bias: bool  # of the image's projection into the joint space: EVA has one, CLIP has not
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class EncodedImage:
     features: Tensor  # [B, V, D]
     patches: Tensor  # [B, V, J], unit length
     whole: Tensor  # [B, J], unit length
@@ -62,22 +63,23 @@ class Clip(nn.Module):
         self.text_to_joint = nn.Linear(text.width, config.joint, bias=False)
         self.log_scale = nn.Parameter(torch.zeros(()))  # of a cosine, before a softmax
 
-    def see(self, pixels_B3SS: Tensor) -> Seen:
-        """Features are those of the last layer but one, which LLaVA and BLIP-2 read too: the last
-        serves the class token. There a patch attends to itself alone: attention would give it
-        the content of the whole image, and its own could not be named (MaskCLIP, 2022)."""
+    def encode_image(self, pixels_B3SS: Tensor) -> EncodedImage:
+        """Features are those of the penultimate layer, as in LLaVA and BLIP-2: the last layer
+        serves the class token. For the patch vectors each patch attends only to itself in the last
+        layer, because attention would mix in the content of the whole image (MaskCLIP, 2022)."""
         x_BTD = self.vision.embed(pixels_B3SS)
         for layer in self.vision.layers[:-1]:
             x_BTD = layer(x_BTD)
         last, features_BVD = self.vision.layers[-1], x_BTD[:, 1:]
-        return Seen(
+        return EncodedImage(
             features=features_BVD,
             patches=self._image_in_joint(last(features_BVD, alone=True)),
             whole=self._image_in_joint(last(x_BTD)[:, 0]),
         )
 
-    def read(self, ids_BL: Tensor, ends_B: Tensor) -> Tensor:
-        """[B, J], unit length: the state at each text's end; what stands after it is not seen."""
+    def encode_text(self, ids_BL: Tensor, ends_B: Tensor) -> Tensor:
+        """[B, J], unit length: the state at each text's end; attention is causal, so padding after
+        it has no effect."""
         x_BLD = self.words(ids_BL) + self.places[: ids_BL.shape[1]]
         for layer in self.text_layers:
             x_BLD = layer(x_BLD, causal=True)
@@ -89,14 +91,14 @@ class Clip(nn.Module):
 
 
 def flops(config: ClipConfig, size: int) -> int:
-    """FLOPs of seeing one image of `size` pixels a side, a multiply and an add counted as two."""
+    """FLOPs of one image of `size` pixels per side, a multiply and an add counted as two."""
     c = replace(config.vision, image=size)
     alone = c.tokens * c.width * (4 * c.width + 2 * c.ffn)
     return vit.flops(c) + 2 * (alone + (c.tokens + 1) * c.width * config.joint)
 
 
 def from_hub_names(state: Mapping[str, Tensor], config: ClipConfig) -> dict[str, Tensor]:
-    """Weights under the names of the Hub's CLIP checkpoints, renamed and joined."""
+    """The state of `Clip` from a Hugging Face CLIP checkpoint: renamed, q|k|v joined."""
     vision = "vision_model."
     named = {
         "vision.patches.weight": state[f"{vision}embeddings.patch_embedding.weight"],
@@ -108,27 +110,27 @@ def from_hub_names(state: Mapping[str, Tensor], config: ClipConfig) -> dict[str,
         "text_to_joint.weight": state["text_projection.weight"],
         "log_scale": state["logit_scale"],
     }
-    named |= _take(state, "vision.first_norm", f"{vision}pre_layrnorm")  # their spelling
+    named |= _take(state, "vision.first_norm", f"{vision}pre_layrnorm")  # spelt like this
     named |= _take(state, "vision_norm", f"{vision}post_layernorm")
     named |= _take(state, "text_norm", "text_model.final_layer_norm")
-    for encoder, theirs, ours in (
+    for encoder, old, new in (
         (config.vision, "vision_model", "vision.layers"),
         (config.text, "text_model", "text_layers"),
     ):
         for i in range(encoder.layers):
-            layer = f"{theirs}.encoder.layers.{i}."
+            layer = f"{old}.encoder.layers.{i}."
             attention = (f"{layer}self_attn.{x}_proj" for x in "qkv")
-            named |= _take(state, f"{ours}.{i}.qkv", *attention)
-            named |= _take(state, f"{ours}.{i}.out", f"{layer}self_attn.out_proj")
-            named |= _take(state, f"{ours}.{i}.attention_norm", f"{layer}layer_norm1")
-            named |= _take(state, f"{ours}.{i}.ffn_norm", f"{layer}layer_norm2")
-            named |= _take(state, f"{ours}.{i}.up", f"{layer}mlp.fc1")
-            named |= _take(state, f"{ours}.{i}.down", f"{layer}mlp.fc2")
+            named |= _take(state, f"{new}.{i}.qkv", *attention)
+            named |= _take(state, f"{new}.{i}.out", f"{layer}self_attn.out_proj")
+            named |= _take(state, f"{new}.{i}.attention_norm", f"{layer}layer_norm1")
+            named |= _take(state, f"{new}.{i}.ffn_norm", f"{layer}layer_norm2")
+            named |= _take(state, f"{new}.{i}.up", f"{layer}mlp.fc1")
+            named |= _take(state, f"{new}.{i}.down", f"{layer}mlp.fc2")
     return named
 
 
 def from_open_clip_names(state: Mapping[str, Tensor], config: ClipConfig) -> dict[str, Tensor]:
-    """Weights under the names of an OpenCLIP checkpoint with EVA's vision tower."""
+    """The state of `Clip` from an OpenCLIP checkpoint with EVA's vision encoder."""
     trunk = "visual.trunk."
     named = {
         "vision.class_token": state[f"{trunk}cls_token"].flatten(),
@@ -143,32 +145,32 @@ def from_open_clip_names(state: Mapping[str, Tensor], config: ClipConfig) -> dic
     named |= _take(state, "vision_to_joint", f"{trunk}head")
     named |= _take(state, "text_norm", "text.ln_final")
     for i in range(config.vision.layers):
-        ours, theirs = f"vision.layers.{i}.", f"{trunk}blocks.{i}."
-        q_bias, v_bias = state[f"{theirs}attn.q_bias"], state[f"{theirs}attn.v_bias"]
-        named[f"{ours}qkv.weight"] = state[f"{theirs}attn.qkv.weight"]
-        named[f"{ours}qkv.bias"] = torch.cat((q_bias, torch.zeros_like(q_bias), v_bias))
-        named |= _take(state, f"{ours}out", f"{theirs}attn.proj")
-        named |= _take(state, f"{ours}attention_norm", f"{theirs}norm1")
-        named |= _take(state, f"{ours}ffn_norm", f"{theirs}norm2")
-        named |= _take(state, f"{ours}up", f"{theirs}mlp.fc1")
-        named |= _take(state, f"{ours}down", f"{theirs}mlp.fc2")
+        new, old = f"vision.layers.{i}.", f"{trunk}blocks.{i}."
+        q_bias, v_bias = state[f"{old}attn.q_bias"], state[f"{old}attn.v_bias"]
+        named[f"{new}qkv.weight"] = state[f"{old}attn.qkv.weight"]
+        named[f"{new}qkv.bias"] = torch.cat((q_bias, torch.zeros_like(q_bias), v_bias))
+        named |= _take(state, f"{new}out", f"{old}attn.proj")
+        named |= _take(state, f"{new}attention_norm", f"{old}norm1")
+        named |= _take(state, f"{new}ffn_norm", f"{old}norm2")
+        named |= _take(state, f"{new}up", f"{old}mlp.fc1")
+        named |= _take(state, f"{new}down", f"{old}mlp.fc2")
     for i in range(config.text.layers):
-        ours, theirs = f"text_layers.{i}.", f"text.transformer.resblocks.{i}."
+        new, old = f"text_layers.{i}.", f"text.transformer.resblocks.{i}."
         for part in ("weight", "bias"):
-            named[f"{ours}qkv.{part}"] = state[f"{theirs}attn.in_proj_{part}"]
-        named |= _take(state, f"{ours}out", f"{theirs}attn.out_proj")
-        named |= _take(state, f"{ours}attention_norm", f"{theirs}ln_1")
-        named |= _take(state, f"{ours}ffn_norm", f"{theirs}ln_2")
-        named |= _take(state, f"{ours}up", f"{theirs}mlp.c_fc")
-        named |= _take(state, f"{ours}down", f"{theirs}mlp.c_proj")
+            named[f"{new}qkv.{part}"] = state[f"{old}attn.in_proj_{part}"]
+        named |= _take(state, f"{new}out", f"{old}attn.out_proj")
+        named |= _take(state, f"{new}attention_norm", f"{old}ln_1")
+        named |= _take(state, f"{new}ffn_norm", f"{old}ln_2")
+        named |= _take(state, f"{new}up", f"{old}mlp.c_fc")
+        named |= _take(state, f"{new}down", f"{old}mlp.c_proj")
     return named
 
 
 def open_clip_config(shapes: Mapping[str, tuple[int, ...]]) -> ClipConfig:
-    """The shapes of an EVA-CLIP, read from its tensors: its own config only names a recipe.
+    """The config of an EVA-CLIP from the shapes of its tensors: its own file only names a model.
 
-    Heads cannot be read off; every published EVA-CLIP-G has 88 numbers a head, every CLIP text
-    tower 64.
+    The shapes do not tell the number of heads; in every published EVA-CLIP-G a head is 88 wide,
+    in every CLIP text encoder 64.
     """
     trunk = "visual.trunk."
     width, _, patch, _ = shapes[f"{trunk}patch_embed.proj.weight"]
@@ -200,10 +202,9 @@ def _count(names: Iterable[str], prefix: str) -> int:
     return len(numbers)
 
 
-def _take(state: Mapping[str, Tensor], ours: str, *theirs: str) -> dict[str, Tensor]:
-    """One layer's weight and bias, several of theirs joined into one of ours."""
-    names = list(theirs)
+def _take(state: Mapping[str, Tensor], new: str, *old: str) -> dict[str, Tensor]:
+    """The weight and bias of one layer, made by joining those of the `old` layers."""
     return {
-        f"{ours}.{part}": torch.cat([state[f"{name}.{part}"] for name in names])
+        f"{new}.{part}": torch.cat([state[f"{name}.{part}"] for name in old])
         for part in ("weight", "bias")
     }

@@ -1,8 +1,8 @@
-"""The vision tower: EfficientNet-Lite2 in plain torch, batch norms folded into convolutions.
+"""The pocket vision encoder: EfficientNet-Lite2 in plain torch, batch norms folded in.
 
-Enters: pixels [B, 3, S, S] in [-1, 1]. Leaves: the last feature map and, because global
-average pooling and the classifier commute, the ImageNet evidence of every cell: the mean of
-the cells' logits is exactly the network's own logits. It knows nothing of grids or questions.
+Enters: pixels [B, 3, S, S] in [-1, 1]. Leaves: the last feature map. Global average pooling and
+the classifier commute, so the classifier can be applied to every cell: the mean of the cells'
+logits equals the network's own logits. It knows nothing of tokens or questions.
 
 Shapes: B batch, F features (1280), h = w = S / 32 cells.
 """
@@ -43,7 +43,7 @@ _STEM = 32
 
 
 class Conv(nn.Conv2d):
-    """A convolution padded as TensorFlow does: a strided one puts the odd pixel after."""
+    """A convolution with TensorFlow's padding: with a stride, the odd pixel goes last."""
 
     def __init__(self, inside: int, outside: int, kernel: int, stride: int = 1, groups: int = 1):
         padding = kernel // 2 if stride == 1 else 0
@@ -59,7 +59,7 @@ class Conv(nn.Conv2d):
 
 
 class Block(nn.Module):
-    """Inverted residual: widen, convolve each channel, narrow."""
+    """Inverted residual: expand, convolve depthwise, project."""
 
     def __init__(self, inside: int, outside: int, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -108,21 +108,21 @@ def _round_to_8(channels: float) -> int:
 
 
 def fold(state: Mapping[str, Tensor], config: EfficientNetLiteConfig = LITE2) -> dict[str, Tensor]:
-    """The published checkpoint renamed, each batch norm folded into the convolution before it."""
+    """The published checkpoint renamed, each batch norm folded into the preceding convolution."""
     folded: dict[str, Tensor] = {}
 
-    def take(ours: str, conv: str, norm: str) -> None:
+    def take(new: str, conv: str, norm: str) -> None:
         scale = state[f"{norm}.weight"] / (state[f"{norm}.running_var"] + 1e-3).sqrt()
-        folded[f"{ours}.weight"] = state[f"{conv}.weight"] * scale[:, None, None, None]
-        folded[f"{ours}.bias"] = state[f"{norm}.bias"] - state[f"{norm}.running_mean"] * scale
+        folded[f"{new}.weight"] = state[f"{conv}.weight"] * scale[:, None, None, None]
+        folded[f"{new}.bias"] = state[f"{norm}.bias"] - state[f"{norm}.running_mean"] * scale
 
     take("stem", "_conv_stem", "_bn0")
     for i, block in enumerate(EfficientNetLite(config).blocks):
-        theirs, ours = f"_blocks.{i}", f"blocks.{i}"
+        old, new = f"_blocks.{i}", f"blocks.{i}"
         if block.expand is not None:
-            take(f"{ours}.expand", f"{theirs}._expand_conv", f"{theirs}._bn0")
-        take(f"{ours}.depthwise", f"{theirs}._depthwise_conv", f"{theirs}._bn1")
-        take(f"{ours}.project", f"{theirs}._project_conv", f"{theirs}._bn2")
+            take(f"{new}.expand", f"{old}._expand_conv", f"{old}._bn0")
+        take(f"{new}.depthwise", f"{old}._depthwise_conv", f"{old}._bn1")
+        take(f"{new}.project", f"{old}._project_conv", f"{old}._bn2")
     take("head", "_conv_head", "_bn1")
     folded["classifier.weight"] = state["_fc.weight"]
     folded["classifier.bias"] = state["_fc.bias"]
@@ -130,7 +130,7 @@ def fold(state: Mapping[str, Tensor], config: EfficientNetLiteConfig = LITE2) ->
 
 
 def flops(network: EfficientNetLite, size: int) -> int:
-    """FLOPs of one image of `size` pixels a side with the classifier at every cell."""
+    """FLOPs of one image of `size` pixels per side, with the classifier at every cell."""
 
     def conv(layer: Conv, size: int) -> tuple[int, int]:
         size = math.ceil(size / layer.stride[0])

@@ -1,9 +1,9 @@
 """The decoder: a Llama-family language model in plain torch.
 
-Enters: embeddings [B, T, D] and a static key/value cache. Leaves: hidden states and logits.
-One class serves SmolLM2-135M on a laptop and the 7B and 13B shapes on a GPU; it knows nothing
-of images, passages or prompts. The cache has a fixed length so that a step can be captured
-in a CUDA graph.
+Enters: embeddings [B, T, D] and a key/value cache. Leaves: hidden states, logits, greedy
+continuations. One class serves SmolLM2-135M on a laptop and the 7B and 13B shapes on a GPU; it
+knows nothing of images, passages or prompt templates. The cache has a fixed length so that a
+decoding step can be captured in a CUDA graph.
 
 Shapes: B batch, T new tokens, S cached tokens, D width, H heads, G key/value heads, E head width.
 """
@@ -29,7 +29,7 @@ class LlamaConfig:
     ffn: int
     rope_theta: float = 10_000.0
     norm_eps: float = 1e-5
-    tied: bool = False  # the output layer shares the embedding's weights
+    tied: bool = False  # the output layer uses the embedding's weights
 
     @property
     def head_width(self) -> int:
@@ -40,8 +40,8 @@ class LlamaConfig:
         return self.kv_heads * self.head_width
 
 
-FEW = 8  # rows, for `product`
-MAX_GUESS = 6  # tokens tried in one pass; a few cost little more than one, many do
+FEW_ROWS = 8  # the largest number of rows for which `product` transposes
+MAX_GUESS = 6  # guessed tokens per pass: a few cost little more than one, many do
 
 SMOLLM2_135M = LlamaConfig(49_152, 576, 30, 9, 3, 1_536, rope_theta=100_000.0, tied=True)
 VICUNA_7B = LlamaConfig(32_000, 4_096, 32, 32, 32, 11_008)
@@ -73,29 +73,39 @@ class KVCache:
         return self.keys.nbytes + self.values.nbytes
 
 
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where T new tokens of a forward pass stand in the cache, and which keys each may see."""
+
+    slots_T: Tensor  # cache positions that their keys and values are written to
+    rope: tuple[Tensor, Tensor]  # cos and sin of their positions, see `rotation`
+    end: int  # S: only keys at cache positions below it are read
+    mask_TS: Tensor | None  # true where a token may attend; None for plain causal attention
+
+
 class Constraint(Protocol):
-    """What may be generated next, given what was; see `quoting.SpanConstraint`."""
+    """Which tokens may be generated next, given those so far; see `quoting.SpanConstraint`."""
 
     def allowed(self) -> list[int]: ...
 
     def advance(self, token: int) -> None: ...
 
     def likely(self) -> list[int]:
-        """What may well follow; a wrong guess costs time, never a different result."""
+        """A guess at the next tokens; a wrong one costs time and never changes the result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
     tokens: list[int]
-    log_probs: list[float]
+    log_probs: list[float]  # of each token
     flops: int
 
 
 def product(x: Tensor, weight: Tensor) -> Tensor:
-    """x W^T. With a few rows, as answers have that are weighed, a CPU is twice as quick at W x^T:
-    for the former it rearranges all of W first."""
+    """x W^T. With few rows, as when candidate answers are scored, a CPU computes W x^T twice as
+    fast: for x W^T it first rearranges all of W."""
     rows = x.flatten(0, -2)
-    if x.device.type != "cpu" or not 1 < len(rows) <= FEW:
+    if x.device.type != "cpu" or not 1 < len(rows) <= FEW_ROWS:
         return F.linear(x, weight)
     return (weight @ rows.T).T.contiguous().unflatten(0, x.shape[:-1])
 
@@ -120,20 +130,18 @@ class Layer(nn.Module):
     def forward(
         self,
         x_BTD: Tensor,
-        rope: tuple[Tensor, Tensor],
-        keys: Tensor,
-        values: Tensor,
-        positions_T: Tensor,
-        end: int,
-        mask_TS: Tensor | None,
+        keys_BGSE: Tensor,
+        values_BGSE: Tensor,
+        placed: Placement,
     ) -> Tensor:
-        q_BHTE, k_BGTE, v_BGTE = self._project(x_BTD, rope)
-        keys.index_copy_(2, positions_T, k_BGTE)
-        values.index_copy_(2, positions_T, v_BGTE)
-        return self._mix(x_BTD, q_BHTE, keys[:, :, :end], values[:, :, :end], mask_TS)
+        q_BHTE, k_BGTE, v_BGTE = self._project(x_BTD, placed.rope)
+        keys_BGSE.index_copy_(2, placed.slots_T, k_BGTE)
+        values_BGSE.index_copy_(2, placed.slots_T, v_BGTE)
+        keys, values = keys_BGSE[:, :, : placed.end], values_BGSE[:, :, : placed.end]
+        return self._mix(x_BTD, q_BHTE, keys, values, placed.mask_TS)
 
-    def whole(self, x_BTD: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
-        """As `forward` from the first token on, without a cache."""
+    def without_cache(self, x_BTD: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+        """As `forward` of whole texts, from their first token on."""
         q_BHTE, k_BGTE, v_BGTE = self._project(x_BTD, rope)
         return self._mix(x_BTD, q_BHTE, k_BGTE, v_BGTE, None)
 
@@ -175,40 +183,31 @@ class Llama(nn.Module):
     def forward(
         self, x_BTD: Tensor, cache: KVCache, positions_T: Tensor, end: int, *, from_zero: bool
     ) -> Tensor:
-        """Hidden states [B, T, D] of the new tokens, whose keys and values enter the cache.
+        """Hidden states [B, T, D] of the new tokens; their keys and values enter the cache.
 
-        `positions_T` are their places; keys before `end` are visible as far as causality allows.
-        `from_zero` says that the tokens are the first ones, so that the plain causal kernel,
-        faster than an explicit mask, is right.
+        `positions_T` are the tokens' positions; each attends to the keys before `end` up to its
+        own position. `from_zero` says that the tokens start the text, so that the plain causal
+        kernel applies, which is faster than an explicit mask.
         """
         rope = rotation(self.config, positions_T, x_BTD.dtype)
         mask = None
         if not from_zero:
             mask = torch.arange(end, device=x_BTD.device)[None] <= positions_T[:, None]
-        return self.through(x_BTD, cache, rope, positions_T, end, mask)
+        return self.forward_at(x_BTD, cache, Placement(positions_T, rope, end, mask))
 
-    def through(
-        self,
-        x_BTD: Tensor,
-        cache: KVCache,
-        rope: tuple[Tensor, Tensor],
-        slots_T: Tensor,
-        end: int,
-        mask_TS: Tensor | None,
-    ) -> Tensor:
-        """As `forward`, of tokens that enter the cache elsewhere than their rotation says and see
-        what `mask_TS` says; without one, what came before them."""
+    def forward_at(self, x_BTD: Tensor, cache: KVCache, placed: Placement) -> Tensor:
+        """As `forward`, for tokens whose cache slots differ from their positions, or that attend
+        to something other than everything before them: the nodes of a tree."""
         for index, layer in enumerate(self.layers):
-            keys, values = cache.keys[index], cache.values[index]
-            x_BTD = layer(x_BTD, rope, keys, values, slots_T, end, mask_TS)
+            x_BTD = layer(x_BTD, cache.keys[index], cache.values[index], placed)
         return self.norm(x_BTD)
 
     def states(self, x_BTD: Tensor) -> Tensor:
-        """Hidden states [B, T, D] of whole texts, nothing kept: the form that is trained."""
+        """Hidden states [B, T, D] of whole texts, without a cache: the form used in training."""
         rope = rotation(self.config, torch.arange(x_BTD.shape[1], device=x_BTD.device), x_BTD.dtype)
         for layer in self.layers:
             assert isinstance(layer, Layer)
-            x_BTD = layer.whole(x_BTD, rope)
+            x_BTD = layer.without_cache(x_BTD, rope)
         return self.norm(x_BTD)
 
     @property
@@ -216,7 +215,7 @@ class Llama(nn.Module):
         return self.embedding.weight if self.config.tied else self.unembedding.weight
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[…, vocabulary] in float32, for the positions that need it."""
+        """[..., vocabulary] in float32, for the positions that need them."""
         return product(hidden, self.output_weight).float()
 
     @torch.inference_mode()
@@ -230,15 +229,15 @@ class Llama(nn.Module):
     ) -> Generation:
         """Greedy continuation of one prompt, up to and without a stop token.
 
-        `past` is what was read before the prompt (see `read`); it is left as it is.
+        `past` is the cache of what stands before the prompt (see `read`); it is not changed.
 
-        With a constraint only the tokens that it allows are considered, and those that it thinks
-        likely go through in one pass with the token before them: as many as are then chosen were
-        nearly free, the rest is forgotten. The result is that of one token at a time.
+        With a constraint, only the tokens that it allows are considered. The tokens that it
+        guesses are read in one pass with the token before them: those that are then chosen cost
+        almost nothing, the rest is discarded. The result equals decoding one token at a time.
         """
         stop, device = set(stop), x_1TD.device
         cache, hidden_ND = self._prefill(x_1TD, past, room=max_new + MAX_GUESS)
-        T = cache.length - max_new - MAX_GUESS  # tokens read by now
+        T = cache.length - max_new - MAX_GUESS  # tokens read so far
         spent = flops(self.config, x_1TD.shape[1], T)
         if max_new == 0:
             return Generation([], [], spent)
@@ -268,11 +267,11 @@ class Llama(nn.Module):
 
     @torch.inference_mode()
     def read(self, x_1TD: Tensor, past: KVCache | None = None) -> KVCache:
-        """`past` and then the keys and values of these tokens: a text to continue later."""
+        """A cache of `past` followed by these tokens, to continue from later."""
         return self._prefill(x_1TD, past, room=0)[0]
 
     def _prefill(self, x_1TD: Tensor, past: KVCache | None, room: int) -> tuple[KVCache, Tensor]:
-        """A cache with room for more, and the last hidden state [1, D]."""
+        """A cache with `room` for more tokens, and the last hidden state [1, D]."""
         start = 0 if past is None else past.length
         end, device = start + x_1TD.shape[1], x_1TD.device
         cache = KVCache(self.config, 1, end + room, dtype=x_1TD.dtype, device=device)
@@ -292,8 +291,8 @@ def _best(scored: Tensor, constraint: Constraint | None) -> int:
 
 
 def rotation(config: LlamaConfig, positions_T: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """cos and sin [T, E] of the rotary position embedding; the sine of the first half, whose
-    partner is subtracted, is negative."""
+    """cos and sin [T, E] of the rotary position embedding. The sine of the first half is negated,
+    because there the rotated partner is subtracted."""
     half = torch.arange(0, config.head_width, 2, device=positions_T.device, dtype=torch.float32)
     angles = positions_T[:, None] * config.rope_theta ** (-half / config.head_width)
     cos, sin = angles.cos(), angles.sin()
@@ -301,13 +300,13 @@ def rotation(config: LlamaConfig, positions_T: Tensor, dtype: torch.dtype) -> tu
 
 
 def rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
-    cos, sin = (part.to(x.dtype) for part in rope)  # mixed precision projects to fewer bits
+    cos, sin = (part.to(x.dtype) for part in rope)  # under autocast x has fewer bits
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat((second, first), dim=-1) * sin
 
 
 def from_hub_names(state: Mapping[str, Tensor], config: LlamaConfig) -> dict[str, Tensor]:
-    """Weights under the names that the Hub's Llama checkpoints use, renamed and joined."""
+    """The state of `Llama` from a Hugging Face checkpoint: renamed, q|k|v and gate|up joined."""
     renamed = {
         "embedding.weight": state["model.embed_tokens.weight"],
         "norm.weight": state["model.norm.weight"],
@@ -315,17 +314,17 @@ def from_hub_names(state: Mapping[str, Tensor], config: LlamaConfig) -> dict[str
     if not config.tied:
         renamed["unembedding.weight"] = state["lm_head.weight"]
     for i in range(config.layers):
-        theirs, ours = f"model.layers.{i}.", f"layers.{i}."
+        old, new = f"model.layers.{i}.", f"layers.{i}."
         renamed |= {
-            f"{ours}attention_norm.weight": state[f"{theirs}input_layernorm.weight"],
-            f"{ours}ffn_norm.weight": state[f"{theirs}post_attention_layernorm.weight"],
-            f"{ours}out.weight": state[f"{theirs}self_attn.o_proj.weight"],
-            f"{ours}down.weight": state[f"{theirs}mlp.down_proj.weight"],
-            f"{ours}qkv.weight": torch.cat(
-                [state[f"{theirs}self_attn.{x}_proj.weight"] for x in "qkv"]
+            f"{new}attention_norm.weight": state[f"{old}input_layernorm.weight"],
+            f"{new}ffn_norm.weight": state[f"{old}post_attention_layernorm.weight"],
+            f"{new}out.weight": state[f"{old}self_attn.o_proj.weight"],
+            f"{new}down.weight": state[f"{old}mlp.down_proj.weight"],
+            f"{new}qkv.weight": torch.cat(
+                [state[f"{old}self_attn.{x}_proj.weight"] for x in "qkv"]
             ),
-            f"{ours}gate_up.weight": torch.cat(
-                [state[f"{theirs}mlp.{x}_proj.weight"] for x in ("gate", "up")]
+            f"{new}gate_up.weight": torch.cat(
+                [state[f"{old}mlp.{x}_proj.weight"] for x in ("gate", "up")]
             ),
         }
     return renamed
@@ -334,7 +333,8 @@ def from_hub_names(state: Mapping[str, Tensor], config: LlamaConfig) -> dict[str
 def flops(config: LlamaConfig, new: int, context: int, *, logits: int = 1) -> int:
     """FLOPs of one pass: `new` tokens that see `context` tokens, logits at `logits` of them.
 
-    A multiply and an add are two; attention is counted whole, as torch's counter does.
+    A multiply and an add count as two. Attention is counted without the causal saving, as torch's
+    counter does.
     """
     per_layer = config.width * (2 * config.width + 2 * config.kv_width + 3 * config.ffn)
     attention = 2 * config.width * context

@@ -1,11 +1,11 @@
-"""MobileSAM: the mask of whatever lies at a point, in plain torch.
+"""MobileSAM in plain torch: masks of whatever lies at given points.
 
 Enters: normalised pixels [1, 3, S, S], then points in the same square. Leaves: an image's
-features, then for each point three masks, from a part to the whole, each with the network's own
-guess at how good it is. The image is encoded once for any number of points. It knows nothing of
-pictures' shapes or of boxes.
+features, then for each point three masks, from a part to the whole, each with its predicted
+quality. The image is encoded once for any number of points. It knows nothing of aspect ratios or
+boxes.
 
-Shapes: N points, T = 7 tokens a point (quality, four masks, the point, an end), C width,
+Shapes: N points, T = 7 tokens per point (quality, four masks, the point, an end), C width,
 P = s * s cells of the features, H heads.
 """
 
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from skipqa.backbones.networks import tiny_vit
 from skipqa.backbones.networks.tiny_vit import ChannelNorm, TinyVit, TinyVitConfig
 
-MASKS = 3  # the network's fourth is for prompts that leave no doubt what is meant
+MASKS = 3  # the network's fourth mask is for unambiguous prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Masks(NamedTuple):
 
 
 class Attention(nn.Module):
-    """From one set of tokens to another; between the points and the image at half the width."""
+    """Attention from one set of tokens to another, `inner` wide inside."""
 
     def __init__(self, width: int, heads: int, inner: int) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Attention(nn.Module):
         self.out = nn.Linear(inner, width)
 
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """What all points share comes with a batch of one and is projected once."""
+        """What is the same for all points comes as a batch of one and is projected once."""
         batch = max(len(queries), len(keys))
 
         def split(x: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """The point's tokens look at each other and the image, then the image looks at them."""
+    """A point's tokens attend to each other and to the image, then the image attends to them."""
 
     def __init__(self, config: MobileSamConfig) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class Layer(nn.Module):
     def forward(
         self, x_NTC: Tensor, image_NPC: Tensor, prompt_NTC: Tensor, places_1PC: Tensor, first: bool
     ) -> tuple[Tensor, Tensor]:
-        if first:  # the tokens are still the prompt itself: neither added nor kept
+        if first:  # the tokens are still the prompt: it is not added again, nor is the residual
             x_NTC = self.among_tokens(x_NTC, x_NTC, x_NTC)
         else:
             placed = x_NTC + prompt_NTC
@@ -154,12 +154,12 @@ class MobileSam(nn.Module):
 
         fine = self.upscale(image.transpose(1, 2).unflatten(2, (side, side)))
         first = len(self.outputs) - MASKS
-        wanted = [mlp(x_NTC[:, first + number]) for number, mlp in enumerate(self.to_mask)]
-        logits = torch.einsum("nmc,nchw->nmhw", torch.stack(wanted, dim=1), fine)
+        kernels = [mlp(x_NTC[:, first + number]) for number, mlp in enumerate(self.to_mask)]
+        logits = torch.einsum("nmc,nchw->nmhw", torch.stack(kernels, dim=1), fine)
         return Masks(logits, self.to_quality(x_NTC[:, 0])[:, -MASKS:])
 
     def _places(self, points: Tensor) -> Tensor:
-        """Points of the unit square as waves of random frequencies, [..., 2] to [..., C]."""
+        """Random Fourier features of points in the unit square, [..., 2] to [..., C]."""
         angles = 2 * math.pi * ((2 * points - 1) @ self.frequencies)
         return torch.cat((angles.sin(), angles.cos()), dim=-1)
 
@@ -174,37 +174,37 @@ def _three_layers(width: int, outside: int) -> nn.Sequential:
 def from_published_names(
     state: Mapping[str, Tensor], config: MobileSamConfig | None = None
 ) -> dict[str, Tensor]:
-    """The published checkpoint renamed; what only other kinds of prompt need is left out."""
+    """The published checkpoint renamed, without the weights for other kinds of prompts."""
     config = config or MobileSamConfig()
     prefix = "image_encoder."
     encoder = {name.removeprefix(prefix): value for name, value in state.items() if prefix in name}
-    ours = {
+    renamed = {
         f"encoder.{name}": value
         for name, value in tiny_vit.from_published_names(encoder, config.encoder).items()
     }
 
-    def take(name: str, theirs: str) -> None:
+    def take(name: str, old: str) -> None:
         for kind in ("weight", "bias"):
-            ours[f"{name}.{kind}"] = state[f"mask_decoder.{theirs}.{kind}"]
+            renamed[f"{name}.{kind}"] = state[f"mask_decoder.{old}.{kind}"]
 
-    def take_attention(name: str, theirs: str) -> None:
+    def take_attention(name: str, old: str) -> None:
         for part in ("q", "k", "v", "out"):
-            take(f"{name}.{part}", f"transformer.{theirs}.{part}_proj")
+            take(f"{name}.{part}", f"transformer.{old}.{part}_proj")
 
     prompt = "prompt_encoder"
-    ours["frequencies"] = state[f"{prompt}.pe_layer.positional_encoding_gaussian_matrix"]
-    ours["point"] = state[f"{prompt}.point_embeddings.1.weight"][0]
-    ours["end"] = state[f"{prompt}.not_a_point_embed.weight"][0]
-    ours["no_mask"] = state[f"{prompt}.no_mask_embed.weight"][0]
+    renamed["frequencies"] = state[f"{prompt}.pe_layer.positional_encoding_gaussian_matrix"]
+    renamed["point"] = state[f"{prompt}.point_embeddings.1.weight"][0]
+    renamed["end"] = state[f"{prompt}.not_a_point_embed.weight"][0]
+    renamed["no_mask"] = state[f"{prompt}.no_mask_embed.weight"][0]
     tokens = (state[f"mask_decoder.{name}.weight"] for name in ("iou_token", "mask_tokens"))
-    ours["outputs"] = torch.cat(tuple(tokens))
+    renamed["outputs"] = torch.cat(tuple(tokens))
     for i in range(config.layers):
-        name, theirs = f"layers.{i}", f"layers.{i}"
-        take_attention(f"{name}.among_tokens", f"{theirs}.self_attn")
-        take_attention(f"{name}.to_image", f"{theirs}.cross_attn_token_to_image")
-        take_attention(f"{name}.to_tokens", f"{theirs}.cross_attn_image_to_token")
+        name = f"layers.{i}"
+        take_attention(f"{name}.among_tokens", f"{name}.self_attn")
+        take_attention(f"{name}.to_image", f"{name}.cross_attn_token_to_image")
+        take_attention(f"{name}.to_tokens", f"{name}.cross_attn_image_to_token")
         for new, old in _LAYER.items():
-            take(f"{name}.{new}", f"transformer.{theirs}.{old}")
+            take(f"{name}.{new}", f"transformer.{name}.{old}")
     take_attention("to_image", "final_attn_token_to_image")
     take("norm", "transformer.norm_final_attn")
     for i in (0, 1, 3):
@@ -212,9 +212,9 @@ def from_published_names(
     for layer in range(3):
         take(f"to_quality.{2 * layer}", f"iou_prediction_head.layers.{layer}")
         for mask in range(MASKS):
-            theirs = f"output_hypernetworks_mlps.{mask + 1}.layers.{layer}"
-            take(f"to_mask.{mask}.{2 * layer}", theirs)
-    return {name: value.contiguous() for name, value in ours.items()}
+            old = f"output_hypernetworks_mlps.{mask + 1}.layers.{layer}"
+            take(f"to_mask.{mask}.{2 * layer}", old)
+    return {name: value.contiguous() for name, value in renamed.items()}
 
 
 _LAYER = {
@@ -228,7 +228,7 @@ _LAYER = {
 
 
 def flops(config: MobileSamConfig, points: int) -> int:
-    """FLOPs of one image and so many points, a multiply and an add counted as two."""
+    """FLOPs of one image and `points` points, a multiply and an add counted as two."""
     C, P, T = config.width, config.cells, 4 + MASKS
     inner = C // 2
     across = 2 * (T + P) * C * inner + 2 * T * P * inner  # tokens to image, or back

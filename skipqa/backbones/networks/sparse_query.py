@@ -1,8 +1,10 @@
-"""The pocket SPLADE's side of the question: MiniLM with a head that weighs terms.
+"""The question encoder of sparse retrieval (SPLADE): MiniLM with a head that weights terms.
 
-Enters: word pieces. Leaves: a factor on every term's idf. Passages need no network here: an
-index stores their words' impacts, and whatever a table of expansions could add to a passage, the
-question can ask for instead (the inner product does not tell the two apart).
+Enters: word pieces of a question. Leaves: a factor on every vocabulary term's idf. Passages need
+no network: an index stores the impacts of their words, and any expansion of a passage can be
+written as an expansion of the question instead, with the same inner product.
+
+Shapes: B batch, L word pieces, N terms of the vocabulary.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ class SparseQuery(nn.Module):
     def forward(
         self, ids_BL: Tensor, mask_BL: Tensor, matched_as_N: Tensor, among: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Factors of the text's own terms and of those that join in, [B, N] each."""
+        """Factors of the text's own terms and of the expansion terms, [B, N] each."""
         states, terms = self.text(ids_BL, mask_BL), matched_as_N[ids_BL]
         found: tuple[Tensor, Tensor] = self.head(
             states, terms, mask_BL, self.text.words.weight, among
@@ -40,12 +42,12 @@ class SparseQuery(nn.Module):
 
 
 def published(report: Report = lambda _: None, config: BertConfig = MINILM_L6) -> SparseQuery:
-    """The published text encoder under a head that changes nothing."""
+    """The published text encoder with a new head, which changes no term's weight."""
     return SparseQuery(loading.load(lambda: Bert(config), convert.text(report)))
 
 
 def trained(delta: Path, report: Report = lambda _: None) -> SparseQuery:
-    """With what training added."""
+    """The published network with a trained delta added, head included."""
     network = published(report)
     network.load_state_dict(loading.tuned(network.state_dict(), delta))
     return network.eval().requires_grad_(False)
@@ -53,7 +55,7 @@ def trained(delta: Path, report: Report = lambda _: None) -> SparseQuery:
 
 @torch.inference_mode()
 def factors(network: SparseQuery, ids: list[int], matched_as_N: Tensor) -> Tensor:
-    """Of one text, [N]."""
+    """[N]: the factors of one text."""
     ids_1L = torch.tensor([ids])
     own, joined = network(ids_1L, torch.ones_like(ids_1L, dtype=torch.bool), matched_as_N)
     return (own + joined)[0]

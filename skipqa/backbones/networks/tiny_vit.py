@@ -1,11 +1,11 @@
 """MobileSAM's image encoder: TinyViT in plain torch, batch norms folded into convolutions.
 
 Enters: normalised pixels [B, 3, S, S]. Leaves: a feature map [B, D, S / 16, S / 16]. The first
-stage convolves; the later ones attend inside windows, and a convolution a channel carries news
-from window to window. It knows nothing of prompts or masks.
+stage is convolutional; the later ones attend within windows, and a depthwise convolution passes
+information between windows. It knows nothing of prompts or masks.
 
-Shapes: B batch, s cells a side, C a stage's width, w cells a window's side, n windows in all,
-H heads, E width of a head, D width of the result.
+Shapes: B batch, s cells per side, C width of a stage, w cells per side of a window, n windows in
+all, H heads, E head width, D width of the result.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ EXPANSION = 4  # of the first stage's blocks and of every feed-forward layer
 class Stage:
     width: int
     depth: int
-    heads: int = 0  # 0: the stage convolves
+    heads: int = 0  # 0 for a convolutional stage
     window: int = 0
-    stride: int = 1  # on the way into it
+    stride: int = 1  # of the downsampling before the stage
 
 
 @dataclass(frozen=True, slots=True)
 class TinyVitConfig:
-    image: int  # pixels a side
+    image: int  # pixels per side
     stages: tuple[Stage, ...]
     features: int  # D
 
@@ -49,7 +49,7 @@ MOBILE_SAM = TinyVitConfig(
 
 
 class Conv(nn.Conv2d):
-    """Padded to keep the size, but for the stride."""
+    """A convolution padded so that only its stride changes the size."""
 
     def __init__(self, inside: int, outside: int, kernel: int, stride: int = 1, groups: int = 1):
         super().__init__(inside, outside, kernel, stride, kernel // 2, groups=groups)
@@ -66,7 +66,7 @@ class ChannelNorm(nn.LayerNorm):
 
 
 class ConvBlock(nn.Module):
-    """Inverted residual, with an activation after the sum too."""
+    """Inverted residual with an activation after the sum."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class ConvBlock(nn.Module):
 
 
 class Merge(nn.Module):
-    """The way into the next stage: its width, and fewer cells where there is a stride."""
+    """Downsampling into the next stage: to its width, and to fewer cells by its stride."""
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class Merge(nn.Module):
 
 
 class WindowAttention(nn.Module):
-    """Attention among a window's cells; a learned bias for each |dy|, |dx| tells where they are."""
+    """Attention among a window's cells, with a learned bias for each distance (|dy|, |dx|)."""
 
     offset: Tensor  # [w * w, w * w], into the biases
 
@@ -138,8 +138,8 @@ class WindowBlock(nn.Module):
         return x_BssC.movedim(-1, 1)
 
     def _attend(self, x_BssC: Tensor) -> Tensor:
-        """A map that windows do not divide is padded with zeros, which take part: the network
-        was trained so."""
+        """A map that does not divide into windows is padded with zeros, which are attended to: the
+        network was trained that way."""
         B, side, _, C = x_BssC.shape
         w = self.window
         missing = -side % w
@@ -189,41 +189,41 @@ def _blocks(stage: Stage) -> list[nn.Module]:
 
 
 def from_published_names(state: Mapping[str, Tensor], config: TinyVitConfig) -> dict[str, Tensor]:
-    """The published checkpoint renamed, each batch norm folded into the convolution before it."""
-    ours: dict[str, Tensor] = {}
+    """The published checkpoint renamed, each batch norm folded into the preceding convolution."""
+    renamed: dict[str, Tensor] = {}
 
-    def fold(name: str, theirs: str) -> None:
-        norm = f"{theirs}.bn"
+    def fold(name: str, old: str) -> None:
+        norm = f"{old}.bn"
         scale = state[f"{norm}.weight"] / (state[f"{norm}.running_var"] + 1e-5).sqrt()
-        ours[f"{name}.weight"] = state[f"{theirs}.c.weight"] * scale[:, None, None, None]
-        ours[f"{name}.bias"] = state[f"{norm}.bias"] - state[f"{norm}.running_mean"] * scale
+        renamed[f"{name}.weight"] = state[f"{old}.c.weight"] * scale[:, None, None, None]
+        renamed[f"{name}.bias"] = state[f"{norm}.bias"] - state[f"{norm}.running_mean"] * scale
 
-    def fold_three(name: str, theirs: str) -> None:
+    def fold_three(name: str, old: str) -> None:
         for part, number in (("expand", 1), ("depthwise", 2), ("project", 3)):
-            fold(f"{name}.{part}", f"{theirs}.conv{number}")
+            fold(f"{name}.{part}", f"{old}.conv{number}")
 
-    def take(name: str, theirs: str) -> None:
+    def take(name: str, old: str) -> None:
         for kind in ("weight", "bias"):
-            ours[f"{name}.{kind}"] = state[f"{theirs}.{kind}"]
+            renamed[f"{name}.{kind}"] = state[f"{old}.{kind}"]
 
     fold("stem.0", "patch_embed.seq.0")
     fold("stem.1", "patch_embed.seq.2")
     for number, stage in enumerate(config.stages):
         for i in range(stage.depth):
-            name, theirs = f"stages.{number}.{i}", f"layers.{number}.blocks.{i}"
+            name, old = f"stages.{number}.{i}", f"layers.{number}.blocks.{i}"
             if stage.heads == 0:
-                fold_three(name, theirs)
+                fold_three(name, old)
                 continue
-            ours[f"{name}.attention.bias"] = state[f"{theirs}.attn.attention_biases"]
-            fold(f"{name}.local", f"{theirs}.local_conv")
-            for new, old in _WINDOW_BLOCK.items():
-                take(f"{name}.{new}", f"{theirs}.{old}")
+            renamed[f"{name}.attention.bias"] = state[f"{old}.attn.attention_biases"]
+            fold(f"{name}.local", f"{old}.local_conv")
+            for new, part in _WINDOW_BLOCK.items():
+                take(f"{name}.{new}", f"{old}.{part}")
         if number + 1 < len(config.stages):
             fold_three(f"merges.{number}", f"layers.{number}.downsample")
     for i in (0, 2):
-        ours[f"neck.{i}.weight"] = state[f"neck.{i}.weight"]
+        renamed[f"neck.{i}.weight"] = state[f"neck.{i}.weight"]
         take(f"neck.{i + 1}", f"neck.{i + 1}")
-    return {name: value.contiguous() for name, value in ours.items()}
+    return {name: value.contiguous() for name, value in renamed.items()}
 
 
 _WINDOW_BLOCK = {

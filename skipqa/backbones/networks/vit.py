@@ -1,7 +1,10 @@
-"""The vision encoder of the big presets: a plain ViT in torch.
+"""The vision encoder of the larger presets: a plain ViT in torch.
 
-Enters: pixels [B, 3, S, S]. Leaves: one state a patch [B, V, D], row-major from the top left; the
-class token takes part and is dropped at the end. One class serves EVA-CLIP-G/14 and CLIP ViT-L/14.
+Enters: pixels [B, 3, S, S]. Leaves: one state per patch [B, V, D], row-major from the top left;
+the class token takes part and is dropped at the end. One class serves EVA-CLIP-G/14 and CLIP
+ViT-L/14.
+
+Shapes: B batch, S pixels per side, V patches, T = V + 1 tokens, D width.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, slots=True)
 class VitConfig:
-    image: int  # pixels a side
+    image: int  # pixels per side
     patch: int
     width: int
     layers: int
@@ -37,7 +40,7 @@ CLIP_L_336 = VitConfig(336, 14, 1_024, 24, 16, 4_096, norm_first=True, quick_gel
 
 
 class LayerShape(Protocol):
-    """What a layer asks of its config: CLIP's text tower is made of the same layers."""
+    """The part of a config that a layer needs: CLIP's text encoder is built of the same layers."""
 
     @property
     def width(self) -> int: ...
@@ -63,7 +66,7 @@ class Layer(nn.Module):
         self.down = nn.Linear(config.ffn, config.width)
 
     def forward(self, x_BTD: Tensor, *, causal: bool = False, alone: bool = False) -> Tensor:
-        """`alone`: every token attends to itself only."""
+        """With `alone` every token attends only to itself."""
         c = self.config
         B, T, D = x_BTD.shape
         qkv = self.qkv(self.attention_norm(x_BTD)).view(B, T, 3, c.heads, D // c.heads)
@@ -93,14 +96,14 @@ class Vit(nn.Module):
         return x_BTD[:, 1:]
 
     def embed(self, pixels_B3SS: Tensor) -> Tensor:
-        """What enters the first layer, the class token in front."""
+        """The input [B, T, D] of the first layer, the class token first."""
         patches_BVD = self.patches(pixels_B3SS).flatten(2).transpose(1, 2)
         summary = self.class_token.expand(len(patches_BVD), 1, -1)
         grid = pixels_B3SS.shape[-1] // self.config.patch
         return self.first_norm(torch.cat((summary, patches_BVD), dim=1) + self._places(grid))
 
     def _places(self, grid: int) -> Tensor:
-        """The learned positions, interpolated where the image is not of the trained size."""
+        """Position embeddings, interpolated where the image is not of the trained size."""
         native = self.config.image // self.config.patch
         if grid == native:
             return self.places

@@ -1,4 +1,8 @@
-"""The backbone of a preset, from its config, its published weights and what was trained on top."""
+"""Builds the backbone of a preset.
+
+Enters: a config, where the published weights are, and what was trained on top of them. Leaves: a
+backbone; its networks are loaded on first use. What a preset cannot use is refused.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ def build(
     learned: FineTuned | None = None,
     report: Report = lambda _: None,
 ) -> Backbone:
-    """`weights` is a folder of repositories; without it the Hugging Face cache is looked into."""
+    """`weights` is a folder of repositories; without one the Hugging Face cache is searched."""
     if config.preset == "pocket":
         if weights is not None:
             raise UserError("preset pocket fetches its own weights: leave out --weights")

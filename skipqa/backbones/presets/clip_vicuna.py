@@ -1,12 +1,12 @@
-"""What the larger backbones share: a CLIP that sees, MiniLM for texts, a Vicuna that answers.
+"""What the larger backbones have in common: a CLIP for images, MiniLM for texts, a Vicuna decoder.
 
 Enters: an image, texts, a prompt. Leaves: visual tokens with their evidence, text states and
-embeddings, a completion, each with the FLOPs it cost. Where the weights come from is a subclass's
-business (`evaclip_vicuna.py`, `llava.py`).
+embeddings, a completion, each with the FLOPs it cost. Where the weights come from is left to the
+subclasses (`evaclip_vicuna.py`, `llava.py`).
 
-A CLIP names anything, so it is asked for the concepts that every preset shares: the evidence of a
-patch is its likeness to "a photo of a NAME." for each, and the stages that read evidence work
-as they do in `pocket`.
+CLIP classifies zero-shot over the concepts that every preset has in common: the evidence of a
+patch is the softmax of its similarities to "a photo of a NAME.", and the stages that read
+evidence work as they do in `pocket`.
 
 Shapes: V patches, C concepts, J width of CLIP's joint space, d text width, T prompt tokens.
 """
@@ -39,13 +39,13 @@ from skipqa.config import EncodeConfig
 from skipqa.nn.projector import Projector
 from skipqa.types import VisualTokens, Widths
 
-# What CLIP's and EVA-CLIP's pixels were normalised with
+# By which CLIP and EVA-CLIP normalise pixels
 MEAN = (0.48145466, 0.4578275, 0.40821073)
 DEVIATION = (0.26862954, 0.26130258, 0.27577711)
-NAMES_AT_ONCE = 100  # class names a batch of the text tower
+NAMES_PER_BATCH = 100  # class names per batch of CLIP's text encoder
 
-# The conversation that Vicuna was tuned on, and LLaVA-1.6 with it. The paper writes its prompts
-# with [INST], the form of another family of models.
+# The chat template that Vicuna, and LLaVA-1.6 with it, was tuned on. The paper writes its prompts
+# with [INST], the template of another family of models.
 CONVERSATION = (
     "A chat between a curious user and an artificial intelligence assistant. The assistant gives "
     "helpful, detailed, and polite answers to the user's questions. USER: {prompt} ASSISTANT:"
@@ -53,7 +53,7 @@ CONVERSATION = (
 
 
 class ClipVicuna(GenerationMixin):
-    """Networks load when first used: a drafted answer never pays for the decoder."""
+    """Networks are loaded on first use: a drafted answer never pays for the decoder."""
 
     preset: ClassVar[str]
     repositories: ClassVar[tuple[hub.Repository, hub.Repository]]  # the decoder, CLIP
@@ -67,7 +67,8 @@ class ClipVicuna(GenerationMixin):
         projector: Projector | None = None,
         adapter: Path | None = None,
     ) -> None:
-        """`projector` and the folder of an `adapter` are what was trained on top."""
+        """`weights` is a folder of the repositories. `projector` and the folder of a LoRA `adapter`
+        are what was trained on top."""
         self.config = config
         self.report = report
         self.folders = hub.locate(self.preset, self.repositories, weights)
@@ -83,7 +84,7 @@ class ClipVicuna(GenerationMixin):
     @property
     @abstractmethod
     def published_decoder(self) -> Any:
-        """transformers' config of it."""
+        """The decoder's config as transformers reads it."""
 
     @abstractmethod
     def read_clip(self) -> clip.Clip: ...
@@ -92,7 +93,7 @@ class ClipVicuna(GenerationMixin):
     def read_decoder(self) -> llama.Llama: ...
 
     def read_projector(self) -> Projector | None:
-        """The one that the decoder was published with."""
+        """The one that was published with the decoder, if any."""
         return None
 
     @cached_property
@@ -135,35 +136,35 @@ class ClipVicuna(GenerationMixin):
     @cached_property
     @torch.inference_mode()
     def concept_vectors(self) -> Tensor:
-        """[C, J], unit length, on the device. A second's work on a GPU, so it is not kept."""
+        """[C, J], unit length, on the device. Not cached on disk: it takes a GPU a second."""
         tokenizer = hub.read_tokenizer(self.folders[1])
         texts = [f"a photo of a {concept.name}." for concept in self.concepts.entries]
         found = []
-        for start in range(0, len(texts), NAMES_AT_ONCE):
-            rows = [e.ids for e in tokenizer.encode_batch(texts[start : start + NAMES_AT_ONCE])]
+        for start in range(0, len(texts), NAMES_PER_BATCH):
+            rows = [e.ids for e in tokenizer.encode_batch(texts[start : start + NAMES_PER_BATCH])]
             rows = [row[: self.clip_config.text.positions] for row in rows]
             longest = max(map(len, rows))
             ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
             ends = torch.tensor([len(row) - 1 for row in rows])
-            found.append(self.clip.read(ids.to(self.device), ends.to(self.device)))
+            found.append(self.clip.encode_text(ids.to(self.device), ends.to(self.device)))
         return torch.cat(found)
 
     @torch.inference_mode()
     def encode_low_res(
         self, image: Image.Image, scales: Sequence[int] = ()
     ) -> tuple[VisualTokens, int]:
-        """At one scale, the largest: CLIP's patches see all of the image as it is."""
+        """At one scale only, the largest: each of CLIP's patches attends to the whole image."""
         size = (scales or self.config.scales)[-1]
-        seen = self.clip.see(self._pixels(image, size))
+        encoded = self.clip.encode_image(self._pixels(image, size))
         names_JC = self.concept_vectors.T * self.clip.log_scale.exp()
-        evidence_VC = (seen.patches[0] @ names_JC).float().softmax(-1).cpu()
+        evidence_VC = (encoded.patches[0] @ names_JC).float().softmax(-1).cpu()
         meaning_VD = evidence_VC @ self.concepts.embeddings
         products = names_JC.shape[0] * (len(evidence_VC) + 1) + len(evidence_VC) * minilm.WIDTH
         tokens = VisualTokens(
-            features=seen.features[0].float().cpu(),
+            features=encoded.features[0].float().cpu(),
             evidence=evidence_VC,
             meaning=F.normalize(meaning_VD, dim=-1),
-            overview=(seen.whole[0] @ names_JC).float().softmax(-1).cpu(),
+            overview=(encoded.whole[0] @ names_JC).float().softmax(-1).cpu(),
             grid=size // self.clip_config.vision.patch,
         )
         return tokens, clip.flops(self.clip_config, size) + 2 * products * names_JC.shape[1]
@@ -180,18 +181,18 @@ class ClipVicuna(GenerationMixin):
         return None
 
     def embed_prompt(self, prompt: str, visual: Tensor | None = None) -> Tensor:
-        """As one turn of a conversation."""
+        """[1, T, D] as one turn of a conversation."""
         return self.embed(CONVERSATION.format(prompt=prompt), visual)
 
     @property
-    def ends(self) -> list[int]:
+    def stop_tokens(self) -> list[int]:
         return [self.published_decoder.eos_token_id]
 
-    def as_answer(self, text: str) -> list[int]:
-        return [*self._ids(text), *self.ends]
+    def answer_tokens(self, text: str) -> list[int]:
+        return [*self._ids(text), *self.stop_tokens]
 
     def embed(self, prompt: str, visual: Tensor | None) -> Tensor:
-        """[1, T, D] the prompt's tokens, visual ones in the place of the first `IMAGE`."""
+        """[1, T, D]: the prompt's tokens, with the visual ones in place of the first `IMAGE`."""
         start = self.published_decoder.bos_token_id
         if visual is None:
             return self._embed_ids([start, *self._ids(prompt)])[None]
@@ -210,7 +211,7 @@ class ClipVicuna(GenerationMixin):
         return self.decoder.embedding(torch.tensor(ids, dtype=torch.long, device=self.device))
 
     def _pixels(self, image: Image.Image, size: int) -> Tensor:
-        """[1, 3, S, S]; the whole image, its aspect ratio given up, as LLaVA's overview of it."""
+        """[1, 3, S, S]: the whole image resized to a square, like LLaVA's overview image."""
         small = image.resize((size, size), Image.Resampling.BICUBIC, reducing_gap=3.0)
         pixels = torch.from_numpy(np.asarray(small, dtype=np.float32)) / 255
         pixels = (pixels - torch.tensor(MEAN)) / torch.tensor(DEVIATION)
@@ -218,7 +219,7 @@ class ClipVicuna(GenerationMixin):
 
 
 def llama_config(published: Any) -> llama.LlamaConfig:
-    """Ours from transformers' config of a Llama."""
+    """From transformers' config of a Llama."""
     c = published
     return llama.LlamaConfig(
         vocabulary=c.vocab_size,

@@ -1,7 +1,7 @@
 """The backbone of `submission-7b`: EVA-CLIP-G/14 at 336 px and Vicuna-7B v1.5.
 
-Nobody publishes a projector between the two: without a trained one the decoder is told in words
-what the regions show.
+Enters and leaves: as `clip_vicuna.py`, with the weights of this preset. No projector between the
+two is published: without a trained one the decoder reads in words what the regions show.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The backbone of `ablation-13b`: LLaVA-1.6-13B, that is CLIP ViT-L/14, a projector, Vicuna-13B.
 
-LLaVA brings its own copy of CLIP's vision tower, tuned a little, and its projector expects that
-copy; the text tower and the way into the joint space, which LLaVA does without, are CLIP's. Of
-LLaVA's tiles only the overview of the whole image is used: SKIP wants fewer tokens, not more.
+Enters and leaves: as `clip_vicuna.py`, with the weights of this preset. LLaVA has its own,
+slightly fine-tuned copy of CLIP's vision encoder, which its projector expects. The text encoder
+and the projections into the joint space, which LLaVA does not have, are CLIP's. Of LLaVA's image
+tiles only the overview of the whole image is used: SKIP needs fewer tokens, not more.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from skipqa.backbones.presets.clip_vicuna import ClipVicuna
 from skipqa.backbones.weights import hub
 from skipqa.nn.projector import Projector, ProjectorConfig
 
-LANGUAGE, TOWER, PROJECTOR = "language_model.", "vision_tower.", "multi_modal_projector."
+# Prefixes of names in the published checkpoint
+LANGUAGE, VISION, PROJECTOR = "language_model.", "vision_tower.", "multi_modal_projector."
 
 
 class Llava(ClipVicuna):
@@ -70,7 +72,7 @@ class Llava(ClipVicuna):
 
     def read_clip(self) -> clip.Clip:
         published = hub.Tensors(self.folders[1], self.device, self.dtype)
-        tuned = self._tensors.under(TOWER, "vision_model.")
+        tuned = self._tensors.under(VISION, "vision_model.")
         both: Mapping[str, Tensor] = ChainMap(tuned, published)  # type: ignore[arg-type]
         state = clip.from_hub_names(both, self.clip_config)
         return hub.fill(lambda: clip.Clip(self.clip_config), state)
@@ -80,16 +82,17 @@ class Llava(ClipVicuna):
         return hub.fill(lambda: llama.Llama(self.decoder_config), state)
 
     def read_projector(self) -> Projector:
-        """Two linear layers with a GELU between them: ours under other names."""
+        """Two linear layers with a GELU between them, as in `Projector`, under other names."""
         config = ProjectorConfig(self.clip_config.vision.width, self.decoder_config.width)
         state = {
-            f"{ours}.{part}": self._tensors[f"{PROJECTOR}{theirs}.{part}"]
-            for ours, theirs in (("up", "linear_1"), ("out", "linear_2"))
+            f"{new}.{part}": self._tensors[f"{PROJECTOR}{old}.{part}"]
+            for new, old in (("up", "linear_1"), ("out", "linear_2"))
             for part in ("weight", "bias")
         }
         return hub.fill(lambda: Projector(config), state)
 
 
 def _one_name(name: str) -> str:
-    """Newer transformers write the tower's names without a step that the published file has."""
-    return name.replace(f"{TOWER}vision_model.", TOWER)
+    """Newer transformers leave out a part of the vision encoder's names that the published file
+    has."""
+    return name.replace(f"{VISION}vision_model.", VISION)

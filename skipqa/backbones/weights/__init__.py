@@ -1,0 +1,1 @@
+"""Published weights on disk: finding, converting and loading them, and adding trained deltas."""

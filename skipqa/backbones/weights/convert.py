@@ -1,8 +1,8 @@
-"""Pretrained parts, turned once into files that open in a blink.
+"""Converts downloaded networks once into safetensors files that load quickly.
 
-Each function returns a folder under the cache and makes it the first time; a kill in the
-middle leaves nothing behind, and the next start begins that part again. This module knows
-the foreign formats so that nobody else has to.
+Enters: a downloaded asset, and the file of a delta that training added. Leaves: a folder under the
+cache. Each function makes its folder the first time; an interrupted conversion is never taken for
+a finished one. This is the only module that knows the published formats.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ def converted(
 ) -> Path:
     """The folder made from an asset: `write(source, target)` fills it the first time.
 
-    With the `difference` that training made, its bytes are part of the folder's name.
+    With a trained `delta`, a hash of that file is part of the folder's name.
     """
     digest = "" if delta is None else f"-{assets.sha256_of(delta)[:8]}"
     target = assets.home() / "converted" / f"{asset.key}{digest}-{FORMAT}"
     if not target.is_dir():
         source = assets.fetch(asset, report)
-        report(f"converting {asset.name}" + (" with what it learned" if delta else ""))
+        report(f"converting {asset.name}" + (" with its trained delta" if delta else ""))
         with assets.building(target) as partial:
             write(source, partial)
     return target
 
 
 def decoder(report: Report = lambda _: None, delta: Path | None = None) -> Path:
-    """SmolLM2's weights dequantised to float32, a trained difference added, and its tokenizer."""
+    """SmolLM2's weights dequantised to float32, plus a trained delta, and its tokenizer."""
 
     def write(source: Path, target: Path) -> None:
         from gguf import GGUFReader
@@ -91,7 +91,7 @@ def text(report: Report = lambda _: None) -> Path:
 
 
 def vision(report: Report = lambda _: None, delta: Path | None = None) -> Path:
-    """EfficientNet-Lite2 with its batch norms folded in, a trained difference added."""
+    """EfficientNet-Lite2 with its batch norms folded in, plus a trained delta."""
 
     def write(source: Path, target: Path) -> None:
         state = torch.load(next(source.glob("*.pth")), map_location="cpu", weights_only=True)
@@ -128,7 +128,7 @@ def _decoder_weights(reader: GGUFReader) -> dict[str, Tensor]:
         state[tensor.name] = torch.from_numpy(values.reshape(tensor.shape.tolist()[::-1]).copy())
 
     def pair_halves(weight: Tensor, heads: int) -> Tensor:
-        """GGUF interleaves the two halves of each head for its own rotary kernel; undo that."""
+        """Undo GGUF's interleaving of the two halves of each head, made for its rotary kernel."""
         rows, columns = weight.shape
         weight = weight.view(heads, rows // heads // 2, 2, columns)
         return weight.transpose(1, 2).reshape(rows, columns)
@@ -138,10 +138,8 @@ def _decoder_weights(reader: GGUFReader) -> dict[str, Tensor]:
         "model.norm.weight": state["output_norm.weight"],
     }
     for i in range(config.layers):
-        theirs, layer = f"blk.{i}.", f"model.layers.{i}."
-        hub |= {
-            f"{layer}{new}.weight": state[f"{theirs}{old}.weight"] for old, new in _GGUF.items()
-        }
+        block, layer = f"blk.{i}.", f"model.layers.{i}."
+        hub |= {f"{layer}{new}.weight": state[f"{block}{old}.weight"] for old, new in _GGUF.items()}
         for projection, heads in (("q", config.heads), ("k", config.kv_heads)):
             name = f"{layer}self_attn.{projection}_proj.weight"
             hub[name] = pair_halves(hub[name], heads)

@@ -2,9 +2,10 @@
 
 Enters: which repositories a preset is made of. Leaves: their folders, and from a folder its
 config, its tokenizer and its tensors, read one at a time so that a 13B model is never in memory
-twice. Nothing is downloaded here: tens of gigabytes are the user's decision, and what is missing is
-said in one line with the commands. transformers knows the files' defaults and old tokenizers; the
-networks are our own, so that one decoder serves every preset and the GPU path is the measured one.
+twice. Nothing is downloaded here: tens of gigabytes are the user's decision, so a missing
+repository is reported in one line with the command that downloads it. transformers reads configs
+and older tokenizers; the networks are those of `networks/`, so that every preset runs the same
+decoder, the one whose cost is measured.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, TypeVar
 
 import torch
@@ -25,7 +27,7 @@ from torch import Tensor, nn
 
 from skipqa.errors import MissingExtra, UserError
 
-# Whole files first, then lists of parts, the safe format before the pickled one
+# Single files first, then indices of sharded ones; safetensors before pickle
 WHOLE = (
     *("model.safetensors", "open_clip_model.safetensors"),
     *("pytorch_model.bin", "open_clip_pytorch_model.bin"),
@@ -39,7 +41,7 @@ Network = TypeVar("Network", bound=nn.Module)
 class Repository:
     id: str
     gigabytes: float
-    leave: str = ""  # files that are of no use here, by pattern
+    leave: str = ""  # pattern of files that are not needed
 
     @property
     def folder(self) -> str:
@@ -52,7 +54,7 @@ class Repository:
         return command if weights is None else f"{command} --local-dir {weights / self.folder}"
 
 
-def locate(preset: str, wanted: Sequence[Repository], weights: Path | None) -> list[Path]:
+def locate(preset: str, required: Sequence[Repository], weights: Path | None) -> list[Path]:
     """A folder for each repository: under `weights`, else `SKIPQA_WEIGHTS`, else in the cache."""
     try:
         import transformers  # noqa: F401
@@ -60,7 +62,7 @@ def locate(preset: str, wanted: Sequence[Repository], weights: Path | None) -> l
         raise MissingExtra(f"preset {preset}", "hub") from None
     if weights is None and (named := os.environ.get("SKIPQA_WEIGHTS")):
         weights = Path(named)
-    found = {one: _cached(one) if weights is None else weights / one.folder for one in wanted}
+    found = {one: _cached(one) if weights is None else weights / one.folder for one in required}
     missing = [one for one, folder in found.items() if folder is None or not _is_complete(folder)]
     if missing:
         parts = ", ".join(f"{one.id} ({one.gigabytes:g} GB)" for one in missing)
@@ -84,7 +86,7 @@ def _cached(repository: Repository) -> Path | None:
 
 
 def _is_complete(folder: Path) -> bool:
-    """Whether all weight files are there: a download may have been stopped half way."""
+    """Whether all weight files are there: a download may have been interrupted."""
     files = _weight_files(folder)
     return bool(files) and all(path.is_file() for path in files)
 
@@ -101,14 +103,14 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def read_config(folder: Path) -> Any:
-    """With the defaults that the file leaves out."""
+    """transformers' config, including the defaults that the file leaves out."""
     from transformers import AutoConfig
 
     return AutoConfig.from_pretrained(folder)
 
 
 def read_tokenizer(folder: Path) -> Tokenizer:
-    """Without padding and truncation. Vicuna's is published in an older form only."""
+    """Without padding and truncation. Vicuna's is published only in an older format."""
     if (folder / "tokenizer.json").is_file():
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     else:
@@ -125,14 +127,14 @@ def read_tokenizer(folder: Path) -> Tokenizer:
 
 
 def device_and_dtype() -> tuple[torch.device, torch.dtype]:
-    """The GPU where there is one, in half the bytes; a CPU is faster in its own format."""
+    """A GPU in bfloat16 where there is one, else the CPU in float32, which is faster there."""
     if torch.cuda.is_available():
         return torch.device("cuda"), torch.bfloat16
     return torch.device("cpu"), torch.float32
 
 
 class Tensors(Mapping[str, Tensor]):
-    """The tensors of a folder by name, each read from its file when it is asked for."""
+    """The tensors of a folder by name, each read from its file on access."""
 
     def __init__(
         self,
@@ -141,7 +143,7 @@ class Tensors(Mapping[str, Tensor]):
         dtype: torch.dtype,
         rename: Callable[[str], str] = lambda name: name,
     ) -> None:
-        """`rename` makes one name of what publishers call by several."""
+        """`rename` maps the names in the files to those used here."""
         self._device, self._dtype = device, dtype
         self._readers: dict[str, Callable[[], Tensor]] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
@@ -151,7 +153,7 @@ class Tensors(Mapping[str, Tensor]):
                 self.shapes[rename(name)] = shape
 
     def under(self, prefix: str, instead: str = "") -> Tensors:
-        """Those whose name starts with `prefix`, named without it."""
+        """Those whose name starts with `prefix`, which `instead` replaces."""
         part = copy.copy(self)
         names = {n: instead + n.removeprefix(prefix) for n in self if n.startswith(prefix)}
         part._readers = {new: self._readers[old] for old, new in names.items()}
@@ -179,14 +181,18 @@ def _open(path: Path) -> Iterator[tuple[str, tuple[int, ...], Callable[[], Tenso
             state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
             for name, tensor in state.items():
                 yield name, tuple(tensor.shape), lambda tensor=tensor: tensor  # type: ignore[misc]
-    except (OSError, SafetensorError, RuntimeError) as error:
+    except UnpicklingError:  # anything but tensors in it could run code when it is read
+        raise UserError(
+            f"{path} holds more than tensors, or is damaged: take the model's .safetensors instead"
+        ) from None
+    except (OSError, SafetensorError, RuntimeError, EOFError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"{path} is damaged ({reason}): download it again") from None
 
 
 @contextmanager
 def reading(repository: Repository, folder: Path) -> Iterator[None]:
-    """Names of weights that are looked up in here and are not there are the folder's fault."""
+    """Turns a missing tensor name into an error about the folder."""
     try:
         yield
     except KeyError as error:
@@ -194,7 +200,7 @@ def reading(repository: Repository, folder: Path) -> Iterator[None]:
 
 
 def fill(build: Callable[[], Network], state: Mapping[str, Tensor]) -> Network:
-    """The network with these very tensors: nothing is allocated or drawn beside them."""
+    """The network with these tensors as its weights, without allocating or initialising others."""
     with torch.device("meta"):
         network = build()
     network.load_state_dict(state, assign=True)

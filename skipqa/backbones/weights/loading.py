@@ -1,6 +1,7 @@
-"""Networks from their files: published weights, and what training added to them.
+"""Loads networks from files of published weights and of the deltas that training added.
 
-They are built without drawing random weights that would be overwritten at once.
+Enters: how to build a network, and a folder or file of weights. Leaves: the network, ready for
+inference. It is built without initialising weights that would be overwritten at once.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 def load(build: Callable[[], Network], folder: Path) -> Network:
-    """The network with the weights in `folder`, which stay memory-mapped until they are used."""
+    """The network with the weights in `folder`, memory-mapped: they are read on first use."""
     with _no_initialisation():
         network = build()
     try:
@@ -34,10 +35,15 @@ def load(build: Callable[[], Network], folder: Path) -> Network:
 
 
 def tuned(published: Mapping[str, Tensor], delta: Path) -> dict[str, Tensor]:
-    """Published weights with the trained difference in a file added."""
+    """Published weights plus the trained delta in a file."""
     try:
         return low_rank.apply(published, compact.unpack(load_file(delta)))
-    except (OSError, SafetensorError, KeyError, RuntimeError) as error:  # torn, or of another size
+    except (
+        OSError,
+        SafetensorError,
+        KeyError,
+        RuntimeError,
+    ) as error:  # damaged, or another size
         reason = " ".join(str(error).split())
         raise UserError(f"{delta} does not fit the published network ({reason})") from None
 
@@ -57,7 +63,7 @@ def damaged(folder: Path, error: Exception) -> UserError:
 
 @contextmanager
 def _no_initialisation() -> Iterator[None]:
-    """The meta device would do the same but imports a second's worth of torch."""
+    """The meta device would do the same, but importing it takes a second."""
     kinds: tuple[Any, ...] = (nn.Linear, nn.Embedding, nn.Conv2d)
     kept = [kind.reset_parameters for kind in kinds]
     for kind in kinds:

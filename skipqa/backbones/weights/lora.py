@@ -1,8 +1,9 @@
 """A LoRA adapter, merged into the decoder when it is loaded: W + (alpha / r) B A.
 
 Enters: a folder with `adapter_config.json` and `adapter_model.safetensors` as PEFT writes them, and
-the decoder of the model that it was trained on. Leaves: the decoder changed, at no cost a token.
-The paper's has r = 64 and alpha = 128 on q, k, v and o; others are read as they say.
+the decoder of the model that it was trained on. Leaves: the decoder changed in place, at no cost
+per token. The paper's adapter has r = 64 and alpha = 128 on q, k, v and o; r and alpha are read
+from the config.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ NAME = re.compile(r"\.layers\.(\d+)\.self_attn\.([qkvo])_proj\.lora_([AB])\.weig
 
 @torch.no_grad()
 def merge(decoder: Llama, folder: Path, base: str) -> None:
-    """`base` is the decoder's repository: an adapter of another one is refused."""
+    """`base` is the decoder's repository; an adapter trained on another one is refused."""
     try:
         config = json.loads((folder / CONFIG).read_text())
         scale = config["lora_alpha"] / config["r"]
@@ -38,7 +39,9 @@ def merge(decoder: Llama, folder: Path, base: str) -> None:
     parts: dict[tuple[int, str], dict[str, Tensor]] = {}
     for name, value in state.items():
         if (match := NAME.search(name)) is None:
-            raise UserError(f"the adapter in {folder} changes {name}: only q, k, v and o can be")
+            raise UserError(
+                f"the adapter in {folder} changes {name}: only q, k, v and o are supported"
+            )
         number, projection, matrix = match.groups()
         parts.setdefault((int(number), projection), {})[matrix] = value.float()
     for (place, projection), pair in parts.items():
@@ -54,13 +57,13 @@ def merge(decoder: Llama, folder: Path, base: str) -> None:
                 f"the adapter in {folder} is for {tuple(change.shape)} in {projection}_proj, "
                 f"{base} has {tuple(linear.weight[rows].shape)}"
             )
-        merged = linear.weight.clone()  # the file's own bytes stay as they are
+        merged = linear.weight.clone()  # the weights may be a memory-mapped file
         merged[rows] += change.to(merged)
         linear.weight = nn.Parameter(merged, requires_grad=False)
 
 
 def _rows(config: LlamaConfig, projection: str) -> slice:
-    """Where a projection stands in ours: q, k and v are one matrix."""
+    """The rows of a projection in `Layer.qkv`, or all rows of `Layer.out`."""
     q, kv = config.width, config.kv_width
     starts = {"q": (0, q), "k": (q, q + kv), "v": (q + kv, q + 2 * kv)}
     return slice(*starts.get(projection, (0, q)))

@@ -18,7 +18,6 @@ from typing import Any
 
 from skipqa import assets
 from skipqa.data import flags as flag_files
-from skipqa.data.files import check_rows, read_jsonl, write_json, write_jsonl
 from skipqa.data.pocket_kb.classes import Nouns, class_entity, synsets_of
 from skipqa.data.pocket_kb.corpus import Corpus, Cut, index_cut
 from skipqa.data.pocket_kb.countries import Country, read_countries
@@ -28,7 +27,8 @@ from skipqa.data.pocket_kb.pictures import Archive, distinct_flags
 from skipqa.data.pocket_kb.sample import Draft, Photo, plan
 from skipqa.data.pocket_kb.text import says
 from skipqa.errors import UserError
-from skipqa.knowledge.corpus import BadRow, Document
+from skipqa.files import check_rows, read_jsonl, write_json, write_jsonl
+from skipqa.knowledge.sources import BadRow, Document
 from skipqa.wordnet import PARTS_OF_SPEECH, Synset, read_synsets
 
 Progress = Callable[[str, int, int | None], None]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from skipqa.data.pocket_kb.text import plain, says
-from skipqa.knowledge.corpus import Document
+from skipqa.knowledge.sources import Document
 
 
 class Cut(Protocol):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from skipqa.data.pocket_kb.corpus import Corpus
 from skipqa.data.pocket_kb.facts import Entity, Fact
 from skipqa.data.pocket_kb.text import accepted
-from skipqa.knowledge.corpus import Document
+from skipqa.knowledge.sources import Document
 
 CAPITAL = re.compile(r"name: ([^;(\[,]+?)(?: \(([^)]+)\))?[;,]")
 CURRENCY = re.compile(r"(?:Currency: )?([^();:]+?) \([A-Z]{3}\)")

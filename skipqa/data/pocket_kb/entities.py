@@ -13,12 +13,12 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from skipqa.data.files import check_rows, read_jsonl
 from skipqa.data.pocket_kb.corpus import Corpus
 from skipqa.data.pocket_kb.countries import Country, through
 from skipqa.data.pocket_kb.facts import Entity, Fact, table, templates
 from skipqa.data.pocket_kb.text import accepted
-from skipqa.knowledge.corpus import Document
+from skipqa.files import check_rows, read_jsonl
+from skipqa.knowledge.sources import Document
 
 SOURCE = "passages"  # the index names passages after their file: passages.jsonl
 ROOTS = {  # the WordNet synsets below which an entity's own synset lies

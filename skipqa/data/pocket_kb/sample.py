@@ -218,7 +218,7 @@ def _of_photos(
                 "popularity": popularity[entity.key],
                 "photo": f"entities/{photo.image}",
                 "background": ground,
-                "share": fraction,
+                "fraction": fraction,
                 **_question(entity, fact, random),
             }
             if fact is None:
@@ -284,7 +284,7 @@ def _of_flags(
                     "popularity": popularity[entity.key],
                     "photo": f"flags/{country.iso}.png",
                     "background": ground,
-                    "share": SMALL_AREA if number % 2 else LARGE_AREA,
+                    "fraction": SMALL_AREA if number % 2 else LARGE_AREA,
                     **_question(entity, _draw_fact(entity.facts, random), random),
                 }
 
@@ -312,7 +312,7 @@ def _of_scenes(
                 "popularity": 0,
                 "photo": None,
                 "background": f"coco/{name}",
-                "share": None,
+                "fraction": None,
                 "fact": None,
                 "relation": "presence",
                 "question": wording.format(a_thing=_with_article(thing)),

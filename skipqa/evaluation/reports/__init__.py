@@ -1,1 +1,1 @@
-"""Result folders of `skipqa eval` as tables, figures, verdicts and failure sheets."""
+"""Finished runs of `skipqa eval` as tables, figures and pages of failures."""

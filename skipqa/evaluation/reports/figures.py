@@ -1,42 +1,46 @@
-"""The figures of a report: runs over the same questions enter, canvases leave.
+"""The figures of a report on runs.
 
-None where there is not enough to draw: a frontier needs two runs, a sweep a pruner at two
-retentions, times a run of one process.
+Enters: runs over the same questions. Leaves: figures, or None where there is not enough to draw: a
+frontier needs two runs, a sweep one pruner at two retentions, times a run by one process.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from skipqa.evaluation.reports.runs import OWN_PRUNER, QuestionSet, Run, sweeps, swept, timed
+from skipqa.evaluation.reports.comparison import OWN_PRUNER, sweeps, timed
+from skipqa.evaluation.reports.runs import QuestionSet, Run
 from skipqa.evaluation.reports.tables import main_runs
-from skipqa.plot.canvas import Canvas
-from skipqa.plot.chart import Mark, Series, plot, stacked_bars
+from skipqa.figures import Labels, Mark, Series, line_chart, stacked_bars
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 INTERVALS = "bars and bands are 95 % bootstrap intervals"
-UNPRUNED = 0.999  # of the tokens: all
-WIDE = 4.0  # FLOPs that differ by more than this are drawn on a logarithmic axis
+UNPRUNED = 0.999  # a retention above this keeps all tokens
+WIDE = 4.0  # FLOPs that differ by more than this factor are drawn on a logarithmic axis
+SMALL = 0.005  # stages below this fraction of the longest run are drawn as one
 
 
-def frontier(found: QuestionSet) -> Canvas | None:
+def frontier(found: QuestionSet) -> Figure | None:
     """Accuracy over FLOPs."""
     series = [Series(name, [_mark(run) for run in runs]) for name, runs in _lines(found).items()]
     if sum(len(one.marks) for one in series) < 2:
         return None
     spent = [mark.x for one in series for mark in one.marks]
-    return plot(
-        series,
+    labels = Labels(
         "Accuracy and compute",
-        f"{found.title}; {INTERVALS}; grey: what nothing beats in both",
-        "GFLOPs a question, counted",
+        f"{found.title}; {INTERVALS}; the grey line joins what nothing beats in both",
+        "GFLOPs per question, counted",
         "accuracy, %",
-        log_x=min(spent) > 0 and max(spent) / min(spent) > WIDE,
-        frontier=True,
     )
+    log_x = min(spent) > 0 and max(spent) / min(spent) > WIDE
+    return line_chart(series, labels, log_x=log_x, frontier=True)
 
 
-def sweep(found: QuestionSet) -> Canvas | None:
-    """Accuracy over the share of visual tokens kept, a line a pruner."""
+def sweep(found: QuestionSet) -> Figure | None:
+    """Accuracy over the fraction of visual tokens kept, one line per pruner."""
     lines = {name: runs for name, runs in sweeps(found).items() if len(runs) > 1}
     if not lines:
         return None
@@ -46,46 +50,52 @@ def sweep(found: QuestionSet) -> Canvas | None:
     ]
     whole = [run for retention, run in sweeps(found)[OWN_PRUNER].items() if retention > UNPRUNED]
     accuracy = 100 * whole[0].summary["accuracy"]["mean"] if whole else None
-    return plot(
-        series,
+    labels = Labels(
         "Accuracy and visual tokens kept",
         f"{found.title}; {INTERVALS}",
         "retention V'/V",
         "accuracy, %",
-        log_x=True,
-        level=None if accuracy is None else ("no pruning", accuracy),
     )
+    level = None if accuracy is None else ("no pruning", accuracy)
+    return line_chart(series, labels, log_x=True, level=level)
 
 
-def latency(found: QuestionSet) -> Canvas | None:
-    """Mean milliseconds a question by stage, fast-path questions included, a bar a run."""
+def latency(found: QuestionSet) -> Figure | None:
+    """Mean milliseconds per question by stage, fast-path questions included, one bar per run."""
     runs = [run for run in main_runs(found) if timed(run)]
     if not runs:
         return None
-    order = _stage_order(runs)
+    stages = _stage_order(runs)
     rows, totals = {}, {}
     for run in runs:
         means = run.summary["stage_ms_mean"]
         name = found.name(run)
-        rows[name] = {stage: means.get(stage, 0.0) for stage in order}
+        rows[name] = {stage: means.get(stage, 0.0) for stage in stages}
         totals[name] = f"{sum(means.values()):,.0f} ms"
-    shown = max(sum(row.values()) for row in rows.values()) / 200  # half a percent of the longest
-    small = {stage for stage in order if all(row[stage] < shown for row in rows.values())}
-    if small:
-        for name, row in rows.items():
-            rest = sum(row[stage] for stage in small)
-            rows[name] = {s: ms for s, ms in row.items() if s not in small} | {"others": rest}
+    least = SMALL * max(sum(row.values()) for row in rows.values())
+    small = [stage for stage in stages if all(row[stage] < least for row in rows.values())]
     note = f"{found.title}; mean over all questions"
     if small:
-        note += f"; others: {', '.join(stage for stage in order if stage in small)}"
-    return stacked_bars(rows, "Where the time goes", note, "ms a question", totals)
+        rows = {name: _together(row, small) for name, row in rows.items()}
+        note += f"; others: {', '.join(small)}"
+    labels = Labels("Where the time goes", note, "ms per question")
+    return stacked_bars(rows, labels, totals)
+
+
+def _together(row: dict[str, float], small: Sequence[str]) -> dict[str, float]:
+    others = sum(row[stage] for stage in small)
+    return {stage: ms for stage, ms in row.items() if stage not in small} | {"others": others}
 
 
 def _lines(found: QuestionSet) -> dict[str, list[Run]]:
-    """A point a system; SKIP is a line where it was run at several retentions."""
-    lines = {found.name(run): [run] for run in main_runs(found)}
+    """One point per system; SKIP is a line where it was run at several retentions, and so is every
+    pruner where nothing but sweeps were run."""
+    runs = main_runs(found)
+    if all(run.swept for run in runs):
+        return {name: list(points.values()) for name, points in sweeps(found).items()}
+    lines = {found.name(run): [run] for run in runs}
     own = sweeps(found).get(OWN_PRUNER, {})
-    if any(map(swept, own.values())) and "skip" in lines:
+    if any(run.swept for run in own.values()) and "skip" in lines:
         lines["skip"] = list(own.values())
     return lines
 
@@ -97,7 +107,7 @@ def _mark(run: Run, x: float | None = None) -> Mark:
 
 
 def _stage_order(runs: Sequence[Run]) -> list[str]:
-    """As the questions went through them; a drafted question knows only the first."""
+    """In the order in which the stages ran; a drafted question has only the first."""
     longest = max((record["stage_ms"] for run in runs for record in run.records.values()), key=len)
     names = [
         stage for run in runs for record in run.records.values() for stage in record["stage_ms"]

@@ -1,6 +1,7 @@
-"""The tables of a report: runs over the same questions enter, Markdown leaves.
+"""The tables of a report on runs.
 
-Every number is computed here from the runs' records. A table without data is an empty string.
+Enters: runs over the same questions. Leaves: Markdown; a table without data is an empty string.
+Every number is computed from the runs' records.
 """
 
 from __future__ import annotations
@@ -9,24 +10,22 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from skipqa.evaluation.harness import Record, interval_of, names_in
-from skipqa.evaluation.reports.runs import (
-    QuestionSet,
-    Run,
+from skipqa.evaluation.records import Record
+from skipqa.evaluation.reports.comparison import (
     pair,
     same_machine,
     seed_accuracies,
     seed_groups,
     sweeps,
-    swept,
     timed,
 )
-from skipqa.evaluation.results import ABSENT, percent, table
-from skipqa.evaluation.statistics import RESAMPLES, Comparison, across_seeds, bins
+from skipqa.evaluation.reports.markdown import ABSENT, p_value, percent, points, table, times
+from skipqa.evaluation.reports.runs import QuestionSet, Run
+from skipqa.evaluation.statistics import across_seeds, bins
+from skipqa.evaluation.summary import interval_of, names_in
 
-SMALLEST_P = 2 / (RESAMPLES + 1)
 RECALL = "recall@4"
-# The paper's ablation table: system here, its row there, its accuracy (%) and TFLOPs there
+# The paper's ablation table by our system names: the paper's row, accuracy (%) and TFLOPs
 PAPER_ABLATIONS = {
     "skip": ("Full SKIP", 63.2, 0.42),
     "skip-random-pruning": ("− QVS (random pruning)", 54.1, 0.42),
@@ -42,21 +41,21 @@ PAPER_ABLATIONS = {
 
 
 def main_runs(found: QuestionSet) -> list[Run]:
-    """SKIP and what it is compared with; its ablations and sweeps have tables of their own."""
+    """SKIP and what it is compared with; ablations and sweeps have their own tables."""
     elsewhere = {run.folder for run in ablations(found) if run.system != "skip"}
-    runs = [run for run in found.runs if run.folder not in elsewhere and not swept(run)]
+    runs = [run for run in found.runs if run.folder not in elsewhere and not run.swept]
     return runs or list(found.runs)
 
 
 def ablations(found: QuestionSet) -> list[Run]:
-    """In the paper's order, SKIP first; none without SKIP itself."""
-    plain = [run for run in found.runs if not swept(run)]
+    """In the paper's order, SKIP first; empty without a run of SKIP."""
+    plain = [run for run in found.runs if not run.swept]
     runs = [run for name in PAPER_ABLATIONS for run in plain if run.system == name]
     return runs if len(runs) > 1 and runs[0].system == "skip" else []
 
 
 def main_table(found: QuestionSet) -> str:
-    """One row a run, held against the reference on the questions that both answered."""
+    """One row per run, compared with the reference on the questions that both answered."""
     reference = found.name(found.reference)
     header = [
         *("system", "accuracy, %", f"minus {reference}, points", "p", RECALL, "GFLOPs"),
@@ -104,13 +103,13 @@ def _times_faster(run: Run, reference: Run) -> str:
 
 
 def _recall(run: Run) -> str:
-    """The share of questions with gold passages, and how many these are."""
+    """Over the questions that have gold passages, and how many these are."""
     recalls = list(run.column(RECALL).values())
     return f"{100 * np.mean(recalls):.1f} of {len(recalls):,}" if recalls else ABSENT
 
 
 def ablation_table(found: QuestionSet) -> str:
-    """What each part of SKIP is worth; the paper's columns are the paper's own figures."""
+    """What each part of SKIP contributes, next to the paper's own figures."""
     runs = ablations(found)
     if not runs:
         return ""
@@ -155,7 +154,7 @@ def sweep_table(found: QuestionSet) -> str:
 
 
 def seed_table(found: QuestionSet) -> str:
-    """Runs that differ in their seed alone, on the questions that all of them answered."""
+    """Runs that differ in the seed alone, on the questions that all of them answered."""
     rows = []
     for group in seed_groups(found.runs):
         accuracies, shared = seed_accuracies(group)
@@ -181,7 +180,7 @@ def category_table(found: QuestionSet) -> str:
 
 
 def popularity_table(found: QuestionSet) -> str:
-    """By quarters of the questions' popularity, or by its names where it is no number."""
+    """By quartiles of the questions' popularity, or by name where popularity is not a number."""
     values = [
         record["popularity"]
         for run in found.runs
@@ -192,18 +191,18 @@ def popularity_table(found: QuestionSet) -> str:
         return _accuracies_by(found, "popularity", lambda record: names_in(record, "popularity"))
     edges = np.quantile(values or [0], [0.25, 0.5, 0.75])
     if all(float(value).is_integer() for value in values):
-        edges = np.ceil(edges)  # the same quarters, by numbers that occur
+        edges = np.ceil(edges)  # the same quartiles, at values that occur
     edges = sorted(set(edges.tolist()))
 
-    def quarter(record: Record) -> list[str]:
+    def quartile(record: Record) -> list[str]:
         value = record.get("popularity")
         return [] if value is None else bins([value], edges)
 
-    return _accuracies_by(found, "popularity", quarter)
+    return _accuracies_by(found, "popularity", quartile)
 
 
 def subset_table(found: QuestionSet) -> str:
-    """Ablations too, whose retrieval differs. A question in several subsets counts in each."""
+    """With ablations, whose retrieval differs. A question in several subsets counts in each."""
     runs = [*main_runs(found), *(run for run in ablations(found) if run.system != "skip")]
 
     def subsets(record: Record) -> list[str]:
@@ -220,7 +219,7 @@ def _accuracies_by(
     *,
     recall: bool = False,
 ) -> str:
-    """A row a group, a column a run: accuracy, and recall where the records know it."""
+    """One row per group, one column per run: accuracy, and recall if the records have it."""
     runs = runs or main_runs(found)
     placed = [_placed(run, groups_of) for run in runs]
     columns = [_accuracies(groups, recall) for groups in placed]
@@ -259,17 +258,3 @@ def _natural(text: str) -> tuple[float, bool, str]:
     except ValueError:
         number = np.inf
     return number, not text.startswith("<"), text
-
-
-def points(comparison: Comparison) -> str:
-    low, high = 100 * comparison.low, 100 * comparison.high
-    return f"{100 * comparison.difference:+.1f} ({low:+.1f} to {high:+.1f})"
-
-
-def p_value(comparison: Comparison) -> str:
-    smallest = comparison.p_value <= SMALLEST_P
-    return f"≤ {SMALLEST_P:.4f}" if smallest else f"{comparison.p_value:.4f}"
-
-
-def times(ratio: float) -> str:
-    return f"{ratio:.2f}x" if np.isfinite(ratio) else ABSENT

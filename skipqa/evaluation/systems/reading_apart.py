@@ -12,41 +12,36 @@ decoding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
 from tokenizers import Encoding
 
-from skipqa.backbones.backbone import Completion
+from skipqa.backbones.backbone import Completion, Decoding
 from skipqa.backbones.networks.llama import KVCache, LlamaConfig, flops, rotate, rotation
 from skipqa.backbones.presets.pocket import Pocket
-from skipqa.config import DecodeConfig
 from skipqa.errors import UserError
 from skipqa.stages.decode import Decode
 from skipqa.stages.prompts import ENDING
-from skipqa.stages.readers import EXAMPLES, Candidates, QuotingReader, ShortReader
+from skipqa.stages.readers import EXAMPLES, QuotingReader, ShortReader
 from skipqa.stages.stage import Parts
 
 
 class ReadApart:
     """Each fact in a prompt of its own."""
 
-    def __init__(self, config: DecodeConfig, backbone: Pocket) -> None:
-        self.config, self.backbone = config, backbone
+    def __init__(self, backbone: Pocket) -> None:
+        self.backbone = backbone
 
     def __call__(
         self,
         write: Callable[[Sequence[str]], str],
         facts: Sequence[str],
-        quote: Collection[str] | None = None,
-        candidates: Candidates = (),
+        decoding: Decoding,
     ) -> tuple[Completion, str]:
-        prompts, most = [write([fact]) for fact in facts] or [write([])], self.config.max_new_tokens
-        if quote is not None:
-            completion = generate_jointly(self.backbone, prompts, most, facts, quote)
-        else:
-            completion = generate_jointly(self.backbone, prompts, most, candidates=candidates)
+        prompts = [write([fact]) for fact in facts] or [write([])]
+        completion = generate_jointly(self.backbone, prompts, decoding)
         return completion, "\n\n".join(prompt.removeprefix(EXAMPLES) for prompt in prompts)
 
 
@@ -55,7 +50,7 @@ def read_apart(parts: Parts) -> Decode:
     config, backbone = parts.config.decode, parts.backbone
     if not isinstance(backbone, Pocket):
         raise UserError("the system fid needs the preset pocket")
-    apart = ReadApart(config, backbone)
+    apart = ReadApart(backbone)
     quoting = QuotingReader(config, backbone, apart)
     if config.prompt == "short":
         return Decode(ShortReader(config, backbone, apart, quoting))
@@ -63,16 +58,9 @@ def read_apart(parts: Parts) -> Decode:
 
 
 @torch.inference_mode()
-def generate_jointly(
-    backbone: Pocket,
-    prompts: Sequence[str],
-    max_new_tokens: int,
-    quote_from: Sequence[str] = (),
-    avoid: Collection[str] = (),
-    candidates: Sequence[tuple[str, float]] = (),
-) -> Completion:
-    """The greedy completion of all prompts at once; they share the examples, or else the first
-    word, and the ending. Answers `beside` it are weighed with it."""
+def generate_jointly(backbone: Pocket, prompts: Sequence[str], decoding: Decoding) -> Completion:
+    """The greedy completion of all prompts at once; they start with the same examples, or else
+    the same first word, and have the same ending."""
     decoder, tokenizer = backbone.decoder, backbone.decoder_tokenizer
     shared = EXAMPLES if prompts[0].startswith(EXAMPLES) else prompts[0].partition(" ")[0]
     parts = [_split(encoding, shared) for encoding in tokenizer.encode_batch(list(prompts))]
@@ -88,9 +76,7 @@ def generate_jointly(
         stretches.append(decoder.read(embed(ids), examples))
         spent += flops(decoder.config, len(ids), len(opening) + len(ids), logits=0)
     past = join(decoder.config, examples, stretches)
-    completion = backbone.continued(
-        embed(ending), max_new_tokens, quote_from, avoid, candidates, past
-    )
+    completion = backbone.generate_embedded(embed(ending), decoding, past)
     return replace(completion, flops=completion.flops + spent)
 
 
@@ -103,7 +89,7 @@ def _split(prompt: Encoding, shared: str) -> tuple[list[int], list[int], list[in
 
 
 def join(config: LlamaConfig, shared: KVCache, stretches: Sequence[KVCache]) -> KVCache:
-    """What was read once, then what each stretch added, as one past of the answer.
+    """What was read once, then what each stretch added to it, as one past of the answer.
 
     Rotating a key by n more moves its token n places on.
     """

@@ -1,4 +1,4 @@
-"""Search inside this process, straight from the memory-mapped index."""
+"""Search in this process, directly on the memory-mapped index."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from skipqa.knowledge.index.search import BATCH, Best, Effort, best_of, search_s
 from skipqa.types import Hit, SparseVector
 
 if TYPE_CHECKING:
-    from skipqa.knowledge.index.index import Index
+    from skipqa.knowledge.index.snapshot import Snapshot
 
 
 SearchSegment = Callable[[Segment, Sequence[SparseVector], Effort, int], Best]
 
 
 class LocalEngine:
-    """Impact-ordered lists; `postings` and `candidates` say how much one query may spend.
+    """Impact-ordered lists; the options `postings` and `candidates` bound the work per query.
 
-    `search_segment` is the NumPy or the compiled form of one algorithm.
+    `search_segment` is the NumPy or the compiled version of the same algorithm.
     """
 
-    def __init__(self, index: Index, effort: Effort, search_segment: SearchSegment) -> None:
-        self.index = index
+    def __init__(self, snapshot: Snapshot, effort: Effort, search_segment: SearchSegment) -> None:
+        self.snapshot = snapshot
         self.effort = effort
         self.search_segment = search_segment
 
     @staticmethod
-    def open(index: Index, options: Mapping[str, str], compiled: bool = False) -> LocalEngine:
-        default = Effort.for_rows(max((s.rows for s in index.segments), default=0))
+    def open(snapshot: Snapshot, options: Mapping[str, str], compiled: bool = False) -> LocalEngine:
+        default = Effort.for_rows(max((s.rows for s in snapshot.segments), default=0))
         effort = read_options(Effort, "local", options, default)
-        return LocalEngine(index, effort, _compiled() if compiled else search_segment)
+        return LocalEngine(snapshot, effort, _compiled() if compiled else search_segment)
 
     def search(self, queries: Sequence[SparseVector], k: int) -> list[list[Hit]]:
         hits: list[list[Hit]] = []
@@ -47,48 +47,49 @@ class LocalEngine:
         for start in range(0, len(queries), BATCH):
             batch = queries[start : start + BATCH]
             found = [
-                self.search_segment(segment, batch, effort, k) for segment in self.index.segments
+                self.search_segment(segment, batch, effort, k) for segment in self.snapshot.segments
             ]
-            hits.extend(to_hits(found, self.index, k))
+            hits.extend(to_hits(found, self.snapshot, k))
         return hits
 
 
 def _compiled() -> SearchSegment:
     try:
-        from skipqa.knowledge.index.compiled import search_segment_compiled
+        from skipqa.knowledge.index.compiled import CompiledSearch
     except ImportError as error:
         raise MissingExtra("the compiled engine", "fast") from error
-    return search_segment_compiled
+    return CompiledSearch()
 
 
 class ExactEngine:
-    """Every stored vector against every query."""
+    """Scores every stored vector against every query."""
 
-    def __init__(self, index: Index) -> None:
-        self.index = index
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
 
     @staticmethod
-    def open(index: Index, options: Mapping[str, str]) -> ExactEngine:
+    def open(snapshot: Snapshot, options: Mapping[str, str]) -> ExactEngine:
         if options:
             raise UserError(f"exact: takes no options, got {', '.join(options)}")
-        return ExactEngine(index)
+        return ExactEngine(snapshot)
 
     def search(self, queries: Sequence[SparseVector], k: int) -> list[list[Hit]]:
-        found = [search_segment_exactly(segment, queries, k) for segment in self.index.segments]
-        return to_hits(found, self.index, k)
+        found = [search_segment_exactly(segment, queries, k) for segment in self.snapshot.segments]
+        return to_hits(found, self.snapshot, k)
 
 
-def to_hits(found: Sequence[Best], index: Index, k: int) -> list[list[Hit]]:
-    """The best over all segments, in the index's rows and in the unit of the weights."""
+def to_hits(found: Sequence[Best], snapshot: Snapshot, k: int) -> list[list[Hit]]:
+    """The best over all segments, with rows of the snapshot and scores in units of weights."""
     best = found[0]
     if len(found) > 1:
         query = np.repeat(np.arange(len(best.rows)), len(found) * k)
         row = np.concatenate(
-            [part.rows + base for part, base in zip(found, index.bases[:-1], strict=True)], axis=1
+            [part.rows + base for part, base in zip(found, snapshot.bases[:-1], strict=True)],
+            axis=1,
         )
         score = np.concatenate([part.scores for part in found], axis=1)
         best = best_of(query, row.ravel(), score.ravel(), len(best.rows), k)
-    scores = (best.scores * np.float32(index.scale)).tolist()
+    scores = (best.scores * np.float32(snapshot.scale)).tolist()
     return [
         [Hit(row, score) for row, score in zip(*pair, strict=True) if score > 0]
         for pair in zip(best.rows.tolist(), scores, strict=True)

@@ -1,7 +1,7 @@
-"""Milvus: a Milvus Lite file beside the index, or a cluster by its URI, with the same code.
+"""Milvus: a Milvus Lite file in the folder of the index, or a cluster given by its URI.
 
-Milvus holds the vectors only; passages, ids and the encoder stay with the index. The vectors
-are sent on first use, into a collection named by the corpus hash and the generation.
+Milvus holds only the vectors; passages, ids and the encoder stay in the index. The vectors are
+uploaded on first use, to a collection named after the corpus hash and the generation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from skipqa.knowledge.engines.options import read_options
 from skipqa.types import Hit, SparseVector
 
 if TYPE_CHECKING:
-    from skipqa.knowledge.index.index import Index
+    from skipqa.knowledge.index.snapshot import Snapshot
 
 ROWS_PER_INSERT = 1_000
 VECTOR = "vector"
@@ -25,31 +25,31 @@ VECTOR = "vector"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    uri: str = ""  # empty: a Milvus Lite file in the index's folder
+    uri: str = ""  # empty: a Milvus Lite file in the folder of the index
     token: str = ""
 
 
 class MilvusEngine:
-    def __init__(self, index: Index, options: Options) -> None:
+    def __init__(self, snapshot: Snapshot, options: Options) -> None:
         try:
             from pymilvus import MilvusClient
         except ImportError as error:
             raise MissingExtra("the Milvus engine", "milvus") from error
         uri = options.uri
         if not uri:
-            (index.folder / "engines").mkdir(exist_ok=True)
-            uri = str(index.folder / "engines" / "milvus.db")
+            (snapshot.folder / "engines").mkdir(exist_ok=True)
+            uri = str(snapshot.folder / "engines" / "milvus.db")
         try:
             self._client = MilvusClient(uri=uri, token=options.token)
-        except Exception as error:  # pymilvus raises its own family, and grpc's
+        except Exception as error:  # pymilvus raises its own exceptions and those of gRPC
             raise UserError(f"no Milvus at {uri}: {error}") from error
-        corpus = index.manifest["corpus"]["hash"][:16]
-        self._name = f"skipqa_{corpus}_{index.manifest['generation']}"
-        self._fill(index)
+        corpus = snapshot.manifest["corpus"]["hash"][:16]
+        self._name = f"skipqa_{corpus}_{snapshot.manifest['generation']}"
+        self._fill(snapshot)
 
     @staticmethod
-    def open(index: Index, options: Mapping[str, str]) -> MilvusEngine:
-        return MilvusEngine(index, read_options(Options, "milvus", options))
+    def open(snapshot: Snapshot, options: Mapping[str, str]) -> MilvusEngine:
+        return MilvusEngine(snapshot, read_options(Options, "milvus", options))
 
     def search(self, queries: Sequence[SparseVector], k: int) -> list[list[Hit]]:
         asked = [i for i, query in enumerate(queries) if len(query)]
@@ -70,14 +70,14 @@ class MilvusEngine:
     def close(self) -> None:
         self._client.close()
 
-    def _fill(self, index: Index) -> None:
-        """A collection that is complete stays; one that a kill left short is made anew."""
+    def _fill(self, snapshot: Snapshot) -> None:
+        """Uploads the vectors, unless an earlier run has uploaded all of them."""
         from pymilvus import DataType
 
         client = self._client
         if client.has_collection(self._name):
             held = client.query(self._name, filter="", output_fields=["count(*)"])
-            if held[0]["count(*)"] == len(index):
+            if held[0]["count(*)"] == len(snapshot):
                 return
             client.drop_collection(self._name)
         schema = client.create_schema(auto_id=False)
@@ -87,7 +87,7 @@ class MilvusEngine:
         indexes.add_index(field_name=VECTOR, index_type="SPARSE_INVERTED_INDEX", metric_type="IP")
         client.create_collection(self._name, schema=schema, index_params=indexes)
         batch: list[dict[str, Any]] = []
-        for row, vector in _living(index):
+        for row, vector in _living(snapshot):
             batch.append({"row": row, VECTOR: vector})
             if len(batch) == ROWS_PER_INSERT:
                 client.insert(self._name, batch)
@@ -97,12 +97,12 @@ class MilvusEngine:
         client.flush(self._name)
 
 
-def _living(index: Index) -> Iterator[tuple[int, dict[int, float]]]:
-    """Rows with at least one term; Milvus refuses an empty vector, so it gets a weightless one."""
-    for segment, base in zip(index.segments, index.bases.tolist(), strict=False):
+def _living(snapshot: Snapshot) -> Iterator[tuple[int, dict[int, float]]]:
+    """Rows that were not deleted. Milvus refuses empty vectors; they get one negligible weight."""
+    for segment, base in zip(snapshot.segments, snapshot.bases.tolist(), strict=False):
         for local in range(segment.rows):
             if segment.deleted is None or not segment.deleted[local]:
-                vector = index.stored_vector(base + local)
+                vector = snapshot.stored_vector(base + local)
                 yield base + local, _as_dict(vector) or {0: np.finfo(np.float32).tiny.item()}
 
 

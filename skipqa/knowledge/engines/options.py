@@ -1,4 +1,4 @@
-"""Options of an engine's URI into its dataclass; a wrong one is named."""
+"""Parses the options of an engine's URI into its dataclass; a wrong option is named."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def read_options(kind: type[T], engine: str, given: Mapping[str, str], default: Any = None) -> T:
-    """`default` stands for what is not given; whole numbers must be at least 1."""
+    """`default` provides the options that are not given; integers must be at least 1."""
     start = default or kind()
     known = {field.name: getattr(start, field.name) for field in fields(kind)}  # type: ignore[arg-type]
     for name, value in given.items():

@@ -1,8 +1,9 @@
-"""Shards of an index spread over a Ray cluster: scatter the queries, gather the best.
+"""Search and encoding on a Ray cluster.
 
-A shard is a segment (`Settings.shards` says how many a build makes). Every worker opens the
-same index folder, which must be on a file system that all nodes see, and answers for its own
-segments only. `RayEncoder` spreads the encoding of a corpus in the same way, with Ray Data.
+`RayEngine` sends queries to workers that each search some of the shards, and merges their results.
+A shard is a segment (`Settings.shards` sets how many a build makes). Every worker opens the same
+index folder, so it must be on a file system shared by all nodes. `RayEncoder` encodes the passages
+of a build with Ray Data.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
 from skipqa.errors import MissingExtra, UserError
+from skipqa.knowledge.encoder_wrappers import EncoderWrapper
 from skipqa.knowledge.engines.local import to_hits
 from skipqa.knowledge.engines.options import read_options
 from skipqa.knowledge.index.search import BATCH, Best, Effort, search_segment
@@ -25,31 +26,34 @@ from skipqa.knowledge.vectors import SparseRows
 from skipqa.types import Hit, Passage, SparseVector
 
 if TYPE_CHECKING:
-    from skipqa.knowledge.index.index import Index
+    from skipqa.knowledge.index.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     workers: int = 2
-    address: str = ""  # empty: a cluster that is already up in this process, or a local one
+    address: str = ""  # empty: the cluster this process is connected to, or a new local one
 
 
 class RayEngine:
-    def __init__(self, index: Index, options: Options) -> None:
+    def __init__(self, snapshot: Snapshot, options: Options) -> None:
         ray = _ray(options.address)
-        self.index = index
+        self.snapshot = snapshot
         self._ray = ray
-        workers = min(options.workers, len(index.segments))
+        workers = min(options.workers, len(snapshot.segments))
         worker = ray.remote(_Worker)
         self._workers = [
-            worker.remote(str(index.folder), index.manifest["generation"], range(i, n, workers))
-            for n in [len(index.segments)]
+            worker.remote(
+                str(snapshot.folder),
+                snapshot.manifest["generation"],
+                range(i, len(snapshot.segments), workers),
+            )
             for i in range(workers)
         ]
 
     @staticmethod
-    def open(index: Index, options: Mapping[str, str]) -> RayEngine:
-        return RayEngine(index, read_options(Options, "ray", options))
+    def open(snapshot: Snapshot, options: Mapping[str, str]) -> RayEngine:
+        return RayEngine(snapshot, read_options(Options, "ray", options))
 
     def search(self, queries: Sequence[SparseVector], k: int) -> list[list[Hit]]:
         hits: list[list[Hit]] = []
@@ -59,8 +63,8 @@ class RayEngine:
             by_segment: dict[int, Best] = {}
             for answer in answers:
                 by_segment.update(answer)
-            found = [by_segment[number] for number in range(len(self.index.segments))]
-            hits.extend(to_hits(found, self.index, k))
+            found = [by_segment[number] for number in range(len(self.snapshot.segments))]
+            hits.extend(to_hits(found, self.snapshot, k))
         return hits
 
     def close(self) -> None:
@@ -70,13 +74,13 @@ class RayEngine:
 
 class _Worker:
     def __init__(self, folder: str, generation: int, segments: Sequence[int]) -> None:
-        from skipqa.knowledge.index.index import Index
+        from skipqa.knowledge.index.snapshot import open_snapshot
 
-        index = Index.open(folder)
-        if index.manifest["generation"] != generation:
+        snapshot = open_snapshot(Path(folder))
+        if snapshot.manifest["generation"] != generation:
             raise UserError(f"the index at {folder} changed while its workers started: open again")
-        self.segments = {number: index.segments[number] for number in segments}
-        self.effort = Effort.for_rows(max(s.rows for s in index.segments))
+        self.segments = {number: snapshot.segments[number] for number in segments}
+        self.effort = Effort.for_rows(max(s.rows for s in snapshot.segments))
 
     def search(self, queries: list[SparseVector], k: int) -> dict[int, Best]:
         effort = Effort(self.effort.postings, max(self.effort.candidates, k))
@@ -86,47 +90,20 @@ class _Worker:
         }
 
 
-class RayEncoder:
-    """Any encoder, its passages encoded by Ray Data workers; the index does not notice."""
+class RayEncoder(EncoderWrapper):
+    """Any encoder, with its passages encoded by Ray Data workers."""
 
     def __init__(
         self, inner: SparseEncoder, folder: Path, workers: int, batch: int = 1_024
     ) -> None:
-        """`folder` takes what the workers need of the encoder, and is seen by all nodes."""
-        self._inner = inner
+        """`folder` receives the files that workers load the encoder from; all nodes must see it."""
+        super().__init__(inner)
         self._folder = folder
         self._workers = workers
         self._batch = batch
-        self.ceiling = inner.ceiling
-        self.understands = inner.understands
         folder.mkdir(parents=True, exist_ok=True)
         inner.save(folder)
         _ray("")
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self._inner.tokenizer
-
-    def config(self) -> dict[str, Any]:
-        return self._inner.config()
-
-    def save(self, folder: Path) -> None:
-        self._inner.save(folder)
-
-    def encode_query(self, text: str) -> SparseVector:
-        return self._inner.encode_query(text)
-
-    def query_flops(self, text: str) -> int:
-        return self._inner.query_flops(text)
-
-    def encode_terms(self, text: str) -> SparseVector:
-        return self._inner.encode_terms(text)
-
-    def as_query(self, passage: SparseVector) -> SparseVector:
-        return self._inner.as_query(passage)
-
-    def observe(self, document_frequency: NDArray[np.int64], num_passages: int) -> None:
-        self._inner.observe(document_frequency, num_passages)
 
     def encode_passages(self, passages: Sequence[Passage]) -> SparseRows:
         import ray.data

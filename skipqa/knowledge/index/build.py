@@ -1,13 +1,11 @@
 """Everything that changes an index: build, add, delete, compact.
 
-Each of them writes new files beside the old ones and ends with one replacement of the
-manifest. Only one process may write at a time; readers are never disturbed.
+Each operation writes new files next to the old ones and ends by replacing the manifest. Only one
+process may write at a time; readers are never disturbed.
 """
 
 from __future__ import annotations
 
-import hashlib
-import itertools
 import json
 import secrets
 import shutil
@@ -18,12 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from skipqa import __version__
 from skipqa.errors import UserError
-from skipqa.knowledge.chunk import MAX_TOKENS, OVERLAP, Chunk, chunk
-from skipqa.knowledge.corpus import BadRow, Document, Source
+from skipqa.knowledge.index.encode import (
+    Embed,
+    Execution,
+    Job,
+    Report,
+    Settings,
+    encode,
+    silent,
+)
 from skipqa.knowledge.index.format import (
     BUILDING,
     CONTENT_MODULUS,
@@ -32,7 +36,7 @@ from skipqa.knowledge.index.format import (
     Segment,
     content_hash,
     describe_files,
-    id_hash,
+    find,
     open_segments,
     read_manifest,
     remove_unnamed,
@@ -40,26 +44,12 @@ from skipqa.knowledge.index.format import (
     write_manifest,
 )
 from skipqa.knowledge.index.merge import merge
-from skipqa.knowledge.index.parts import Journal, PartWriter, Progress, forget
+from skipqa.knowledge.index.parts import Journal, Progress, forget
+from skipqa.knowledge.sources import Source
 from skipqa.knowledge.sparse_encoder import SparseEncoder, load_encoder
 
-Embed = Callable[[list[str]], NDArray[np.floating]]
-Report = Callable[[str, int, int | None], None]  # what, done, of how many where known
-
-BATCH_DOCUMENTS = 4_096
-PART_ROWS = 1 << 17
 MAX_SEGMENTS = 8
-MAX_DELETED = 0.25  # of the rows, before compaction pays
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How an index is built; kept in its manifest."""
-
-    max_tokens: int = MAX_TOKENS
-    overlap: int = OVERLAP
-    list_limit: int = 1 << 16  # rows kept of each list: no search reads further
-    shards: int = 1  # segments, which workers of a cluster can share out
+MAX_DELETED = 0.25  # fraction of the rows; beyond it the index is compacted
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +66,12 @@ def build(
     encoder: SparseEncoder,
     settings: Settings | None = None,
     embed: Embed | None = None,
-    report: Report = lambda *_: None,
-    batch: int = BATCH_DOCUMENTS,
+    execution: Execution | None = None,
 ) -> Outcome:
-    """A new index in `folder`; an old one there answers until the new one is complete."""
+    """A new index in `folder`. An old one there stays in use until the new one is complete.
+    `embed` adds a dense embedding of each passage."""
     settings = settings or Settings()
+    job = Job("build", sources, encoder, settings, embed, execution or Execution())
     with sole_writer(folder):
         manifest: dict[str, Any] = {
             "generation": _generation(folder) + 1,
@@ -88,9 +79,7 @@ def build(
             "settings": {name: getattr(settings, name) for name in settings.__slots__},
             "segments": [],
         }
-        segments, progress = _encode_and_merge(
-            folder, "build", sources, encoder, settings, embed, batch, report
-        )
+        segments, progress = _encode_and_merge(folder, job)
         passages = sum(segment.rows for segment in segments)
         manifest["encoder"] = _save_encoder(folder, encoder, manifest["generation"])
         manifest["segments"] = [_entry(segment) for segment in segments]
@@ -108,22 +97,21 @@ def add(
     folder: Path,
     sources: Sequence[Source],
     embed: Embed | None = None,
-    report: Report = lambda *_: None,
-    batch: int = BATCH_DOCUMENTS,
+    execution: Execution | None = None,
 ) -> Outcome:
-    """More passages; one whose id is already there replaces the old one."""
+    """Adds passages; one whose id already exists replaces the old passage."""
+    execution = execution or Execution()
     with changing(folder) as manifest:
         segments = open_segments(folder, manifest)
         encoder = load_encoder(
             manifest["encoder"]["config"], folder / manifest["encoder"]["folder"]
         )
-        settings = Settings(**manifest["settings"])
+        settings = replace(Settings(**manifest["settings"]), shards=1)
         if any(s.has_embeddings for s in segments) != (embed is not None):
             has = "has" if embed is None else "has no"
             raise UserError(f"the index at {folder} {has} embeddings: add with the same setting")
-        (segment,), progress = _encode_and_merge(
-            folder, "add", sources, encoder, replace(settings, shards=1), embed, batch, report
-        )
+        job = Job("add", sources, encoder, settings, embed, execution)
+        (segment,), progress = _encode_and_merge(folder, job)
         replaced = list(_rows_with_hashes(segments, segment))
         manifest["segments"].append(_entry(segment))
         manifest["corpus"]["passages"] += segment.rows
@@ -132,12 +120,12 @@ def add(
         known = manifest["corpus"]["sources"]
         known.extend(source.name for source in sources if source.name not in known)
         _mark_deleted(manifest, segments, replaced)
-        _finish(folder, manifest, report)
+        _finish(folder, manifest, execution.report)
         return Outcome(segment.rows, progress)
 
 
-def delete(folder: Path, ids: Iterable[str], report: Report = lambda *_: None) -> int:
-    """Drop passages by id; returns how many there were."""
+def delete(folder: Path, ids: Iterable[str], report: Report = silent) -> int:
+    """Deletes passages by id; returns how many of them existed."""
     with changing(folder) as manifest:
         segments = open_segments(folder, manifest)
         found = [
@@ -149,64 +137,29 @@ def delete(folder: Path, ids: Iterable[str], report: Report = lambda *_: None) -
         return len(found)
 
 
-def compact(folder: Path, report: Report = lambda *_: None) -> None:
-    """One segment out of many, without the deleted rows."""
+def compact(folder: Path, report: Report = silent) -> None:
+    """Merges all segments into new ones without the deleted rows."""
     with changing(folder) as manifest:
         _compact(folder, manifest, report)
 
 
 @contextmanager
 def changing(folder: Path) -> Iterator[dict[str, Any]]:
-    """The manifest of an index that is there, for its only writer."""
-    read_manifest(folder)  # before the lock, which would leave a folder where no index is
+    """The manifest of an existing index, locked for this writer."""
+    read_manifest(folder)  # fails before the lock would create a folder
     with sole_writer(folder):
         yield read_manifest(folder)
 
 
-def find(segments: Sequence[Segment], passage_id: str) -> tuple[int, int] | None:
-    """(segment number, row) of a living passage."""
-    wanted = np.uint64(id_hash(passage_id))
-    for number, segment in enumerate(segments):
-        hashes, rows = segment.ids
-        low, high = (
-            np.searchsorted(hashes, wanted, "left"),
-            np.searchsorted(hashes, wanted, "right"),
-        )
-        for row in rows[low:high].tolist():
-            alive = segment.deleted is None or not segment.deleted[row]
-            if alive and json.loads(segment.record(row))[0] == passage_id:
-                return number, row
-    return None
-
-
-def _encode_and_merge(
-    folder: Path,
-    verb: str,
-    sources: Sequence[Source],
-    encoder: SparseEncoder,
-    settings: Settings,
-    embed: Embed | None,
-    batch: int,
-    report: Report,
-) -> tuple[list[Segment], Progress]:
+def _encode_and_merge(folder: Path, job: Job) -> tuple[list[Segment], Progress]:
     """The sources as new segments, which no manifest names yet."""
-    fingerprint = hashlib.sha256(
-        json.dumps(
-            [
-                verb,
-                [s.fingerprint() for s in sources],
-                encoder.config(),
-                repr(settings),
-                bool(embed),
-            ]
-        ).encode()
-    ).hexdigest()
-    journal = Journal(folder / BUILDING, fingerprint)
-    _encode(journal, sources, encoder, settings, embed, batch, report)
+    journal = Journal(folder / BUILDING, job.fingerprint())
+    encode(journal, job)
     if not any(journal.rows_of_parts):
         forget(journal.folder)
-        raise UserError(_why_nothing(sources, journal.progress))
-    return _merge(folder, verb, journal.parts(), settings, report), journal.progress
+        raise UserError(_why_nothing(job.sources, journal.progress))
+    segments = _merge(folder, job.verb, journal.parts(), job.settings, job.execution.report)
+    return segments, journal.progress
 
 
 def _why_nothing(sources: Sequence[Source], progress: Progress) -> str:
@@ -238,61 +191,8 @@ def _merge(
     ]
 
 
-def _encode(
-    journal: Journal,
-    sources: Sequence[Source],
-    encoder: SparseEncoder,
-    settings: Settings,
-    embed: Embed | None,
-    batch: int,
-    report: Report,
-) -> None:
-    """Source rows that the journal does not cover yet, as further parts."""
-    progress = journal.progress
-    done = sum(journal.rows_of_parts)
-    everything = itertools.chain.from_iterable(source.read() for source in sources)
-    unread = itertools.islice(everything, progress.rows_read, None)
-    writer: PartWriter | None = None
-    for rows in _batches(unread, batch):
-        documents: list[Document] = []
-        for row in rows:
-            if isinstance(row, BadRow):
-                progress.skip(row)
-            else:
-                documents.append(row)
-        progress.rows_read += len(rows)
-        writer = writer or PartWriter(journal.next_part, encoder.ceiling, embed is not None)
-        chunks = list(chunk(documents, encoder.tokenizer, settings.max_tokens, settings.overlap))
-        if chunks:
-            writer.append(chunks, *_vectors(chunks, encoder, embed))
-        report("encoding", done + writer.rows, None)
-        if writer.rows >= PART_ROWS:
-            done += _close(journal, writer)
-            writer = None
-    if writer is not None:
-        _close(journal, writer)
-
-
-def _vectors(chunks: list[Chunk], encoder: SparseEncoder, embed: Embed | None) -> tuple[Any, ...]:
-    passages = [c.passage for c in chunks]
-    embeddings = embed([p.text for p in passages]) if embed else None
-    return encoder.encode_passages(passages), embeddings
-
-
-def _close(journal: Journal, writer: PartWriter) -> int:
-    writer.close()
-    journal.commit(writer.rows)
-    return writer.rows
-
-
-def _batches(rows: Iterable[Document | BadRow], size: int) -> Iterator[list[Document | BadRow]]:
-    iterator = iter(rows)
-    while batch := list(itertools.islice(iterator, size)):
-        yield batch
-
-
 def _rows_with_hashes(segments: Sequence[Segment], new: Segment) -> Iterator[tuple[int, int]]:
-    """Rows of the old segments whose id the new segment holds too."""
+    """Rows of the old segments whose id also occurs in the new segment."""
     for old in segments:
         shared = np.intersect1d(old.ids[0], new.ids[0])
         at = np.searchsorted(new.ids[0], shared)
@@ -305,7 +205,7 @@ def _rows_with_hashes(segments: Sequence[Segment], new: Segment) -> Iterator[tup
 def _mark_deleted(
     manifest: dict[str, Any], segments: Sequence[Segment], places: Iterable[tuple[int, int]]
 ) -> None:
-    """New deletion files, and their names in the manifest; what the old files say stays."""
+    """Writes new deletion files, which include the old ones, and enters them in the manifest."""
     removed = 0
     by_segment: dict[int, set[int]] = {}
     for number, row in places:
@@ -331,7 +231,7 @@ def describe_file(path: Path) -> dict[str, Any]:
 
 
 def _finish(folder: Path, manifest: dict[str, Any], report: Report) -> None:
-    """Commit an addition or deletion, and compact when searches would start to feel it."""
+    """Commits an addition or deletion, and compacts if searches would become slow."""
     manifest["generation"] += 1
     _commit(folder, manifest)
     rows = sum(entry["rows"] for entry in manifest["segments"])
@@ -385,10 +285,10 @@ def _change_hash(manifest: dict[str, Any], change: int) -> None:
 
 
 def _generation(folder: Path) -> int:
-    """Of the index that is there, even where it is of another format; 0 where there is none."""
+    """The generation of the existing index, or 0. It is random if the index cannot be read."""
     if not (folder / MANIFEST).exists():
         return 0
     try:
         return int(read_manifest(folder)["generation"])
     except UserError:
-        return secrets.randbelow(1 << 30)  # names must differ from the damaged index's
+        return secrets.randbelow(1 << 30)  # file names must differ from those of the old index

@@ -1,8 +1,8 @@
-"""The same search as `search`, compiled by Numba: one query at a time, no temporaries.
+"""The same search as `search`, compiled with Numba: one query at a time, no temporary arrays.
 
-Steps and meaning are those of `search`; the kernel exists because it is several times
-faster once loaded. It is an extra because loading it costs more than one question saves.
-Compiled code reads whatever an offset says, so every number from disk is checked first.
+The steps are those of `search`. This version is several times faster once loaded, but loading it
+takes longer than it saves on one question, so it is optional. Compiled code does not check array
+bounds, so every number from disk is checked first.
 """
 
 from __future__ import annotations
@@ -19,35 +19,39 @@ from skipqa.knowledge.index.search import BINS_PER_POSTING, GROUP, THRESHOLDS, B
 from skipqa.knowledge.vectors import NUM_TERMS, SparseRows
 from skipqa.types import SparseVector
 
-_of_thread = threading.local()
 NO_ROWS: NDArray[np.bool_] = np.zeros(0, bool)
 
 
-def search_segment_compiled(
-    segment: Segment, queries: Sequence[SparseVector], effort: Effort, k: int
-) -> Best:
-    block = SparseRows.stack(queries)
-    best = Best(np.zeros((len(block), k), np.int64), np.zeros((len(block), k), np.float32))
-    num_bins = 1 << (BINS_PER_POSTING * effort.postings - 1).bit_length()
-    intact = _search(
-        *(block.offsets, block.terms, block.weights),
-        *(*segment.runs, *segment.lists, *segment.forward),
-        NO_ROWS if segment.deleted is None else segment.deleted,
-        *(segment.rows, effort.postings, effort.candidates, num_bins),
-        *(_table(), best.rows, best.scores),
-    )
-    if not intact:
-        _of_thread.__dict__.clear()
-        raise IndexError("an offset points outside its file")
-    return best
+class CompiledSearch:
+    """Called like `search.search_segment`; each thread that calls it keeps a table of weights."""
 
+    def __init__(self) -> None:
+        self._of_thread = threading.local()
 
-def _table() -> NDArray[np.float32]:
-    """The query's weight of every term: kept by each thread, for clearing it costs more than
-    the few terms that a query sets."""
-    if not hasattr(_of_thread, "table"):
-        _of_thread.table = np.zeros(NUM_TERMS, np.float32)
-    return _of_thread.table
+    def __call__(
+        self, segment: Segment, queries: Sequence[SparseVector], effort: Effort, k: int
+    ) -> Best:
+        block = SparseRows.stack(queries)
+        best = Best(np.zeros((len(block), k), np.int64), np.zeros((len(block), k), np.float32))
+        num_bins = 1 << (BINS_PER_POSTING * effort.postings - 1).bit_length()
+        intact = _search(
+            *(block.offsets, block.terms, block.weights),
+            *(*segment.runs, *segment.lists, *segment.forward),
+            NO_ROWS if segment.deleted is None else segment.deleted,
+            *(segment.rows, effort.postings, effort.candidates, num_bins),
+            *(self._table(), best.rows, best.scores),
+        )
+        if not intact:
+            self._of_thread.__dict__.clear()
+            raise IndexError("an offset points outside its file")
+        return best
+
+    def _table(self) -> NDArray[np.float32]:
+        """The weight of every term in the current query, all zero between queries. It is kept
+        because allocating it costs more than resetting the few terms of a query."""
+        if not hasattr(self._of_thread, "table"):
+            self._of_thread.table = np.zeros(NUM_TERMS, np.float32)
+        return self._of_thread.table
 
 
 @njit(cache=True, nogil=True)
@@ -59,7 +63,7 @@ def _search(  # type: ignore[no-untyped-def]
     deleted, num_rows, budget, candidates, num_bins,
     table, out_rows, out_scores,
 ):  # fmt: skip
-    """False where a number from disk cannot be what was written. `table` comes and goes zero."""
+    """False if a number from disk is invalid. `table` is all zero before and after."""
     mask = num_bins - 1
     table_size = 64  # of the set of rows seen; a power of two
     while table_size < 4 * candidates:
@@ -131,13 +135,13 @@ def _choose_prefixes(  # type: ignore[no-untyped-def]
     q_terms, q_weights, run_offsets, run_impacts, run_lengths,
     list_offsets, num_listed, budget, histogram, read,
 ):  # fmt: skip
-    """How much of each list to read; False where the offsets cannot be what was written."""
+    """How much of each list to read; False if the offsets are invalid."""
     largest = np.float32(0)
     for pair in range(len(q_terms)):
         first, last = run_offsets[q_terms[pair]], run_offsets[q_terms[pair] + 1]
         if not 0 <= first <= last <= len(run_impacts):
             return False
-        if first < last:  # a list's first run is its largest
+        if first < last:  # the first run of a list has the largest impact
             largest = max(largest, q_weights[pair] * run_impacts[first])
     if largest == 0:
         return True
@@ -174,7 +178,7 @@ def _step(contribution, largest):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _insert(seen, row):  # type: ignore[no-untyped-def]
-    """Open addressing; False where the row was there already."""
+    """Inserts by open addressing; False if the row was already present."""
     mask = len(seen) - 1
     slot = (row * 0x9E3779B1 >> 7) & mask
     while seen[slot] >= 0:
@@ -196,7 +200,7 @@ def _grown(seen):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, inline="always")
 def _keep(rows, scores, count, row, score):  # type: ignore[no-untyped-def]
-    """Insertion into the k best: highest score first, then lowest row."""
+    """Inserts into the k best: highest score first, then lowest row."""
     k = len(rows)
     if count == k and (score, -row) <= (scores[k - 1], -rows[k - 1]):
         return count

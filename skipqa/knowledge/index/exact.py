@@ -1,6 +1,6 @@
-"""The exact oracle: every stored vector scored against every query, nothing skipped.
+"""Exact search: scores every stored vector against every query.
 
-Independent of lists and thresholds, and linear in the corpus: what recall is measured against.
+It uses neither lists nor thresholds and is linear in the corpus. Recall is measured against it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BLOCK_ROWS = 1 << 14
 
 
 def search_segment_exactly(segment: Segment, queries: Sequence[SparseVector], k: int) -> Best:
-    """The k best of all living rows with a positive score; ties go to the lower row."""
+    """The k best rows with a positive score that were not deleted; ties go to the lower row."""
     best = Best(np.zeros((len(queries), k), np.int64), np.zeros((len(queries), k), np.float32))
     offsets, terms, impacts = segment.forward
     for number, query in enumerate(queries):

@@ -1,14 +1,14 @@
-"""The index on disk: immutable segments, and one manifest that says which of them count.
+"""The index on disk: immutable segments, and one manifest that names the current ones.
 
-    manifest.json               the commit point, replaced atomically; carries config, corpus
-                                hash and the size and sha256 of every file below
-    encoder-<n>/                what the sparse encoder needs to run again
+    manifest.json               the commit point, replaced atomically; has the settings, a hash of
+                                the corpus, and the size and sha256 of every file below
+    encoder-<n>/                what the sparse encoder needs to be loaded again
     segments/<name>/            raw little-endian arrays, memory-mapped, never changed
-    segments/<name>/deleted-<n> one bit a row, where rows were deleted
-    building/                   finished parts of a build under way (see `parts`)
+    segments/<name>/deleted-<n> one bit per row, if rows were deleted
+    building/                   finished parts of an unfinished build (see `parts`)
 
-Nothing that the manifest does not name is ever read, so a kill leaves the old index.
-Legend: N rows of a segment, P postings, V terms, L rows in lists (L < P when lists are cut).
+Files that the manifest does not name are never read, so a killed writer leaves the old index.
+Legend: N rows of a segment, P postings, V terms, L rows in lists (L < P if lists are cut off).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,28 +34,28 @@ VERSION = 1
 MANIFEST = "manifest.json"
 SEGMENTS = "segments"
 BUILDING = "building"
-MAX_RECORD = 1 << 26  # bytes; a chunk of 100 tokens with its title is far smaller
+MAX_RECORD = 1 << 26  # bytes; a passage of 100 tokens with its title is far smaller
 
 DTYPES: Mapping[str, str] = {
-    "forward.offsets": "<i8",  # [N + 1] where each row's postings start
-    "forward.terms": "<u2",  # [P] ascending in a row
+    "forward.offsets": "<i8",  # [N + 1] start of each row's postings
+    "forward.terms": "<u2",  # [P] ascending within a row
     "forward.impacts": "<u1",  # [P] weight * 255 / ceiling, at least 1
-    "lists.offsets": "<i8",  # [V + 1] where each term's list starts
+    "lists.offsets": "<i8",  # [V + 1] start of each term's list
     "lists.rows": "<u4",  # [L] highest impact first, then ascending
-    "runs.offsets": "<i8",  # [V + 1] where each term's runs start
-    "runs.impacts": "<u1",  # the middle of each run of like impacts in a list, descending
+    "runs.offsets": "<i8",  # [V + 1] start of each term's runs
+    "runs.impacts": "<u1",  # middle of each run of similar impacts in a list, descending
     "runs.lengths": "<u4",
-    "frequencies": "<i8",  # [V] rows that hold the term
+    "frequencies": "<i8",  # [V] rows that contain the term
     "texts.offsets": "<i8",  # [N + 1] bytes
     "texts.json": "<u1",  # [id, title, text, source, start, end] of each row
-    "ids.hashes": "<u8",  # [N] ascending in a segment, by row in a part
+    "ids.hashes": "<u8",  # [N] ascending in a segment, in row order in a part
     "ids.rows": "<u4",  # [N] the row of each hash
-    "embeddings": "<f2",  # [N, d], where the index was built with them
+    "embeddings": "<f2",  # [N, d], optional
 }
 
 
 class Damaged(UserError):
-    """Bytes that cannot be what was written."""
+    """Files that differ from what was written."""
 
     def __init__(self, folder: Path, what: str) -> None:
         super().__init__(
@@ -66,7 +66,7 @@ class Damaged(UserError):
 
 @dataclass(frozen=True)
 class Segment:
-    """One immutable set of rows. Arrays are mapped on first use and checked only in size."""
+    """An immutable set of rows. Arrays are memory-mapped on first use; only sizes are checked."""
 
     folder: Path
     rows: int
@@ -81,7 +81,7 @@ class Segment:
         path, dtype = self.folder / name, np.dtype(DTYPES[name])
         if path.stat().st_size == 0:
             return np.zeros(0, dtype)
-        # A plain view of the mapping: indexing a np.memmap costs a Python call each time.
+        # A plain array view: indexing np.memmap itself is slow.
         return np.memmap(path, dtype, mode="r").view(np.ndarray)
 
     @cached_property
@@ -114,7 +114,7 @@ class Segment:
 
     @cached_property
     def deleted(self) -> NDArray[np.bool_] | None:
-        """[N], or None where nothing was deleted."""
+        """[N], or None if nothing was deleted."""
         if self.deleted_file is None:
             return None
         bits = np.fromfile(self.folder / self.deleted_file, np.uint8)
@@ -128,8 +128,22 @@ class Segment:
         return data[start:stop].tobytes()
 
 
+def find(segments: Sequence[Segment], passage_id: str) -> tuple[int, int] | None:
+    """(segment number, row) of a passage that was not deleted."""
+    target = np.uint64(id_hash(passage_id))
+    for number, segment in enumerate(segments):
+        hashes, rows = segment.ids
+        low = np.searchsorted(hashes, target, "left")
+        high = np.searchsorted(hashes, target, "right")
+        for row in rows[low:high].tolist():
+            alive = segment.deleted is None or not segment.deleted[row]
+            if alive and json.loads(segment.record(row))[0] == passage_id:
+                return number, row
+    return None
+
+
 def describe_files(folder: Path) -> dict[str, dict[str, Any]]:
-    """Size and sha256 of each file, after making sure that it has reached the disk."""
+    """Size and sha256 of each file, after flushing it to disk."""
     found = {}
     for path in sorted(folder.iterdir()):
         with path.open("rb") as file:
@@ -152,19 +166,19 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         stored = json.loads(raw)
         manifest, version = stored["manifest"], stored["version"]
     except (ValueError, KeyError, TypeError):
-        raise Damaged(folder, f"{MANIFEST} is not what was written") from None
+        raise Damaged(folder, f"{MANIFEST} cannot be parsed") from None
     if version != VERSION:
         raise UserError(
             f"the index at {folder} has format {version}, this release reads {VERSION}: build it "
             f"again with `skipqa index build {folder} <corpus>`"
         )
-    if raw != _sealed(manifest):  # also catches a flipped byte between the values
+    if raw != _sealed(manifest):  # also catches changed whitespace
         raise Damaged(folder, f"{MANIFEST} fails its checksum")
     return manifest
 
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """The commit: readers see either the old index or the new one."""
+    """Commits: readers see either the old index or the new one."""
     write_atomically(folder / MANIFEST, _sealed(manifest))
 
 
@@ -193,7 +207,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def open_segments(folder: Path, manifest: Mapping[str, Any]) -> list[Segment]:
-    """Maps nothing yet, but a file that is missing or has another size is found out here."""
+    """Maps nothing yet, but detects files that are missing or have the wrong size."""
     segments = []
     for entry in manifest["segments"]:
         segment_folder = folder / SEGMENTS / entry["name"]
@@ -213,7 +227,7 @@ def open_segments(folder: Path, manifest: Mapping[str, Any]) -> list[Segment]:
 
 
 def verify(folder: Path) -> list[str]:
-    """Every file of the index read and compared with its sha256; the faults, in words."""
+    """Reads every file of the index and checks its sha256; returns a message per fault."""
     manifest = read_manifest(folder)
     faults = []
     for place, files in _all_files(folder, manifest):
@@ -240,7 +254,7 @@ def _all_files(
 
 
 def remove_unnamed(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Delete what no manifest names: replaced segments, and what a kill left half written."""
+    """Deletes files that the manifest does not name: replaced or partly written ones."""
     named = {entry["name"]: set(entry["files"]) for entry in manifest["segments"]}
     for path in (folder / SEGMENTS).glob("*"):
         if path.name not in named:
@@ -256,8 +270,8 @@ def remove_unnamed(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
-    """One writer at a time; the lock dies with its process, however that ends."""
-    import fcntl  # POSIX only, and needed only to write
+    """Allows one writer at a time; the lock is released when the process ends, even if killed."""
+    import fcntl  # POSIX only, and needed only for writing
 
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as file:
@@ -273,8 +287,8 @@ def id_hash(passage_id: str) -> int:
 
 
 def content_hash(record: bytes) -> int:
-    """What one passage adds to the corpus hash, a sum modulo 2^128: the hash of a corpus does
-    not depend on the order of its passages, and a deletion subtracts."""
+    """What one passage adds to the corpus hash. That is a sum modulo 2^128, so it does not depend
+    on the order of passages, and a deletion subtracts."""
     return int.from_bytes(hashlib.blake2b(record, digest_size=16).digest(), "little")
 
 

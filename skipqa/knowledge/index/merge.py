@@ -1,8 +1,8 @@
-"""Parts or segments into one new segment: live rows copied, lists inverted from them.
+"""Merges parts or segments into one new segment: copies the live rows and inverts them into lists.
 
-The one way that lists come into being: build and add merge their parts, compaction merges
-segments. Lists are made for a range of terms at a time, so that memory stays at about 1.5 GB
-beside the mapped files, whatever the size of the corpus. Legend: N rows, P postings, V terms.
+All lists are made here: build and add merge their parts, compaction merges segments. Lists are made
+for a range of terms at a time, so that memory stays at about 1.5 GB, in addition to the mapped
+files, for a corpus of any size. Legend: N rows, P postings, V terms.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def merge(
     report: Report,
     shard: tuple[int, int] = (0, 1),
 ) -> Segment:
-    """The rows of `inputs` that live, in order; where an id repeats, its last row wins.
-    Shard (i, n) takes the i-th of n equal stretches of them."""
+    """The live rows of `inputs`, in order; if an id repeats, its last row is kept. Shard (i, n) is
+    the i-th of n equal ranges of these rows."""
     target.mkdir(parents=True)
     hashes = [_hashes_by_row(part) for part in inputs]
     live = _live_rows(inputs, hashes)
@@ -71,14 +71,14 @@ def _hashes_by_row(part: Segment) -> NDArray[np.uint64]:
 def _live_rows(
     inputs: Sequence[Segment], hashes: Sequence[NDArray[np.uint64]]
 ) -> list[NDArray[np.bool_]]:
-    """Not deleted, and the last of its id. Equal hashes are settled by the ids themselves."""
+    """Masks of rows that are not deleted and are the last with their id (hashes may collide)."""
     live = [np.ones(part.rows, bool) if part.deleted is None else ~part.deleted for part in inputs]
     bases = np.concatenate([[0], np.cumsum([part.rows for part in inputs])])
     flat = np.concatenate([np.zeros(0, np.uint64), *hashes])
     order = np.argsort(flat, kind="stable")
     repeats = np.flatnonzero(flat[order[1:]] == flat[order[:-1]])
     seen: dict[str, tuple[int, int]] = {}
-    for position in np.unique(np.concatenate([repeats, repeats + 1])):  # ascending rows in a hash
+    for position in np.unique(np.concatenate([repeats, repeats + 1])):  # rows ascend within a hash
         number = int(np.searchsorted(bases, order[position], "right")) - 1
         row = int(order[position] - bases[number])
         if live[number][row]:
@@ -91,7 +91,7 @@ def _live_rows(
 
 
 def _keep_stretch(live: Sequence[NDArray[np.bool_]], number: int, of: int) -> int:
-    """Clears, in place, the living rows outside the stretch; returns how many are left."""
+    """Clears, in place, the live rows outside the range; returns how many are left."""
     total = sum(int(mask.sum()) for mask in live)
     low, high = total * number // of, total * (number + 1) // of
     before = 0
@@ -137,11 +137,11 @@ def _blocks(num_rows: int) -> Iterator[slice]:
 
 
 def _invert(segment: Segment, list_limit: int, report: Report) -> None:
-    """Lists of rows for each term, highest impact first, cut at `list_limit`.
+    """The list of rows of each term, highest impact first, cut off at `list_limit`.
 
-    A posting becomes one 64-bit key, term | 31 - level | row, so that one sort of plain
-    integers puts a range of terms in its final order. Lists tell apart 32 levels of impact,
-    not 255: they only propose rows, and short tables of runs are quick to go through.
+    A posting becomes one 64-bit key, term | 31 - level | row, so that sorting integers puts a range
+    of terms in its final order. Lists distinguish 32 levels of impact, not 255: they only propose
+    candidates, and fewer levels make shorter tables of runs.
     """
     offsets, terms, _ = segment.forward
     frequencies = np.zeros(NUM_TERMS, np.int64)
@@ -180,7 +180,7 @@ def _invert(segment: Segment, list_limit: int, report: Report) -> None:
 
 
 def _term_ranges(frequencies: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Consecutive terms with at most SORTED_AT_ONCE postings (or one term alone)."""
+    """Ranges of terms with at most SORTED_AT_ONCE postings each (or a single term)."""
     ends = np.cumsum(frequencies)
     low = 0
     while low < NUM_TERMS:

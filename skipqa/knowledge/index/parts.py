@@ -1,8 +1,8 @@
-"""Parts of a build under way: what survives a kill, and how much of the sources it covers.
+"""Parts of an unfinished build: what a killed build keeps, and how far it had read its sources.
 
-A part is a segment without lists. It counts once the journal names it, and the journal is
-replaced atomically: a build that starts again with the same fingerprint skips the source
-rows that the journal's parts cover.
+A part is a segment without lists. It is valid once the journal names it, and the journal is
+replaced atomically. A build that starts again with the same fingerprint skips the source rows
+that are in the journal's parts.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skipqa.knowledge.chunk import Chunk
-from skipqa.knowledge.corpus import BadRow
 from skipqa.knowledge.index.format import (
     DTYPES,
     Segment,
     id_hash,
     write_atomically,
 )
+from skipqa.knowledge.sources import BadRow
 from skipqa.knowledge.vectors import SparseRows
 
 MAX_BAD_ROWS_NAMED = 50
@@ -33,7 +33,7 @@ LEVELS = 255
 
 @dataclass(slots=True)
 class Progress:
-    """How far a build has come: rows of the sources read, and those it had to skip."""
+    """How many rows of the sources were read, and which of them were skipped."""
 
     rows_read: int = 0
     bad_rows: int = 0
@@ -46,7 +46,7 @@ class Progress:
 
 
 class Journal:
-    """The finished parts in `folder`, kept only while `fingerprint` stays the same."""
+    """The finished parts in `folder`; they are discarded if `fingerprint` has changed."""
 
     FILE = "journal.json"
 
@@ -71,7 +71,7 @@ class Journal:
         return self.folder / f"part-{len(self.rows_of_parts):05d}"
 
     def commit(self, rows: int) -> None:
-        """`next_part` is complete on disk and holds what `progress` says was read."""
+        """Records that `next_part` is complete on disk and covers what `progress` has read."""
         self.rows_of_parts.append(rows)
         stored = {
             "fingerprint": self.fingerprint,
@@ -90,7 +90,7 @@ class Journal:
 
 
 def forget(folder: Path) -> None:
-    """The journal first: a kill on the way must not leave one that names parts which are gone."""
+    """Deletes the journal first, so that a kill cannot leave a journal naming deleted parts."""
     (folder / Journal.FILE).unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -151,7 +151,7 @@ class PartWriter:
 def quantise(
     vectors: SparseRows, ceiling: float
 ) -> tuple[NDArray[np.int64], NDArray[np.uint16], NDArray[np.uint8]]:
-    """8-bit impacts; what rounds to nothing is dropped. Returns (lengths, terms, impacts)."""
+    """(lengths, terms, impacts) with 8-bit impacts; weights that round to zero are dropped."""
     impacts = np.minimum(np.rint(vectors.weights * (LEVELS / ceiling)), LEVELS).astype(np.uint8)
     kept = impacts > 0
     before = np.concatenate([[0], np.cumsum(kept)])

@@ -1,14 +1,17 @@
-"""The fast local search: impact-ordered lists propose, the stored vectors decide.
+"""The fast local search: impact-ordered lists propose candidates, stored vectors score them.
 
-A posting (t, row) adds q_t * impact to its row. Lists are sorted by impact, so the largest
-contributions of a query are prefixes of its lists: search reads those prefixes down to one
-threshold, chosen so that about `Effort.postings` are read; adds them up in bins that rows
-share (a row's bin holds at least the row's own sum, so a good row never looks bad); and
-scores the rows of the fullest bins exactly, from their whole vectors. No step sorts postings
-and none touches memory in proportion to the corpus. All queries of a batch go through each
-step together, which is what makes plain NumPy fast enough.
+A posting (t, row) adds q_t * impact to the score of its row. Lists are sorted by impact, so the
+largest contributions to a query are prefixes of its lists. Search
 
-Legend: R queries, B bins a query, C candidates of all queries together, V terms.
+1. reads these prefixes down to a threshold, chosen so that about `Effort.postings` are read;
+2. adds them up in bins, each shared by several rows; the sum of a bin is at least that of each of
+   its rows, so a good row is never underestimated;
+3. scores the rows of the fullest bins exactly, from their stored vectors.
+
+No step sorts postings, and none touches memory in proportion to the corpus. All queries of a batch
+go through each step together, which makes plain NumPy fast enough.
+
+Legend: R queries, B bins per query, C candidates of all queries, V terms.
 """
 
 from __future__ import annotations
@@ -24,24 +27,23 @@ from skipqa.knowledge.index.format import Segment
 from skipqa.knowledge.vectors import NUM_TERMS, SparseRows, spans
 from skipqa.types import SparseVector
 
-BATCH = 8  # queries a pass; the paper never asks for more regions
-THRESHOLDS = 512  # steps between a query's largest contribution and nothing
-BINS_PER_POSTING = 4  # fewer collide more, more cost more memory traffic
-GROUP = 16  # bins whose maximum stands for them while the fullest are sought
+BATCH = 8  # queries per pass; the paper has at most 8 regions
+THRESHOLDS = 512  # histogram steps between 0 and the largest contribution of a query
+BINS_PER_POSTING = 4  # fewer bins collide more often, more bins cost memory bandwidth
+GROUP = 16  # bins represented by their maximum while the fullest bins are selected
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """What one query may spend in one segment."""
+    """Bounds on the work of one query in one segment."""
 
     postings: int
     candidates: int
 
     @staticmethod
     def for_rows(num_rows: int) -> Effort:
-        """Kept recall@4 above 0.97 in every corpus of benchmarks/index_recall.py and
-        benchmarks/index_growth.py: deeper lists need deeper reading, up to the lists' own
-        limit."""
+        """Keeps recall@4 above 0.97 on every corpus of benchmarks/index_recall.py and
+        benchmarks/index_growth.py. Longer lists need more postings, up to the limit of a list."""
         return Effort(
             postings=min(max(1 << 14, num_rows // 64), 1 << 16),
             candidates=min(max(64, num_rows // 25_000), 256),
@@ -50,16 +52,16 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The k best rows of each query: highest score first, then lowest row."""
+    """The k best rows per query: highest score first, then lowest row."""
 
     rows: NDArray[np.int64]  # [R, k]
-    scores: NDArray[np.float32]  # [R, k]; 0 where a query has fewer than k
+    scores: NDArray[np.float32]  # [R, k]; 0 if a query has fewer than k hits
 
 
 def search_segment(
     segment: Segment, queries: Sequence[SparseVector], effort: Effort, k: int
 ) -> Best:
-    """Scores count impacts, and are exact for the rows found."""
+    """Scores are in units of impacts, and exact for the rows found."""
     assert len(queries) <= BATCH
     assert k <= effort.candidates
     block = SparseRows.stack(queries)
@@ -74,7 +76,7 @@ def best_of(
     num_queries: int,
     k: int,
 ) -> Best:
-    """The k best among scored (query, row) pairs in any order."""
+    """The k best rows per query among scored (query, row) pairs, given in any order."""
     order = np.lexsort((row, -score, query))
     query, row, score = query[order], row[order], score[order]
     rank = np.arange(len(query)) - np.searchsorted(query, query)
@@ -88,12 +90,12 @@ def best_of(
 def _propose(
     segment: Segment, block: SparseRows, effort: Effort
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(query, row) of each candidate: all rows that fell into one of its fullest bins."""
+    """(query, row) of each candidate: all rows in the fullest bins of a query."""
     num_bins = 1 << (BINS_PER_POSTING * effort.postings - 1).bit_length()
     query, row, contribution = _postings(segment, block, effort.postings)
     ends = np.searchsorted(query, np.arange(len(block) + 1))
     found = []
-    for low, high in itertools.pairwise(ends.tolist()):  # one query's bins fit the cache
+    for low, high in itertools.pairwise(ends.tolist()):  # one query's bins fit the CPU cache
         rows = row[low:high]
         bin_of = rows & (num_bins - 1)
         total = np.bincount(bin_of, weights=contribution[low:high], minlength=num_bins)
@@ -108,8 +110,8 @@ def _propose(
 
 
 def _floor(total: NDArray[np.number], candidates: int) -> float:
-    """A value that at least `candidates` bins reach, where that many are filled, and not many
-    more: the candidates-th largest of the maxima of groups of bins."""
+    """A threshold that at least `candidates` bins reach (if that many are filled) and few more: the
+    `candidates`-th largest of the maxima of groups of bins."""
     maxima = total.reshape(-1, GROUP).max(axis=1)
     place = max(0, len(maxima) - candidates)
     return max(float(np.partition(maxima, place)[place]), float(np.finfo(np.float64).tiny))
@@ -121,7 +123,7 @@ def _postings(
     """(query, row, contribution) of the postings worth reading."""
     run_offsets, run_impacts, run_lengths = segment.runs
     list_offsets, list_rows = segment.lists
-    # one (query, term) pair for each posting of the queries; each has a list, each list runs
+    # A (query, term) pair per query term; each term has a list, and each list has runs.
     pair_query = np.repeat(np.arange(len(block)), np.diff(block.offsets))
     first, last = run_offsets[block.terms], run_offsets[block.terms.astype(np.int64) + 1]
     num_runs = last - first
@@ -141,7 +143,7 @@ def _postings(
         for start, count in zip(starts.tolist(), read.astype(np.int64).tolist(), strict=True)
         if count
     ]
-    # Kept runs lie one after another in each list, in the order of the prefixes.
+    # The kept runs of a list are consecutive and in the order of the prefixes.
     return (
         np.repeat(run_query[kept], length),
         np.concatenate([np.zeros(0, np.uint32), *prefixes]).astype(np.int64),
@@ -156,12 +158,12 @@ def _above_threshold(
     num_queries: int,
     budget: int,
 ) -> NDArray[np.bool_]:
-    """The runs to read: for each query the highest steps that fit its budget, and at least
-    one. A histogram finds the threshold without sorting the runs."""
-    largest = np.full(num_queries, 1e-30, np.float32)  # a query may have no run at all
+    """The runs to read: for each query the highest steps that fit the budget, and at least one. A
+    histogram gives the threshold without sorting the runs."""
+    largest = np.full(num_queries, 1e-30, np.float32)  # a query may have no runs
     np.maximum.at(largest, query, contribution)
     step = (contribution * (THRESHOLDS / largest)[query]).astype(np.int64)
-    step = THRESHOLDS - np.minimum(step, THRESHOLDS)  # 0 holds the largest contribution
+    step = THRESHOLDS - np.minimum(step, THRESHOLDS)  # step 0 has the largest contribution
     width = THRESHOLDS + 1
     histogram = np.bincount(query * width + step, weights=length, minlength=num_queries * width)
     read = np.cumsum(histogram.reshape(num_queries, width), axis=1)
@@ -175,7 +177,7 @@ def score_rows(
     query: NDArray[np.int64],
     row: NDArray[np.int64],
 ) -> NDArray[np.float32]:
-    """Inner products of stored rows with their queries, sum over t of q_t * impact_t."""
+    """Inner products of stored rows with their queries: the sum over t of q_t * impact_t."""
     if not len(row):
         return np.zeros(0, np.float32)
     offsets, terms, impacts = segment.forward
@@ -194,13 +196,13 @@ def score_rows(
 
 
 def _expect(values: NDArray, low: int, high: int) -> None:
-    """Numbers from disk, checked before memory is asked for in proportion to them."""
+    """Checks numbers from disk before memory is allocated in proportion to them."""
     if len(values) and not (low <= values.min() and values.max() <= high):
         raise IndexError(f"offsets outside {low}..{high}")
 
 
 def sum_spans(values: NDArray[np.float32], lengths: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Sums of consecutive stretches, of which some may be empty."""
+    """Sums of consecutive spans, some of which may be empty."""
     sums = np.zeros(len(lengths), np.float32)
     filled = lengths > 0
     if filled.any():

@@ -1,7 +1,7 @@
 """The CIA World Factbook: one document for each field of each country.
 
-A country is named by its conventional short form, because the files' own codes are not
-ISO's. Ids are `factbook:fr:government:capital`.
+A country is named by its conventional short form, because the file names are not ISO codes. An id
+is `factbook:fr:government:capital`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from skipqa import assets
-from skipqa.knowledge.corpus import BadRow, Document
 from skipqa.knowledge.sources.markup import html_to_text
+from skipqa.knowledge.sources.source import BadRow, Document
 
-NAMELESS = {"ee": "European Union", "xx": "World"}  # their files hold no country name
+NAMELESS = {"ee": "European Union", "xx": "World"}  # files without a country name
 LABEL_GAP = re.compile(r":(?=\S)")
 
 
@@ -47,12 +47,12 @@ def _name(country: dict[str, Any], code: str) -> str:
     for form in ("conventional short form", "conventional long form"):
         name = html_to_text(names.get(form, {}).get("text", "none"))
         if name != "none":
-            return name.partition(" (sometimes")[0]  # Svalbard's note is no part of its name
+            return name.partition(" (sometimes")[0]  # Svalbard's name has a note
     return NAMELESS[code]
 
 
 def _sentences(content: dict[str, Any]) -> str:
-    """`{"text": t}` reads `t`; a labelled part reads `label: t`; parts end with a semicolon."""
+    """`{"text": t}` becomes `t`, any other label `label: t`; parts are joined by semicolons."""
     parts = []
     for label, value in content.items():
         text = html_to_text(value["text"] if isinstance(value, dict) else value)

@@ -1,18 +1,18 @@
-"""Lines out of any text file, compressed or not, with a bad one reported and never fatal."""
+"""Lines of a text file, compressed or not. A bad line is reported and skipped."""
 
 from __future__ import annotations
 
 import bz2
 import gzip
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 from skipqa.errors import UserError
-from skipqa.knowledge.corpus import BadRow
+from skipqa.files import parse_json
+from skipqa.knowledge.sources.source import BadRow
 
-MAX_LINE_BYTES = 1 << 20  # far beyond any document worth indexing, small beside memory
+MAX_LINE_BYTES = 1 << 20  # longer than any document worth indexing, but small in memory
 
 
 def open_binary(path: Path) -> IO[bytes]:
@@ -27,7 +27,7 @@ def open_binary(path: Path) -> IO[bytes]:
 
 
 def read_lines(path: Path, max_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, str] | BadRow]:
-    """(line number from 1, text without its line break) of each line that is UTF-8."""
+    """(line number from 1, text without its line break) of each line that is valid UTF-8."""
     with open_binary(path) as file:
         number = 0
         while line := file.readline(max_bytes + 1):
@@ -47,15 +47,12 @@ def read_lines(path: Path, max_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[in
             yield number, text.rstrip("\r\n")
 
 
-def parse_json(text: str, place: str) -> Any | BadRow:
-    """The value of one line; the place names the line, so what is wrong names the column only."""
+def parse_line(text: str, place: str) -> Any | BadRow:
+    """The value of one line of JSON Lines, or what is wrong with it."""
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        what = error.msg.removesuffix(" at")
-        return BadRow(place, f"not JSON at column {error.colno} ({what})")
-    except (ValueError, RecursionError) as error:  # a number or a nesting beyond Python's limits
-        return BadRow(place, f"not usable JSON ({error})")
+        return parse_json(text)
+    except UserError as error:
+        return BadRow(place, str(error))
 
 
 def file_fingerprint(path: Path) -> str:

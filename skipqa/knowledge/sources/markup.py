@@ -1,4 +1,4 @@
-"""Plain text out of HTML: tags dropped, blocks and line breaks kept as breaks."""
+"""Plain text from HTML: tags are dropped; blocks and line breaks become line breaks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def html_to_text(html: str) -> str:
 
 
 def html_page(html: str) -> tuple[str, str]:
-    """The page's title (or nothing) and its text, one line for each block."""
+    """The title of the page (may be empty) and its text, one line per block."""
     if "<" not in html and "&" not in html:
         return "", tidy(html)
     parser = _Text()
@@ -57,5 +57,5 @@ def html_page(html: str) -> tuple[str, str]:
 
 
 def tidy(text: str) -> str:
-    """Single spaces, single line breaks, none at either end."""
+    """Single spaces and single line breaks, and none at either end."""
     return BREAKS.sub("\n", SPACES.sub(" ", text)).strip()

@@ -1,7 +1,7 @@
-"""One document a row: JSON Lines, CSV and TSV.
+"""JSON Lines, CSV and TSV: one document per row.
 
-A row has `text`; `id` and `title` where it has them (an id is otherwise the line number).
-`contents` and `passage` are read as `text`, because other tools write those.
+A row has a `text`, and optionally an `id` (default: the line number) and a `title`. `contents` and
+`passage` are read as `text`, because other tools write those.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from skipqa.errors import UserError
-from skipqa.knowledge.corpus import BadRow, Document
-from skipqa.knowledge.sources.lines import file_fingerprint, parse_json, read_lines
+from skipqa.knowledge.sources.lines import file_fingerprint, parse_line, read_lines
+from skipqa.knowledge.sources.source import BadRow, Document
 
 TEXT_FIELDS = ("text", "contents", "passage")
 ID_FIELDS = ("id", "_id", "docid")
@@ -36,7 +36,7 @@ class JsonLines:
             if not text.strip():
                 continue
             place = f"{self.path.name}:{number}"
-            row = parse_json(text, place)
+            row = parse_line(text, place)
             if isinstance(row, BadRow):
                 yield row
             elif isinstance(row, dict):
@@ -46,7 +46,7 @@ class JsonLines:
 
 
 class Table:
-    """CSV or TSV with a header line; quoted fields may hold line breaks."""
+    """CSV or TSV with a header line; quoted fields may contain line breaks."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -89,8 +89,8 @@ class Table:
 
 
 class _Numbered:
-    """The readable lines of a file for `csv`; `first` is the number of the first line given
-    out since it was set to 0."""
+    """The readable lines of a file, for `csv.reader`. `first` is the number of the first line
+    returned since it was last set to 0."""
 
     def __init__(self, path: Path, skipped: list[BadRow]) -> None:
         self.first = 0

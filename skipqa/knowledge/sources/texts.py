@@ -1,4 +1,4 @@
-"""A .txt, .md or .html file, or a folder of them: one document a file, ids are relative paths."""
+"""A .txt, .md or .html file, or a folder of them: one document per file. Ids are relative paths."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from skipqa.errors import UserError
-from skipqa.knowledge.corpus import BadRow, Document
 from skipqa.knowledge.sources.lines import file_fingerprint
 from skipqa.knowledge.sources.markup import html_page, tidy
+from skipqa.knowledge.sources.source import BadRow, Document
 
 ENDINGS = (".txt", ".md", ".markdown", ".html", ".htm")
-PDF = ".pdf"  # not read, but not passed over in silence either
+PDF = ".pdf"  # not supported, but reported
 MAX_BYTES = 64 << 20
 
 

@@ -1,9 +1,9 @@
-"""A Wikidata JSON dump, streamed: each entity as sentences made of its statements.
+"""A Wikidata JSON dump, streamed: each entity becomes sentences made from its statements.
 
-The dump is one JSON array with an entity a line. An entity is kept when it has at least
-three properties and its sentences at least fifty words. A statement names its property and
-often its value by number only, so the dump is read twice: the first pass writes every label
-into a database on disk, the second makes the sentences. Memory stays at one entity.
+The dump is one JSON array with one entity per line. An entity is kept if it has at least three
+properties and its sentences have at least fifty words. Statements refer to properties, and often
+to values, by number only, so the dump is read twice: the first pass writes every label into a
+database on disk, the second makes the sentences. Only one entity is in memory at a time.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from skipqa.knowledge.corpus import BadRow, Document
-from skipqa.knowledge.sources.lines import file_fingerprint, parse_json, read_lines
+from skipqa.knowledge.sources.lines import file_fingerprint, parse_line, read_lines
+from skipqa.knowledge.sources.source import BadRow, Document
 
 MIN_WORDS = 50
 MIN_PROPERTIES = 3
-MAX_ENTITY_BYTES = 16 << 20  # some entities (countries, papers) are larger than any text row
+MAX_ENTITY_BYTES = 16 << 20  # some entities (countries, papers) are far larger than a text row
 
 
 class Wikidata:
@@ -64,7 +64,7 @@ class Wikidata:
             if text in ("", "[", "]"):
                 continue
             place = f"{self.path.name}:{number}"
-            entity = parse_json(text, place)
+            entity = parse_line(text, place)
             if isinstance(entity, BadRow) or (
                 isinstance(entity, dict) and isinstance(entity.get("id"), str)
             ):
@@ -73,7 +73,7 @@ class Wikidata:
                 yield place, BadRow(place, "not an entity: it has no id")
 
     def _document(self, entity: Mapping[str, Any], labels: _Labels) -> Document | None:
-        """None for what the filter leaves out, which is no fault of the row."""
+        """None if the entity is filtered out, which is not an error."""
         claims = entity.get("claims") or {}
         label = self._words(entity.get("labels"))
         if not label or len(claims) < MIN_PROPERTIES:
@@ -114,11 +114,11 @@ class Wikidata:
 
 
 class _Labels:
-    """Entity id -> label, on disk: a full dump has tens of millions."""
+    """Entity id -> label, on disk because a full dump has tens of millions."""
 
     def __init__(self, path: Path) -> None:
         self._database = sqlite3.connect(path)
-        self._database.execute("PRAGMA synchronous = OFF")  # a scratch file, made anew each time
+        self._database.execute("PRAGMA synchronous = OFF")  # the file is temporary
         self._database.execute(
             "CREATE TABLE labels (id TEXT PRIMARY KEY, label TEXT) WITHOUT ROWID"
         )

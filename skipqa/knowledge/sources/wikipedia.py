@@ -1,7 +1,7 @@
 """A Wikipedia dump (pages-articles .xml.bz2), streamed: article pages as plain text.
 
-Memory stays at one page. The wiki text is reduced, not rendered: templates, tables,
-references and files go, links keep their words.
+Only one page is in memory at a time. Wiki markup is stripped, not rendered: templates, tables,
+references and files are dropped; links keep their text.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from skipqa.knowledge.corpus import BadRow, Document
 from skipqa.knowledge.sources.lines import file_fingerprint, open_binary
 from skipqa.knowledge.sources.markup import html_to_text, tidy
+from skipqa.knowledge.sources.source import BadRow, Document
 
 ARTICLES = "0"  # the namespace of articles
 BACK_MATTER = re.compile(
@@ -68,12 +68,12 @@ class Wikipedia:
                     else:
                         yield Document(f"wikipedia:{number}", title, text, "wikipedia")
             except (ElementTree.ParseError, EOFError, OSError) as error:
-                # XML cannot be picked up again after a fault: what came before it stands.
+                # An XML parser cannot continue after an error; the pages before it are kept.
                 yield BadRow(f"{self.path.name}: after page {pages}", f"reading ended: {error}")
 
 
 def _pages(file: IO[bytes]) -> Iterator[ElementTree.Element]:
-    """Each `page` element without its namespace, freed as soon as the next one is asked for."""
+    """Each `page` element, without namespaces; it is freed when the next one is requested."""
     events = ElementTree.iterparse(file, events=("start", "end"))
     _, root = next(events)
     for event, element in events:
@@ -84,7 +84,7 @@ def _pages(file: IO[bytes]) -> Iterator[ElementTree.Element]:
 
 
 def plain_text(wiki: str) -> str:
-    """What a reader would see of an article's body."""
+    """The text of an article as a reader sees it."""
     if back_matter := BACK_MATTER.search(wiki):
         wiki = wiki[: back_matter.start()]
     for pattern in DROPPED:
@@ -104,7 +104,7 @@ def _link_words(link: re.Match[str]) -> str:
 
 
 def _until_stable(pattern: re.Pattern[str], replacement: object, text: str) -> str:
-    """Innermost first, so that nested marks vanish from the inside out."""
+    """Substitutes until nothing changes, so nested markup is removed from the inside out."""
     count = 1
     while count:
         text, count = pattern.subn(replacement, text)  # type: ignore[call-overload]

@@ -1,7 +1,7 @@
 """WordNet 3.0: one document for each of its 117,659 synsets.
 
-Ids are `wordnet:n07920663`: the letter of the part of speech and the eight-digit offset,
-which is also how ImageNet names its classes. Satellite adjectives count as adjectives.
+An id is `wordnet:n07920663`: the letter of the part of speech and the eight-digit offset. ImageNet
+names its classes in the same way. Satellite adjectives count as adjectives.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from skipqa import assets
-from skipqa.knowledge.corpus import BadRow, Document
+from skipqa.knowledge.sources.source import BadRow, Document
 from skipqa.wordnet import PARTS_OF_SPEECH, read_synsets
 
 IN_FULL = {"adj": "adjective", "adv": "adverb"}

@@ -17,11 +17,10 @@ import hashlib
 import json
 import random
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from io import BytesIO
 from multiprocessing import get_context
 from pathlib import Path
@@ -33,15 +32,16 @@ from torch import Tensor
 
 from skipqa import pipeline as pipelines
 from skipqa.costs.environment import available_cores
-from skipqa.data.files import check_rows, read_jsonl
+from skipqa.data.held_out import Split, is_fresh, is_held_out, photos_of_val, pocket_kb_split
 from skipqa.data.pocket_kb.text import accepted, says
 from skipqa.errors import UserError
 from skipqa.evaluation.systems.changes import up_to_retrieval, with_components, with_config
+from skipqa.files import check_rows, read_jsonl
+from skipqa.knowledge import Index
 from skipqa.nn.budget import BudgetController, DiscreteBudgetConfig
 from skipqa.pipeline import Pipeline
 from skipqa.stages.signals import about_titles
 from skipqa.training.run import Counted, Run
-from skipqa.training.stage1.mixture import HELD_OUT_OF, Split, is_held_out, pocket_kb_split
 from skipqa.types import Budget
 
 SPLITS: tuple[Split, ...] = ("train", "val")
@@ -107,7 +107,7 @@ def _pocket_kb(folder: Path, split: Split) -> Iterator[Asked]:
         x, y, width, height = row.get("box") or (0.5, 0.5, 1.0, 1.0)  # its middle and its size
         left, top = x - width / 2, y - height / 2
         side = pocket_kb_split(row) if split == "train" else split
-        fresh = side == "held-out" and _is_fresh(row.get("photo") or row["image"])
+        fresh = side == "held-out" and is_fresh(row.get("photo") or row["image"])
         yield Asked(
             row["question_id"],
             folder / "photos.zip",
@@ -124,16 +124,8 @@ def _pocket_kb(folder: Path, split: Split) -> Iterator[Asked]:
         )
 
 
-def _is_fresh(photo: str) -> bool:
-    """Half of what stage I holds out. It knows its own photos too well: what later stages learn
-    from those alone is to trust it too far."""
-    return bool(zlib.crc32(Path(photo).stem.encode()) // HELD_OUT_OF % 2)
-
-
 def _okvqa(data: Path, pocket_kb: Path | None, name: Split) -> Iterator[Asked]:
-    taken: frozenset[str] = frozenset()
-    if pocket_kb is not None:  # a photo that Pocket-KB's val is made of is not trained on
-        taken = frozenset(json.loads((pocket_kb / "held_out.json").read_text())["coco"])
+    taken = photos_of_val(pocket_kb)["coco"]
     path = data / "okvqa" / f"{name}.jsonl"
     fields = {"image": str, "question": str, "answers": dict}
     for number, row in enumerate(check_rows(str(path), read_jsonl(path), fields)):
@@ -167,9 +159,12 @@ class Source:
             index=self.index,
             overrides=dict(self.overrides),
         )
-        encoder = pipeline.index.encoder  # most questions are asked of many photos
-        encoder.encode_query = lru_cache(1_024)(encoder.encode_query)  # type: ignore[method-assign]
-        return pipeline
+        index = Index.open(
+            pipeline.index.folder,
+            trained_query=pipeline.components.sparse_query,
+            query_cache=1_024,  # most questions are asked about many images
+        )
+        return Pipeline(pipeline.backbone, index, pipeline.config, pipeline.components)
 
     def fingerprint(self, without: Sequence[str] = LEARNED_FROM_RECORDS) -> dict[str, Any]:
         """What a stage depends on, its components but those, which stages train."""

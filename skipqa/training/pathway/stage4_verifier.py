@@ -23,13 +23,14 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
+from skipqa.backbones.backbone import Decoding
 from skipqa.config import Between, Count, CountOrNone, Fraction
-from skipqa.evaluation.scoring.okvqa import normalise
 from skipqa.nn.verifier import Verifier, VerifierConfig, distillation_loss
 from skipqa.pipeline import Pipeline
 from skipqa.stages.prompts import reading_prompt
 from skipqa.stages.signals import SIGNALS, signals
 from skipqa.stages.verify import scores_of
+from skipqa.tasks.okvqa import normalise
 from skipqa.training.loop import Decay, Phase, fit
 from skipqa.training.pathway.context import TrainingContext
 from skipqa.training.pathway.records import Records
@@ -268,13 +269,14 @@ def ask_the_oracle(
     """The reader's verdict on each passage alone replaces the flag of these questions; how far
     flag and verdict agree comes back."""
     counted, agreed, asked = run.counted("asking the oracle"), 0, 0
+    decoding = Decoding(pipeline.config.decode.max_new_tokens)
     for done, i in enumerate(rows):
         counted(done, len(rows))
         about = records.about[i]
         right = {normalise(text): float(score) for text, score in about["answers"].items()}
         for k, candidate in enumerate(records.candidates(i)):
             prompt = reading_prompt([candidate.passage.text], about["seen"], about["question"])
-            said = pipeline.backbone.generate(prompt, pipeline.config.decode.max_new_tokens).text
+            said = pipeline.backbone.generate(prompt, decoding).text
             verdict = right.get(normalise(said), 0.0)
             agreed += (verdict > 0.5) == bool(found.label[i, k] > 0.5)
             asked += 1

@@ -27,7 +27,6 @@ from PIL import Image
 from torch import Tensor
 
 from skipqa.config import Between, Count, CountOrNone, Fraction
-from skipqa.evaluation.scoring.okvqa import normalise
 from skipqa.evaluation.systems.changes import with_backbone, with_components, with_config
 from skipqa.nn.budget import (
     BudgetController,
@@ -41,6 +40,7 @@ from skipqa.pipeline import Pipeline
 from skipqa.stages.decode import decode, facts, read_order
 from skipqa.stages.fuse import fuse
 from skipqa.stages.verify import verify
+from skipqa.tasks.okvqa import normalise
 from skipqa.trace import StageRecord
 from skipqa.training.loop import Decay, LearningRate, Phase, fit
 from skipqa.training.pathway.context import CachedBackbone, TrainingContext

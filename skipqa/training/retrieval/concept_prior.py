@@ -21,12 +21,12 @@ from torch import Tensor
 
 from skipqa.backbones.networks.bert import Bert
 from skipqa.config import Count, Weight
-from skipqa.data.files import check_rows, read_jsonl
+from skipqa.data.held_out import is_id_held_out
+from skipqa.files import check_rows, read_jsonl
 from skipqa.nn.concept_prior import ConceptPriorConfig, ConceptPriorHead
 from skipqa.nn.tagger import said_of_a_picture
 from skipqa.training.loop import Phase, batches, fit
 from skipqa.training.retrieval import paraphrases
-from skipqa.training.retrieval.queries import is_held_out
 from skipqa.training.run import Run
 from skipqa.training.stage1.mixture import KINDS
 from skipqa.training.stage1.words import embed
@@ -85,7 +85,7 @@ def read(
         questions=embedded[torch.tensor([place_of[question] for question in questions])],
         concepts=embed(text, tokenizer, [", ".join(one) for one in concepts]).cpu(),
         about=about,
-        held_out=torch.tensor([is_held_out(row["entity"]) for row in rows]),
+        held_out=torch.tensor([is_id_held_out(row["entity"]) for row in rows]),
         unseen=torch.tensor(never_taught),
     )
 
@@ -102,7 +102,7 @@ def _wordings(
             yield row, random.choice(paraphrases.table()["taught"]["scenes"]), False
         else:
             yield row, paraphrases.taught(question, relation, category, random), False
-    if is_held_out(row["entity"]):
+    if is_id_held_out(row["entity"]):
         others = paraphrases.unseen(question, relation, category)
         others += paraphrases.table()["unseen"]["scenes"] if category == SCENE else []
         if others:

@@ -10,14 +10,14 @@ question has. Of Pocket-KB only the training questions are read.
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
 from skipqa import assets
-from skipqa.data.files import check_rows, read_jsonl
+from skipqa.data.held_out import is_id_held_out
+from skipqa.files import check_rows, read_jsonl
 from skipqa.knowledge import Index
 from skipqa.language import content_words
 from skipqa.training.retrieval.paraphrases import (
@@ -33,7 +33,6 @@ from skipqa.training.retrieval.paraphrases import (
 from skipqa.types import Passage
 from skipqa.wordnet import PARTS_OF_SPEECH, Synset, read_synsets
 
-HELD_OUT_OF = 10
 # Where queries come from; the last two are in words that are never taught.
 SOURCES = ("wordnet", "factbook", "pocket-kb", "unseen words", "unseen words, factbook")
 TAUGHT, UNSEEN = SOURCES[:3], SOURCES[3:]
@@ -116,10 +115,6 @@ def generate(
     return found
 
 
-def is_held_out(name: str) -> bool:
-    return zlib.crc32(name.encode()) % HELD_OUT_OF == 0
-
-
 def from_wordnet(
     synsets: Mapping[str, Synset], wanted: Callable[[str], Random | None]
 ) -> Iterator[Query]:
@@ -179,7 +174,7 @@ def from_fields(passages: Iterable[Passage], seed: int) -> Iterator[Query]:
         parts.setdefault(passage.id.partition("#")[0], []).append(passage)
     for id, some in parts.items():
         (name, field), gold = _field(some[0]), tuple(passage.id for passage in some)
-        random, held_out = Random(f"{seed} {id} field"), is_held_out(id)
+        random, held_out = Random(f"{seed} {id} field"), is_id_held_out(id)
         for half in ("taught", *(["unseen"] if held_out else [])):
             if known := of_field(half, field):
                 text = say(random.choice(known), BY_FLAG, half, random)
@@ -206,7 +201,7 @@ def from_pocket_kb(folder: Path, seed: int, reworded: int) -> Iterator[Query]:
         if not row["hops"]:
             continue
         question, relation, category = row["question"], row["relation"], row["category"]
-        gold, held_out = tuple(row["hops"][0]), is_held_out(row["entity"])
+        gold, held_out = tuple(row["hops"][0]), is_id_held_out(row["entity"])
         if (asked := (row["entity"], question)) not in seen:
             seen.add(asked)
             yield Query(row["name"], question, gold, "pocket-kb", held_out)
@@ -223,7 +218,7 @@ def from_pocket_kb(folder: Path, seed: int, reworded: int) -> Iterator[Query]:
 
 
 def _query(name: str, text: str, id: str) -> Query:
-    return Query(name, text, (id,), id.partition(":")[0], is_held_out(id))
+    return Query(name, text, (id,), id.partition(":")[0], is_id_held_out(id))
 
 
 def _synsets() -> dict[str, Synset]:

@@ -13,20 +13,18 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from skipqa.data.files import Fields, check_object, check_rows, read_json, read_jsonl
+from skipqa.data.held_out import Split, is_held_out, photos_of_val, pocket_kb_split
 from skipqa.errors import UserError
-from skipqa.evaluation.scoring.okvqa import normalise
+from skipqa.files import Fields, check_rows, read_jsonl
+from skipqa.tasks.okvqa import normalise
 
-Split = Literal["train", "held-out", "val"]
 Box = tuple[float, float, float, float]  # its middle, across and down, its width and height
-HELD_OUT_OF = 10  # one photo in so many
 AGREEING = 3  # people who make an answer fully right
 # What Pocket-KB calls a kind, and what people do; the tower knows its own classes already
 KINDS = {"dog": "dog", "cat": "cat", "flower": "flower", "grocery": "food", "country": "flag"}
@@ -83,7 +81,7 @@ class Mixture:
 def read(data: Path, pocket_kb: Path | None = None, limit: int | None = None) -> Mixture:
     """`limit` rows of each file, for a trial."""
     mixture = Mixture()
-    held_out = _held_out(pocket_kb)
+    held_out = photos_of_val(pocket_kb)
     _read_okvqa(mixture, data, held_out["coco"], limit)
     _read_coco(mixture, data, held_out["coco"], limit)
     _read_vqav2(mixture, data, limit)
@@ -91,18 +89,6 @@ def read(data: Path, pocket_kb: Path | None = None, limit: int | None = None) ->
         _read_pocket_kb(mixture, pocket_kb, held_out, limit)
     _check_photos(mixture)
     return mixture
-
-
-def is_held_out(photo_name: str) -> bool:
-    return zlib.crc32(Path(photo_name).stem.encode()) % HELD_OUT_OF == 0
-
-
-def pocket_kb_split(row: Mapping[str, Any]) -> Split:
-    """Of a row of Pocket-KB's `train`, by the photo of its thing: no photo is on both sides. A flag
-    has one picture, which has to be learned: there it is the photo that it was pasted into."""
-    photo = row.get("photo") or row["image"]
-    ground = row.get("background") if photo.startswith("flags/") else None
-    return "held-out" if is_held_out(ground or photo) else "train"
 
 
 def answer_vocabulary(examples: Iterable[Example], size: int, least: int = 4) -> tuple[str, ...]:
@@ -115,14 +101,6 @@ def answer_vocabulary(examples: Iterable[Example], size: int, least: int = 4) ->
             count.update({t: worth for t, s in example.answers.items() if s > 0.5})
     common = [text for text, n in count.most_common() if n >= least and len(text.split()) <= 4]
     return tuple(common[:size])
-
-
-def _held_out(pocket_kb: Path | None) -> dict[str, frozenset[str]]:
-    if pocket_kb is None:
-        return {"coco": frozenset(), "entities": frozenset()}
-    path = pocket_kb / "held_out.json"
-    found = check_object(str(path), read_json(path), {"coco": list, "entities": list})
-    return {kind: frozenset(names) for kind, names in found.items()}
 
 
 def _read_okvqa(mixture: Mixture, data: Path, held_out: frozenset[str], limit: int | None) -> None:

@@ -24,7 +24,7 @@ from PIL import Image
 from torch import Tensor
 
 from skipqa.backbones.networks.efficientnet_lite import EfficientNetLite
-from skipqa.backbones.presets.pocket import NATIVE_CELLS
+from skipqa.backbones.presets.pocket_vision import NATIVE_CELLS
 from skipqa.costs.environment import available_cores
 from skipqa.errors import UserError
 from skipqa.nn.tagger import pool_views, pooled

@@ -23,9 +23,9 @@ from skipqa.backbones.networks.llama import Llama
 from skipqa.backbones.presets.pocket import END
 from skipqa.config import Count, Weight
 from skipqa.errors import UserError
-from skipqa.evaluation.scoring.okvqa import normalise
 from skipqa.nn import low_rank
 from skipqa.stages.prompts import reading_prompt
+from skipqa.tasks.okvqa import normalise
 from skipqa.training.loop import Phase, bucketed, fit, steps_for
 from skipqa.training.run import Counted, Run
 from skipqa.training.stage1.drafter import TAUGHT

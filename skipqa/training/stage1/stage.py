@@ -32,7 +32,7 @@ from skipqa.backbones.networks import efficientnet_lite
 from skipqa.backbones.networks.bert import Bert
 from skipqa.backbones.networks.efficientnet_lite import EfficientNetLite
 from skipqa.backbones.networks.llama import SMOLLM2_135M, Llama
-from skipqa.backbones.presets.pocket import NUM_WORDS
+from skipqa.backbones.presets.pocket_vision import NUM_WORDS
 from skipqa.backbones.text_encoder import MiniLm
 from skipqa.backbones.weights import convert, loading
 from skipqa.components import SETTINGS, write_settings

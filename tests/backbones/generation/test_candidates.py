@@ -1,4 +1,4 @@
-"""Many answers side by side against one at a time without a cache, a token at a time."""
+"""Many candidates in one tree against one answer at a time, without a cache."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skipqa.backbones.generation.candidates import AT_FIRST, loglikelihood, reply
+from skipqa.backbones.generation.candidates import (
+    READ_WITH_PROMPT,
+    Candidate,
+    generate_with_candidates,
+    loglikelihood,
+)
 from skipqa.backbones.networks.llama import Llama, LlamaConfig, flops
 from skipqa.costs.flops import count_flops
 
@@ -24,13 +29,13 @@ Ids = list[int]
 def network(config: LlamaConfig, seed: int = 0) -> Llama:
     torch.manual_seed(seed)
     made = Llama(config).eval().requires_grad_(False)
-    for parameter in made.parameters():  # larger than the usual start so that an error shows
+    for parameter in made.parameters():  # larger than usual so that an error shows
         torch.nn.init.normal_(parameter, std=0.3)
     return made
 
 
 NETWORKS = [network(CONFIG), network(UNTIED)]
-# Of seven tokens, so that replies stop and stand among a few answers often
+# A vocabulary of seven, so that completions often stop and often are among the candidates
 FEW_WORDS = [
     network(dataclasses.replace(config, vocabulary=7), seed)
     for seed in range(4)
@@ -43,7 +48,7 @@ def embed(decoder: Llama, ids: Sequence[int]) -> torch.Tensor:
 
 
 def teacher_forced(decoder: Llama, prompt: Ids, answer: Ids) -> float:
-    """The answer's log-probability from one whole text, position by position."""
+    """The answer's log-probability from one pass over the whole text."""
     states = decoder.states(embed(decoder, [*prompt, *answer[:-1]]))[0, len(prompt) - 1 :]
     scores = decoder.logits(states).log_softmax(-1)
     return sum(float(row[token]) for row, token in zip(scores, answer, strict=True))
@@ -55,7 +60,7 @@ def teacher_forced(decoder: Llama, prompt: Ids, answer: Ids) -> float:
     prompt=st.lists(TOKEN, min_size=1, max_size=7),
     answers=st.lists(st.lists(TOKEN, min_size=1, max_size=5), min_size=1, max_size=5),
 )
-def test_weights_are_those_of_one_answer_at_a_time(
+def test_log_probs_are_those_of_one_answer_at_a_time(
     decoder: Llama, before: Ids, prompt: Ids, answers: list[Ids]
 ) -> None:
     past = decoder.read(embed(decoder, before)) if before else None
@@ -64,31 +69,31 @@ def test_weights_are_those_of_one_answer_at_a_time(
     assert found == pytest.approx(expected, rel=1e-4, abs=1e-3)
 
 
-def test_company_does_not_matter() -> None:
+def test_other_answers_do_not_matter() -> None:
     decoder, prompt = NETWORKS[0], embed(NETWORKS[0], [5, 6, 7])
     answers = [[1], [2, 3, 4], [2, 3], [2, 9, 9, 9]]
     together, _ = loglikelihood(decoder, prompt, answers)
     backwards, _ = loglikelihood(decoder, prompt, answers[::-1])
     assert backwards[::-1] == pytest.approx(together, abs=1e-4)
-    for answer, weight in zip(answers, together, strict=True):
-        assert loglikelihood(decoder, prompt, [answer])[0] == pytest.approx([weight], abs=1e-4)
+    for answer, log_prob in zip(answers, together, strict=True):
+        assert loglikelihood(decoder, prompt, [answer])[0] == pytest.approx([log_prob], abs=1e-4)
 
 
-def test_all_answers_of_one_token_share_one_unit_of_probability() -> None:
+def test_answers_of_one_token_have_probability_one_together() -> None:
     decoder = NETWORKS[0]
     everything = [[token] for token in range(CONFIG.vocabulary)]
     found, _ = loglikelihood(decoder, embed(decoder, [3, 1, 4]), everything)
     assert torch.tensor(found).exp().sum().item() == pytest.approx(1, abs=1e-4)
 
 
-def test_what_was_read_before_is_left_as_it_was() -> None:
+def test_the_past_is_not_changed() -> None:
     decoder = NETWORKS[0]
     past = decoder.read(embed(decoder, [8, 2, 5]))
     keys, values = past.keys.clone(), past.values.clone()
-    weighed = [
+    scored = [
         loglikelihood(decoder, embed(decoder, [7]), [[1, 2, 3], [4]], past)[0] for _ in range(2)
     ]
-    assert weighed[0] == weighed[1]
+    assert scored[0] == scored[1]
     assert past.length == 3
     assert torch.equal(past.keys, keys)
     assert torch.equal(past.values, values)
@@ -100,7 +105,7 @@ def test_what_was_read_before_is_left_as_it_was() -> None:
 )
 @pytest.mark.parametrize("num_before", [0, 4])
 def test_flops_are_what_torch_counts(answers: list[Ids], nodes: int, num_before: int) -> None:
-    """One pass of the prompt and of what the answers do not share."""
+    """One pass over the prompt and the nodes of the tree."""
     decoder, prompt = NETWORKS[0], [9, 8, 7, 6, 5]
     past = decoder.read(embed(decoder, [1] * num_before)) if num_before else None
     embedded = embed(decoder, prompt)
@@ -122,10 +127,10 @@ ANSWER = st.lists(st.integers(1, 6), max_size=3).map(lambda tokens: [*tokens, EN
     max_new=st.integers(0, 6),
     data=st.data(),
 )
-def test_a_reply_is_that_of_one_token_at_a_time(
+def test_a_completion_is_that_of_one_token_at_a_time(
     seed: int, before: Ids, prompt: Ids, answers: list[Ids], max_new: int, data: st.DataObject
 ) -> None:
-    """And the answer that is the best with its support is weighed as it is alone."""
+    """And the candidate that is best with its prior has the log-probability it has alone."""
     decoder = FEW_WORDS[seed % len(FEW_WORDS)]
     before, prompt = ([token % 7 for token in ids] for ids in (before, prompt))
     prior = [data.draw(st.floats(-20, 0)) for _ in answers]
@@ -133,39 +138,43 @@ def test_a_reply_is_that_of_one_token_at_a_time(
     past = decoder.read(embed(decoder, before)) if before else None
     embedded = embed(decoder, prompt)
     plain = decoder.generate(embedded, max_new, stop, past=past)
-    found, weights = reply(decoder, embedded, max_new, stop, answers, prior, past)
+    candidates = [Candidate(*pair) for pair in zip(answers, prior, strict=True)]
+    found, log_probs = generate_with_candidates(decoder, embedded, max_new, stop, candidates, past)
     assert found.tokens == plain.tokens
     assert found.log_probs == pytest.approx(plain.log_probs, abs=1e-3)
     alone, _ = loglikelihood(decoder, embedded, [*answers, [*found.tokens, END]], past)
-    assert weights[-1] == pytest.approx(alone[-1], abs=1e-3)
-    sums = [weight + more for weight, more in zip(alone[:-1], prior, strict=True)]
-    for weight, expected, total in zip(weights[:-1], alone, sums, strict=False):
-        if weight == -math.inf:
+    assert log_probs[-1] == pytest.approx(alone[-1], abs=1e-3)
+    sums = [log_prob + extra for log_prob, extra in zip(alone[:-1], prior, strict=True)]
+    for log_prob, expected, total in zip(log_probs[:-1], alone, sums, strict=False):
+        if log_prob == -math.inf:
             assert total <= max(sums) + 1e-3
         else:
-            assert weight == pytest.approx(expected, abs=1e-3)
-    assert weights[max(range(len(sums)), key=sums.__getitem__)] > -math.inf
+            assert log_prob == pytest.approx(expected, abs=1e-3)
+    assert log_probs[max(range(len(sums)), key=sums.__getitem__)] > -math.inf
 
 
-def test_a_reply_among_the_answers_takes_no_pass_of_its_own() -> None:
+def test_a_completion_among_the_candidates_takes_no_pass_of_its_own() -> None:
     decoder, prompt = NETWORKS[0], embed(NETWORKS[0], [5, 6, 7])
-    said = decoder.generate(prompt, 3).tokens
-    a, b, c, end = [token for token in range(CONFIG.vocabulary) if token not in said][:4]
-    others = [[a, b, end], [c, end]]
+    greedy = decoder.generate(prompt, 3).tokens
+    a, b, c, end = [token for token in range(CONFIG.vocabulary) if token not in greedy][:4]
+    others = [Candidate([a, b, end]), Candidate([c, end])]
+    every = [Candidate([*greedy, end]), *others]
     spent = [
-        reply(decoder, prompt, 3, {end}, [[*said, end], *others], [0.0] * 3)[0].flops,
-        count_flops(lambda: reply(decoder, prompt, 3, {end}, others, [0.0] * 2)),
+        generate_with_candidates(decoder, prompt, 3, {end}, every)[0].flops,
+        count_flops(lambda: generate_with_candidates(decoder, prompt, 3, {end}, others)),
     ]
     assert spent[0] == flops(CONFIG, 3 + 6, 9, logits=1 + 6)
     steps = sum(flops(CONFIG, 1, 6 + n) for n in (1, 2, 3))
     assert spent[1] == flops(CONFIG, 3 + 3, 6, logits=1 + 3) + steps
 
 
-def test_answers_that_cannot_win_are_not_weighed() -> None:
+def test_candidates_that_cannot_be_the_best_are_not_scored() -> None:
     decoder, prompt = NETWORKS[0], embed(NETWORKS[0], [5, 6, 7])
-    answers = [[token, END] for token in range(1, 25)]
-    prior = [0.0] * AT_FIRST + [-1_000.0] * (24 - AT_FIRST)
-    _, weights = reply(decoder, prompt, 0, {END}, answers, prior)
-    begins = decoder.generate(prompt, 1).tokens[0]
-    for token, weight in enumerate(weights[:-1], 1):
-        assert (weight > -math.inf) == (token <= AT_FIRST or token == begins), token
+    candidates = [
+        Candidate([token, END], 0.0 if token <= READ_WITH_PROMPT else -1_000.0)
+        for token in range(1, 25)
+    ]
+    _, log_probs = generate_with_candidates(decoder, prompt, 0, {END}, candidates)
+    first = decoder.generate(prompt, 1).tokens[0]
+    for token, log_prob in enumerate(log_probs[:-1], 1):
+        assert (log_prob > -math.inf) == (token <= READ_WITH_PROMPT or token == first), token

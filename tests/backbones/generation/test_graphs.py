@@ -1,4 +1,4 @@
-"""The static decoder says what the plain one says, whatever draft it is handed."""
+"""The static decoder generates what the plain one does, with any draft."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def prompt(length, batch=1):
 
 
 @pytest.mark.parametrize("length", [3, 8, 11])  # padded, exact, the next bucket
-def test_says_what_generate_says(model, length):
+def test_generates_what_the_plain_decoder_does(model, length):
     decoder = StaticDecoder(model, batch=1, prompts=[8, 12], max_new=5)
-    for _ in range(2):  # what an earlier prompt left in the cache must not show
+    for _ in range(2):  # an earlier prompt in the cache must have no effect
         expected = model.generate(prompt(length), 5).tokens
         assert decoder.generate(prompt(length), 5)[0].tolist() == list(expected)
         decoder.generate(prompt(12), 5)

@@ -1,4 +1,4 @@
-"""Decoding that can only quote, and the guesses that make it fast without changing it."""
+"""Quoting by constrained decoding, and guesses that make it faster without changing it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TEXTS = (
 
 
 class FromTexts:
-    """A constraint over token ids themselves, to test generation without a vocabulary."""
+    """A constraint on token ids, to test generation without a tokenizer."""
 
     def __init__(self, texts: list[list[int]], stop: int, guesses: list[list[int]]) -> None:
         self.texts, self.stop, self.guesses = texts, stop, guesses
@@ -100,8 +100,9 @@ def test_whatever_is_chosen_is_a_span(pipeline: Pipeline, pick: list[int]) -> No
 def test_words_to_avoid_do_not_start_a_span(pipeline: Pipeline) -> None:
     tokenizer = pipeline.backbone.decoder_tokenizer
     free = SpanConstraint(TEXTS, tokenizer, [0]).allowed()
-    wary = SpanConstraint(TEXTS, tokenizer, [0], avoid=["Espresso", "chihuahua", "the"]).allowed()
-    refused = [tokenizer.decode([token]).strip().lower() for token in set(free) - set(wary)]
+    avoid = ["Espresso", "chihuahua", "the"]
+    avoiding = SpanConstraint(TEXTS, tokenizer, [0], avoid).allowed()
+    refused = [tokenizer.decode([token]).strip().lower() for token in set(free) - set(avoiding)]
     assert len(refused) == 3
     assert all(any(w.startswith(r) for w in ("espresso", "chihuahua", "the")) for r in refused)
 

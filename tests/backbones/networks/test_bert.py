@@ -20,7 +20,7 @@ Networks = tuple[Bert, BertModel]
 @pytest.fixture(scope="module")
 def networks() -> Networks:
     torch.manual_seed(0)
-    theirs = BertModel(
+    reference = BertModel(
         HubConfig(
             vocab_size=CONFIG.vocabulary,
             hidden_size=CONFIG.width,
@@ -32,11 +32,11 @@ def networks() -> Networks:
         ),
         add_pooling_layer=False,
     ).eval()
-    for parameter in theirs.parameters():
+    for parameter in reference.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
-    ours = Bert(CONFIG).eval()
-    ours.load_state_dict(from_hub_names(theirs.state_dict(), CONFIG))
-    return ours.requires_grad_(False), theirs.requires_grad_(False)
+    network = Bert(CONFIG).eval()
+    network.load_state_dict(from_hub_names(reference.state_dict(), CONFIG))
+    return network.requires_grad_(False), reference.requires_grad_(False)
 
 
 @pytest.fixture(scope="module")
@@ -48,35 +48,35 @@ def batch() -> tuple[Tensor, Tensor]:
 
 
 def test_states_equal_transformers(networks: Networks, batch: tuple[Tensor, Tensor]) -> None:
-    (ours, theirs), (ids, mask) = networks, batch
-    expected = theirs(ids, attention_mask=mask.long()).last_hidden_state
-    torch.testing.assert_close(ours(ids, mask)[mask], expected[mask], rtol=1e-4, atol=1e-4)
+    (network, reference), (ids, mask) = networks, batch
+    expected = reference(ids, attention_mask=mask.long()).last_hidden_state
+    torch.testing.assert_close(network(ids, mask)[mask], expected[mask], rtol=1e-4, atol=1e-4)
 
 
 def test_padding_changes_nothing(networks: Networks, batch: tuple[Tensor, Tensor]) -> None:
-    (ours, _), (ids, mask) = networks, batch
-    padded = ours(ids, mask)
+    (network, _), (ids, mask) = networks, batch
+    padded = network(ids, mask)
     for row, length in enumerate(mask.sum(1).tolist()):
-        alone = ours(ids[row : row + 1, :length])
+        alone = network(ids[row : row + 1, :length])
         torch.testing.assert_close(padded[row, :length], alone[0], rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(mean_pool(padded, mask)[row], mean_pool(alone)[0])
 
 
-def test_texts_side_by_side_are_as_alone(networks: Networks, batch: tuple[Tensor, Tensor]) -> None:
-    (ours, _), (ids, mask) = networks, batch
+def test_packed_texts_are_as_alone(networks: Networks, batch: tuple[Tensor, Tensor]) -> None:
+    (network, _), (ids, mask) = networks, batch
     texts = [row[real].tolist() for row, real in zip(ids, mask, strict=True)]
-    for text, found in zip(texts, ours.side_by_side(texts), strict=True):
-        torch.testing.assert_close(found, ours(torch.tensor([text]))[0], rtol=1e-4, atol=1e-4)
+    for text, found in zip(texts, network.packed(texts), strict=True):
+        torch.testing.assert_close(found, network(torch.tensor([text]))[0], rtol=1e-4, atol=1e-4)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        ours.side_by_side(texts)
+        network.packed(texts)
     assert counter.get_total_flops() == sum(flops(CONFIG, len(text)) for text in texts)
 
 
 def test_checkpoints_with_a_prefix_are_read(networks: Networks) -> None:
-    ours, theirs = networks
-    prefixed = {f"bert.{name}": value for name, value in theirs.state_dict().items()}
+    network, reference = networks
+    prefixed = {f"bert.{name}": value for name, value in reference.state_dict().items()}
     for name, value in from_hub_names(prefixed, CONFIG).items():
-        assert torch.equal(value, ours.state_dict()[name])
+        assert torch.equal(value, network.state_dict()[name])
 
 
 def test_mean_is_over_real_tokens_and_of_unit_length(batch: tuple[Tensor, Tensor]) -> None:

@@ -1,6 +1,6 @@
-"""The vision tower against the published network, written out again with its batch norms.
+"""The pocket vision encoder against the published network, written out with its batch norms.
 
-The reference below is functional and shares nothing with ours: the stage table of
+The reference below is functional and has no code in common with the package: the stage table of
 EfficientNet-Lite as published, TensorFlow's "same" padding, unfolded batch norms, weights by
 the checkpoint's own names.
 """
@@ -122,10 +122,10 @@ def test_folded_network_equals_the_published_one(
     pixels = torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(size)) * 2 - 1
     exact = reference({k: v.double() for k, v in state.items()}, LITE2_BLOCKS, pixels.double())
     features = network(pixels)
-    ours = features, network.classifier(features.mean((2, 3)))
-    # Random weights amplify rounding: ours may be as far from the truth as plain float32 is.
+    outputs = features, network.classifier(features.mean((2, 3)))
+    # Random weights amplify rounding: the error may be that of float32 without folding.
     for found, plain, truth in zip(
-        ours, reference(state, LITE2_BLOCKS, pixels), exact, strict=True
+        outputs, reference(state, LITE2_BLOCKS, pixels), exact, strict=True
     ):
         assert truth.std() > 0.1
         assert (found - truth).abs().mean() <= 2 * (plain - truth).abs().mean()

@@ -18,7 +18,7 @@ SMALL = MobileSamConfig(encoder.SMALL, heads=4, ffn=40)
 PIXELS, WIDTH, SIDE = SMALL.encoder.image, SMALL.width, 6
 
 
-def published_names(theirs: nn.Module) -> dict[str, Tensor]:
+def published_names(reference: nn.Module) -> dict[str, Tensor]:
     """The weights of transformers' SAM under the names of the first checkpoints."""
     everywhere = {
         "shared_image_embedding.": "prompt_encoder.pe_layer.",
@@ -31,7 +31,7 @@ def published_names(theirs: nn.Module) -> dict[str, Tensor]:
     }
     of_heads = {"layers.0": "layers.1", "proj_in": "layers.0", "proj_out": "layers.2"}
     state = {}
-    for name, value in theirs.state_dict().items():
+    for name, value in reference.state_dict().items():
         is_head = "mlps" in name or "iou_prediction" in name
         for old, new in (of_heads if is_head else everywhere).items():
             name = name.replace(old, new)
@@ -41,7 +41,7 @@ def published_names(theirs: nn.Module) -> dict[str, Tensor]:
 
 @pytest.fixture(scope="module")
 def published() -> tuple[MobileSam, nn.Module]:
-    """Ours and transformers' with the same random weights."""
+    """The network and transformers' with the same random weights."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     shapes = {"image_size": PIXELS, "patch_size": 16}
@@ -53,34 +53,34 @@ def published() -> tuple[MobileSam, nn.Module]:
         mask_decoder_config={"hidden_size": WIDTH, "num_attention_heads": SMALL.heads}
         | {"mlp_dim": SMALL.ffn, "iou_head_hidden_dim": WIDTH},
     )
-    theirs = transformers.SamModel(config).eval().requires_grad_(False)
-    for parameter in theirs.parameters():
+    reference = transformers.SamModel(config).eval().requires_grad_(False)
+    for parameter in reference.parameters():
         nn.init.normal_(parameter, std=parameter[0].numel() ** -0.5)
     vision = {f"image_encoder.{k}": v for k, v in encoder.published(SMALL.encoder).items()}
-    ours = MobileSam(SMALL).eval().requires_grad_(False)
-    state = published_names(theirs) | vision
-    ours.load_state_dict(mobile_sam.from_published_names(state, SMALL))
-    return ours, theirs
+    network = MobileSam(SMALL).eval().requires_grad_(False)
+    state = published_names(reference) | vision
+    network.load_state_dict(mobile_sam.from_published_names(state, SMALL))
+    return network, reference
 
 
 def test_equals_transformers(published: tuple[MobileSam, nn.Module]) -> None:
-    ours, theirs = published
+    network, reference = published
     features, points = torch.randn(1, WIDTH, SIDE, SIDE), torch.rand(5, 2)
-    expected = theirs(
+    expected = reference(
         image_embeddings=features, input_points=(points * PIXELS - 0.5)[None, :, None]
     )
-    found = ours(features, points)
+    found = network(features, points)
     assert expected.pred_masks.std() > 0.01
     torch.testing.assert_close(found.logits, expected.pred_masks[0], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(found.quality, expected.iou_scores[0], rtol=1e-4, atol=1e-5)
 
 
-def test_points_do_not_disturb_each_other(published: tuple[MobileSam, nn.Module]) -> None:
-    ours, _ = published
+def test_points_are_independent(published: tuple[MobileSam, nn.Module]) -> None:
+    network, _ = published
     features, points = torch.randn(1, WIDTH, SIDE, SIDE), torch.rand(4, 2)
-    together = ours(features, points)
+    together = network(features, points)
     for number, point in enumerate(points):
-        alone = ours(features, point[None])
+        alone = network(features, point[None])
         torch.testing.assert_close(alone.logits[0], together.logits[number])
         torch.testing.assert_close(alone.quality[0], together.quality[number])
 

@@ -1,6 +1,6 @@
-"""MobileSAM's encoder against the published network, written out again with its batch norms.
+"""MobileSAM's encoder against the published network, written out with its batch norms.
 
-The reference below is functional and shares nothing with ours: weights by the checkpoint's own
+The reference below is functional and has no code in common with the package: the checkpoint's
 names, unfolded batch norms, attention window by window with its bias looked up pair by pair.
 `tests/golden/test_mobile_sam.py` does the same at full size with the real weights.
 """
@@ -20,7 +20,7 @@ from skipqa.costs.flops import count_flops
 
 State = dict[str, Tensor]
 
-# Cells a side: 24, 12, 6, 6. Windows that divide the map, that do not, and that are larger.
+# Cells per side: 24, 12, 6, 6. Windows that divide the map, that do not, and that are larger.
 SMALL = TinyVitConfig(
     96,
     (
@@ -165,10 +165,10 @@ def test_equals_the_published_network() -> None:
     pixels = torch.randn(2, 3, 96, 96, generator=generator, dtype=torch.float64)
     found = network(pixels)
     assert found.shape == (2, 24, 6, 6)
-    for image, ours in zip(pixels, found, strict=True):
+    for image, features in zip(pixels, found, strict=True):
         truth = reference(state, SMALL, image[None])[0]
         assert truth.std() > 0.1
-        torch.testing.assert_close(ours, truth, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(features, truth, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("config", [SMALL, tiny_vit.MOBILE_SAM], ids=["small", "published"])

@@ -12,21 +12,21 @@ from skipqa.costs.flops import count_flops
 def test_equals_clip():
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
-    theirs = transformers.CLIPVisionModel(
+    reference = transformers.CLIPVisionModel(
         transformers.CLIPVisionConfig(
             hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
             image_size=28, patch_size=7,
         )
     ).eval()  # fmt: skip
     config = vit.VitConfig(28, 7, 32, 2, 4, 48, norm_first=True, quick_gelu=True)
-    ours = vit.Vit(config)
-    state = {k.removeprefix("vision_model."): v for k, v in theirs.state_dict().items()}
-    ours.patches.weight.data = state["embeddings.patch_embedding.weight"]
-    ours.class_token.data = state["embeddings.class_embedding"]
-    ours.places.data = state["embeddings.position_embedding.weight"]
-    ours.first_norm.weight.data = state["pre_layrnorm.weight"]
-    ours.first_norm.bias.data = state["pre_layrnorm.bias"]
-    for i, layer in enumerate(ours.layers):
+    network = vit.Vit(config)
+    state = {k.removeprefix("vision_model."): v for k, v in reference.state_dict().items()}
+    network.patches.weight.data = state["embeddings.patch_embedding.weight"]
+    network.class_token.data = state["embeddings.class_embedding"]
+    network.places.data = state["embeddings.position_embedding.weight"]
+    network.first_norm.weight.data = state["pre_layrnorm.weight"]
+    network.first_norm.bias.data = state["pre_layrnorm.bias"]
+    for i, layer in enumerate(network.layers):
         at = f"encoder.layers.{i}."
         for kind in ("weight", "bias"):
             qkv = [state[f"{at}self_attn.{x}_proj.{kind}"] for x in "qkv"]
@@ -38,8 +38,8 @@ def test_equals_clip():
             getattr(layer.ffn_norm, kind).data = state[f"{at}layer_norm2.{kind}"]
     pixels = torch.randn(2, 3, 28, 28)
     with torch.no_grad():
-        expected = theirs(pixels).last_hidden_state[:, 1:]
-        torch.testing.assert_close(ours(pixels), expected, rtol=1e-4, atol=1e-5)
+        expected = reference(pixels).last_hidden_state[:, 1:]
+        torch.testing.assert_close(network(pixels), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_counted_flops():
@@ -48,5 +48,5 @@ def test_counted_flops():
     assert count_flops(lambda: model(torch.randn(1, 3, 28, 28))) == vit.flops(config)
 
 
-def test_the_submission_sees_576_tokens():
+def test_the_submission_has_576_tokens():
     assert vit.EVA_CLIP_G_336.tokens == 576

@@ -13,15 +13,10 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from skipqa.backbones import concepts
+from skipqa.backbones.backbone import Decoding
 from skipqa.backbones.concepts import Concept, Concepts
-from skipqa.backbones.presets.pocket import (
-    NATIVE_CELLS,
-    NUM_WORDS,
-    FineTuned,
-    Pocket,
-    surest,
-    tag_views,
-)
+from skipqa.backbones.presets.pocket import FineTuned, Pocket
+from skipqa.backbones.presets.pocket_vision import NATIVE_CELLS, NUM_WORDS, surest, tag_views
 from skipqa.backbones.text_encoder import MiniLm
 from skipqa.config import EncodeConfig
 from skipqa.costs.flops import count_flops
@@ -34,8 +29,8 @@ from skipqa.trace import StageRecord
 from skipqa.types import VisualTokens
 
 PROMPT = "Fact: tea (noun): a drink of leaves\nPicture: cup\nQuestion: What is in it?\nAnswer:"
-BESIDE = [("tea", 0.0), ("a cup of coffee", 0.0), ("Earl Grey", 0.0)]
-NAMES = [name for name, _ in BESIDE]
+CANDIDATES = (("tea", 0.0), ("a cup of coffee", 0.0), ("Earl Grey", 0.0))
+NAMES = [name for name, _ in CANDIDATES]
 
 
 @pytest.fixture(scope="module")
@@ -69,41 +64,46 @@ def seen(trained: Pocket, image: Image.Image) -> VisualTokens:
 
 @pytest.fixture(scope="module")
 def plainly_seen(trained: Pocket, image: Image.Image) -> VisualTokens:
-    """By the trained tower alone."""
-    tower = Pocket(EncodeConfig(), learned=FineTuned(vision=trained.learned.vision))
-    return tower.encode_high_res(image, tower.encode_low_res(image)[0])[0]
+    """With the trained vision encoder, without the tagger."""
+    untagged = Pocket(EncodeConfig(), learned=FineTuned(vision=trained.learned.vision))
+    return untagged.encode_high_res(image, untagged.encode_low_res(image)[0])[0]
 
 
 class TestReader:
-    def test_weighing_beside_it_changes_no_completion(self, trained: Pocket) -> None:
-        alone, weighed = trained.generate(PROMPT, 8), trained.generate(PROMPT, 8, candidates=BESIDE)
-        assert weighed.text == alone.text
-        assert (weighed.prompt_tokens, weighed.new_tokens) == (
-            alone.prompt_tokens,
-            alone.new_tokens,
-        )
-        assert alone.weights == ()
-        assert len(weighed.weights) == len(BESIDE) + 1  # the completion's own is the last
-        apart, _ = trained.loglikelihood(PROMPT, [*NAMES, weighed.text])
-        for weight, wanted in zip(weighed.weights, apart, strict=True):
-            assert weight == pytest.approx(wanted, abs=1e-3) or wanted < apart[0] == max(apart[:3])
-        assert weighed.weights[0] == pytest.approx(apart[0], abs=1e-3)
+    def test_candidates_change_no_completion(self, trained: Pocket) -> None:
+        alone = trained.generate(PROMPT, Decoding(8))
+        scored = trained.generate(PROMPT, Decoding(8, candidates=CANDIDATES))
+        assert scored.text == alone.text
+        assert (scored.prompt_tokens, scored.new_tokens) == (alone.prompt_tokens, alone.new_tokens)
+        assert alone.candidate_log_probs == ()
+        found = scored.candidate_log_probs
+        assert len(found) == len(CANDIDATES) + 1  # the completion's own is the last
+        apart, _ = trained.loglikelihood(PROMPT, [*NAMES, scored.text])
+        for log_prob, target in zip(found, apart, strict=True):
+            beaten = target < apart[0] == max(apart[:3])
+            assert log_prob == pytest.approx(target, abs=1e-3) or beaten
+        assert found[0] == pytest.approx(apart[0], abs=1e-3)
 
-    def test_a_weight_is_that_of_the_answer_and_its_end(self, trained: Pocket) -> None:
-        """Held to `log_probability`, which goes through `generate`."""
+    def test_candidates_are_not_scored_next_to_a_quotation(self) -> None:
+        with pytest.raises(ValueError, match="not a quoted one"):
+            Decoding(8, quote_from=("a text",), candidates=CANDIDATES)
+
+    def test_loglikelihood_is_log_prob_and_the_end_token(self, trained: Pocket) -> None:
+        """Two computations: one pass over a tree, and forced generation."""
         (whole,), _ = trained.loglikelihood(PROMPT, ["green tea"])
-        said = trained.log_prob(PROMPT, "green tea")
+        answer = trained.log_prob(PROMPT, "green tea")
         (end,), _ = trained.loglikelihood(f"{PROMPT} green tea", [""])
-        assert whole == pytest.approx(said + end, abs=1e-3)
+        assert whole == pytest.approx(answer + end, abs=1e-3)
 
     def test_flops_are_what_torch_counts(self, trained: Pocket) -> None:
         found = []
-        counted = count_flops(lambda: found.append(trained.generate(PROMPT, 4, candidates=BESIDE)))
+        decoding = Decoding(4, candidates=CANDIDATES)
+        counted = count_flops(lambda: found.append(trained.generate(PROMPT, decoding)))
         assert found[0].flops == counted
         counted = count_flops(lambda: found.append(trained.loglikelihood(PROMPT, NAMES)))
         assert found[1][1] == counted
 
-    def test_it_is_the_published_decoder_and_the_difference(
+    def test_it_is_the_published_decoder_plus_the_delta(
         self, plain: Pocket, trained: Pocket
     ) -> None:
         assert trained.learned.reader is not None
@@ -117,10 +117,10 @@ class TestReader:
 
 
 class TestQuestions:
-    def test_the_drafters_encoder_is_beside_the_published_one(
+    def test_the_drafter_has_an_encoder_of_its_own(
         self, plain: Pocket, trained: Pocket, image: Image.Image
     ) -> None:
-        """What is compared with passages is encoded as they are."""
+        """What is compared with passages is encoded by the published one, as passages are."""
         text, record = "What is in the cup?", StageRecord("encode")
         published, own = plain.encode_texts([text]), trained.encode_for_drafter(text)
         assert own is not None
@@ -137,14 +137,14 @@ class TestQuestions:
         _, asked = encode(image, text, plain, EncodeConfig(scales=(64,)), record)
         assert asked.drafter_states is None
 
-    def test_a_difference_is_added_to_the_published_weights(self, trained: Pocket) -> None:
+    def test_its_delta_is_added_to_the_published_weights(self, trained: Pocket) -> None:
         assert trained.learned.question is not None
         base = MiniLm().network.state_dict()
-        wanted = low_rank.apply(base, compact.unpack(load_file(trained.learned.question)))
+        expected = low_rank.apply(base, compact.unpack(load_file(trained.learned.question)))
         found = MiniLm(delta=trained.learned.question).network.state_dict()
-        assert found.keys() == wanted.keys()
-        assert all(torch.equal(found[name], wanted[name]) for name in wanted)
-        assert any(not torch.equal(base[name], wanted[name]) for name in wanted)
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+        assert any(not torch.equal(base[name], expected[name]) for name in expected)
 
 
 def small_tagger(names: tuple[str, ...], kinds: tuple[str, ...], width: int = 6) -> Tagger:
@@ -155,7 +155,7 @@ def small_tagger(names: tuple[str, ...], kinds: tuple[str, ...], width: int = 6)
 
 
 class TestConcepts:
-    def test_what_can_be_looked_up_stands_after_the_classes(self) -> None:
+    def test_fine_grained_tags_follow_the_classes(self) -> None:
         names = ("person", "beagle", "siamese", "rose", "oat milk", "mali")
         tagger = small_tagger(names, ("", "dog", "cat", "flower", "food", "flag"))
         known = Concepts((Concept("n1", ("cup",), "a cup", ()),), torch.ones(1, 4))
@@ -169,20 +169,20 @@ class TestConcepts:
         assert found[3].kinds == (("flower", "plant"),)
         assert torch.equal(found.embeddings, torch.cat((known.embeddings, tagger.meanings[1:])))
 
-    def test_common_things_alone_add_nothing(self) -> None:
+    def test_common_objects_alone_add_nothing(self) -> None:
         known = Concepts((Concept("n1", ("cup",), "a cup", ()),), torch.ones(1, 4))
         found = concepts.with_tags(known, small_tagger(("person", "car"), ("", "")))
         assert found.entries == known.entries
         assert torch.equal(found.embeddings, known.embeddings)
 
-    def test_the_shipped_ones_have_a_meaning_each(self, plain: Pocket, trained: Pocket) -> None:
+    def test_each_shipped_tag_has_an_embedding(self, plain: Pocket, trained: Pocket) -> None:
         assert trained.concepts.entries[: len(plain.concepts)] == plain.concepts.entries
         assert len(trained.concepts.embeddings) == len(trained.concepts)
         lengths = trained.concepts.embeddings.norm(dim=1)
         torch.testing.assert_close(lengths, torch.ones_like(lengths), atol=0.01, rtol=0)  # 8 bits
 
 
-class TestSeeing:
+class TestVision:
     def test_evidence_is_a_distribution_over_all_concepts(
         self, trained: Pocket, seen: VisualTokens
     ) -> None:
@@ -193,15 +193,15 @@ class TestSeeing:
         assert float(seen.overview.sum()) == pytest.approx(1, abs=1e-5)
         torch.testing.assert_close(seen.meaning.norm(dim=1), torch.ones(256))
 
-    def test_the_tower_sees_what_it_saw(
+    def test_tags_leave_features_and_proportions_of_the_classes(
         self, plain: Pocket, seen: VisualTokens, plainly_seen: VisualTokens
     ) -> None:
-        """Tags take a share of the evidence; the rest goes to the classes as before."""
+        """Tags take a fraction of the evidence; the classes divide the rest as before."""
         assert torch.equal(seen.features, plainly_seen.features)
         classes = seen.evidence[:, : len(plain.concepts)]
         torch.testing.assert_close(classes / classes.sum(1, keepdim=True), plainly_seen.evidence)
 
-    def test_without_a_tagger_it_sees_the_classes_alone(
+    def test_without_a_tagger_there_are_only_the_classes(
         self, trained: Pocket, image: Image.Image, plainly_seen: VisualTokens
     ) -> None:
         others = dataclasses.replace(trained.learned, tagger=None)
@@ -236,7 +236,7 @@ class TestSeeing:
         for name, prob, embedding in zip(
             seen.words.names, probs, seen.words.embeddings, strict=True
         ):
-            # A tag and a class may have the same name: one of them is meant.
+            # A tag and a class may have the same name; it is one of them.
             options = [
                 (tags[i], tagger.meanings[i])
                 for i in range(len(tags))
@@ -255,7 +255,7 @@ class TestSeeing:
         torch.testing.assert_close(seen.words.probs, everything[:NUM_WORDS])
 
     @pytest.mark.parametrize("side", [4, 8, 11, 24])
-    def test_each_view_is_judged_by_itself(self, side: int) -> None:
+    def test_each_view_is_tagged_by_itself(self, side: int) -> None:
         tagger = small_tagger(("a", "b", "c"), ("", "dog", "cat"))
         features = torch.randn(1, 6, side, side, generator=torch.Generator().manual_seed(side))
         found = tag_views(tagger, features)
@@ -268,19 +268,19 @@ class TestSeeing:
                 alone = tagger(window.flatten(2).transpose(1, 2)).sigmoid()
                 torch.testing.assert_close(found[:, :, row, column], alone)
 
-    def test_a_name_counts_as_far_as_the_surest_view_has_it(self) -> None:
-        """Of a batch as of each picture alone."""
+    def test_a_tag_has_its_largest_probability_over_views(self) -> None:
+        """In a batch as for each image alone."""
         tagger = small_tagger(("a", "b", "c"), ("", "dog", "cat"))
         generator = torch.Generator().manual_seed(0)
         coarse, fine = (torch.randn(2, 6, side, side, generator=generator) for side in (8, 16))
         found = surest([tag_views(tagger, coarse), tag_views(tagger, fine)])
-        for picture in range(2):
-            whole = tagger(coarse[picture].flatten(1).T[None])[0].sigmoid()
-            windows = tag_views(tagger, fine[picture : picture + 1])[0].flatten(1)
+        for image in range(2):
+            whole = tagger(coarse[image].flatten(1).T[None])[0].sigmoid()
+            windows = tag_views(tagger, fine[image : image + 1])[0].flatten(1)
             assert windows.shape == (3, 25)
-            torch.testing.assert_close(found[picture], whole.maximum(windows.amax(1)))
+            torch.testing.assert_close(found[image], whole.maximum(windows.amax(1)))
 
-    def test_a_glance_says_what_a_closer_look_adds_to(
+    def test_high_resolution_only_adds_to_the_words(
         self,
         trained: Pocket,
         tagger: Tagger,
@@ -312,12 +312,12 @@ class TestSeeing:
             counted = count_flops(see)
             return said[0], counted
 
-        _ = plain.concepts, trained.concepts  # else the first to be asked reads them
+        _ = plain.concepts, trained.concepts  # else the first call would encode their names
         (said, counted), (said_plain, counted_plain) = both(trained), both(plain)
         assert said - said_plain == counted - counted_plain > 0
 
     @pytest.mark.parametrize("scales", [(96,), (160, 320), (512,)])
-    def test_a_glance_is_what_the_drafter_knows_at_any_scale(
+    def test_the_drafter_reads_as_many_cells_at_any_scale(
         self, trained_pipeline: Pipeline, image: Image.Image, scales: tuple[int, ...]
     ) -> None:
         backbone, config = trained_pipeline.backbone, EncodeConfig(scales=scales)

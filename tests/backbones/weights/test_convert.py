@@ -1,4 +1,4 @@
-"""The trained reader and tower in the cache: made once, whole or not at all, named by its bytes."""
+"""Converted weights in the cache: made once, whole or not at all, named by the delta's bytes."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def test_set_up_has_made_it_and_the_bytes_name_it(home: Path, tmp_path: Path) ->
 
 
 def test_a_kill_leaves_nothing_and_the_next_start_makes_it(empty_cache: Path, home: Path) -> None:
-    code = "import sys, pathlib; from skipqa.backbones import convert\n"
-    code += "convert.decoder(difference=pathlib.Path(sys.argv[1]))"
+    code = "import sys, pathlib; from skipqa.backbones.weights import convert\n"
+    code += "convert.decoder(delta=pathlib.Path(sys.argv[1]))"
     process = subprocess.Popen([sys.executable, "-c", code, READER], env=os.environ)
     while not list(empty_cache.glob("*.partial")):
         assert process.poll() is None
@@ -64,7 +64,7 @@ def test_a_kill_leaves_nothing_and_the_next_start_makes_it(empty_cache: Path, ho
 
     said: list[str] = []
     made = convert.decoder(said.append, READER)
-    assert said == ["converting smollm2-135m-instruct with what it learned"]
+    assert said == ["converting smollm2-135m-instruct with its trained delta"]
     assert list(empty_cache.iterdir()) == [made]  # and no copy of the published one
     for name in ("weights.safetensors", "tokenizer.json"):
         assert filecmp.cmp(made / name, home / "converted" / made.name / name, shallow=False)
@@ -83,8 +83,8 @@ def test_a_damaged_one_says_what_to_delete(empty_cache: Path) -> None:
     assert str(torn) in str(error.value)
 
 
-def test_the_tower_with_what_it_learned(empty_cache: Path, tmp_path: Path) -> None:
-    """The published weights and the difference; the plain ones stay beside it."""
+def test_the_vision_encoder_with_its_delta(empty_cache: Path, tmp_path: Path) -> None:
+    """The published weights plus the delta; the folder of the plain ones stays."""
     plain = convert.vision()
     published = load_file(plain / "weights.safetensors")
     moved = {name: value + 0.5 for name, value in published.items() if name.startswith("stem")}
@@ -96,7 +96,7 @@ def test_the_tower_with_what_it_learned(empty_cache: Path, tmp_path: Path) -> No
     made = convert.vision(said.append, delta)
     digest = assets.sha256_of(delta)[:8]
     assert made == empty_cache / f"{assets.EFFICIENTNET_LITE2.key}-{digest}-{convert.FORMAT}"
-    assert said == [f"converting {assets.EFFICIENTNET_LITE2.name} with what it learned"]
+    assert said == [f"converting {assets.EFFICIENTNET_LITE2.name} with its trained delta"]
     tuned = load_file(made / "weights.safetensors")
     assert tuned.keys() == published.keys()
     for name, value in published.items():
@@ -107,11 +107,11 @@ def test_the_tower_with_what_it_learned(empty_cache: Path, tmp_path: Path) -> No
     assert convert.vision(said.append, delta) == made
     assert convert.vision(said.append) == plain
     assert len(said) == 1
-    seen = Pocket(EncodeConfig(), learned=FineTuned(vision=delta)).vision
-    torch.testing.assert_close(seen.stem.bias, tuned["stem.bias"])
+    encoder = Pocket(EncodeConfig(), learned=FineTuned(vision=delta)).vision.network
+    torch.testing.assert_close(encoder.stem.bias, tuned["stem.bias"])
 
 
-class TestAnotherNetworksDifference:
+class TestDeltaOfAnotherNetwork:
     def test_names(self, tmp_path: Path) -> None:
         path = tmp_path / "reader.safetensors"
         save_file({"layers.9.weight": torch.ones(2, 2)}, path)
@@ -127,7 +127,7 @@ class TestAnotherNetworksDifference:
         path.write_bytes(READER.read_bytes()[:1_000])
         self._refused({"weight": torch.ones(5, 6)}, path)
 
-    def test_in_the_tower(self, empty_cache: Path) -> None:
+    def test_in_the_vision_encoder(self, empty_cache: Path) -> None:
         with pytest.raises(UserError, match="does not fit the published network"):
             convert.vision(delta=READER)
         assert not list(empty_cache.glob(f"{assets.EFFICIENTNET_LITE2.key}-*-{convert.FORMAT}"))

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from skipqa.data.pocket_kb.build import Knowledge
-from skipqa.knowledge.corpus import Document
+from skipqa.knowledge.sources import Document
 from skipqa.wordnet import Synset
 
 COLOURS = ("red", "green", "blue", "orange", "purple", "teal", "brown", "black")

@@ -14,9 +14,11 @@ from PIL import Image
 from skipqa.data.pocket_kb.build import Knowledge, build
 from skipqa.data.pocket_kb.text import says
 from skipqa.errors import UserError
-from skipqa.evaluation.harness import Photos, read_rows
-from skipqa.evaluation.scoring.okvqa import normalise
 from skipqa.knowledge.sources.tables import JsonLines
+from skipqa.tasks import TASKS
+from skipqa.tasks.jsonl import read
+from skipqa.tasks.okvqa import normalise
+from skipqa.tasks.photos import Photos
 
 SEED = 7
 
@@ -124,9 +126,16 @@ def test_flags_that_look_alike_are_left_out(built: Path) -> None:
 
 def test_the_harness_reads_it(built: Path) -> None:
     for split in ("train", "val"):
-        found, bad = read_rows(built / f"{split}.jsonl", Photos(built / "photos.zip"))
+        found, bad = read(built / f"{split}.jsonl", Photos(built / "photos.zip"))
         assert found
         assert bad == []
+        examples = TASKS["pocket-kb"].load(built, split)
+        assert [example.id for example in examples] == [example.id for example in found]
+        boxes = [example.box for example in examples if example.box]
+        assert boxes
+        assert all(
+            0 <= left < right <= 1 and 0 <= top < bottom <= 1 for left, top, right, bottom in boxes
+        )
 
 
 def test_pictures_are_stored_and_open(built: Path) -> None:

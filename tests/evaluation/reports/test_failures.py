@@ -1,4 +1,4 @@
-"""Failure sheets: which errors are drawn, and what the page shows of them."""
+"""Pages of failures: which errors are drawn, and what the page shows of them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,19 @@ from typer.testing import CliRunner
 from skipqa.assets import sha256_of
 from skipqa.cli.main import app
 from skipqa.errors import UserError
-from skipqa.evaluation.harness import Photos, Row
-from skipqa.evaluation.reports.failures import check_made_by, render, sample, stratum
+from skipqa.evaluation.reports.failures_page import (
+    AnsweredRun,
+    check_made_by,
+    render,
+    sample,
+    stratum,
+)
 from skipqa.evaluation.reports.runs import read_run
+from skipqa.tasks import Example
+from skipqa.tasks.photos import Photos
 
 if TYPE_CHECKING:
-    from conftest import MakeRun
+    from made_runs import MakeRun
 
     from skipqa.pipeline import Pipeline
 
@@ -49,7 +56,7 @@ def record(number: int, category: str, route: str = "full", score: float = 0.0) 
     return {"question_id": number, "category": category, "route": route, "score": score}
 
 
-def test_every_stratum_gives_about_the_same_share() -> None:
+def test_every_stratum_gives_about_the_same_fraction() -> None:
     records = [record(n, "large" if n < 80 else "small") for n in range(100)]
     chosen = sample(records, 50, seed=3)
     counts = Counter(stratum(record) for record in chosen)
@@ -84,11 +91,12 @@ def test_page(made: MakeRun, pipeline: Pipeline, photo: Path) -> None:
     fields = {"category": MARKUP, "score": 0.0, "answer": MARKUP, "subset": ["small", "rare"]}
     run = read_run(made("a", questions=range(3), fields=lambda question: fields))
     rows = {
-        n: Row(n, n, photo.name, QUESTION if n else MARKUP, {MARKUP: 1.0, "tea": 0.667})
+        n: Example(n, photo.name, QUESTION if n else MARKUP, {MARKUP: 1.0, "tea": 0.667})
         for n in range(3)
     }
     seen: list[tuple[int, int]] = []
-    page = render(run, rows, Photos(photo.parent), pipeline, 2, 0, lambda *done: seen.append(done))
+    answered = AnsweredRun(run, rows, Photos(photo.parent), pipeline)
+    page = render(answered, 2, 0, lambda *done: seen.append(done))
     shown = Elements(page)
     assert seen == [(0, 2), (1, 2), (2, 2)]
     assert "script" not in shown.tags
@@ -127,7 +135,7 @@ def test_the_system_must_be_the_run_s(
 def test_questions_that_the_file_lacks(made: MakeRun, pipeline: Pipeline, photo: Path) -> None:
     run = read_run(made("a", accuracy=0.0, questions=range(3)))
     with pytest.raises(UserError, match="the questions lack 3 of the run's, first 0"):
-        render(run, {}, Photos(photo.parent), pipeline, 3, 0)
+        render(AnsweredRun(run, {}, Photos(photo.parent), pipeline), 3, 0)
 
 
 @pytest.fixture

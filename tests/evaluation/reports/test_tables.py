@@ -1,16 +1,15 @@
-"""The tables and figures: which runs are in them, and what stands in their cells."""
+"""The tables: which runs are in them, and what stands in their cells."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from skipqa.evaluation.reports import figures, tables
+from skipqa.evaluation.reports import tables
 from skipqa.evaluation.reports.runs import read_runs
-from skipqa.plot.canvas import Canvas, Text
 
 if TYPE_CHECKING:
-    from conftest import MakeRun
+    from made_runs import MakeRun
 
 OTHER_MACHINE = {"machine": {"cpu": "zx81", "cores": 1}}
 
@@ -19,10 +18,6 @@ def rows(text: str) -> dict[str, list[str]]:
     """Cells by the first cell of their line, without the header and the rule under it."""
     lines = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in text.split("\n")]
     return {cells[0]: cells[1:] for cells in lines[2:]}
-
-
-def texts(canvas: Canvas) -> set[str]:
-    return {shape.text for shape in canvas.shapes if isinstance(shape, Text)}
 
 
 def test_main_row(made: MakeRun) -> None:
@@ -56,7 +51,7 @@ def test_fewer_shared_questions_are_said_and_other_machines_not_timed(made: Make
     assert skip[7] == "another machine"
 
 
-def test_what_was_answered_beside_others_has_no_times(made: MakeRun) -> None:
+def test_what_was_answered_among_others_has_no_times(made: MakeRun) -> None:
     (found,) = read_runs(
         [
             made("dense", "dense", ms=1_000),
@@ -68,11 +63,6 @@ def test_what_was_answered_beside_others_has_no_times(made: MakeRun) -> None:
     assert table["skip"][6:9] == ["–", "–", "–"]
     assert table["dense"][6:9] == ["1,040 / 1,080", "1", "1.30"]
     assert [row[5] for row in rows(tables.ablation_table(found)).values()] == ["–", "520"]
-    shown = texts(figures.latency(found))
-    assert "dense" in shown
-    assert "skip" not in shown
-    (none,) = read_runs([made("alike", "skip", alone=False)])
-    assert figures.latency(none) is None
 
 
 def test_ablations_and_sweeps_have_tables_of_their_own(made: MakeRun) -> None:
@@ -157,36 +147,3 @@ def test_seeds(made: MakeRun) -> None:
     (found,) = read_runs([made(str(n), "skip", 0.5 + n / 40, seed=n) for n in (0, 1, 2)])
     (cells,) = rows(tables.seed_table(found)).values()
     assert cells == ["0, 1, 2", "50.0, 52.5, 55.0", "52.50 ± 2.50", "5.00", "40"]
-
-
-def test_figures_need_data(made: MakeRun) -> None:
-    (found,) = read_runs([made("a")])
-    assert figures.frontier(found) is None
-    assert figures.sweep(found) is None
-    assert "skip" in texts(figures.latency(found))
-
-
-def test_figures_name_their_systems(made: MakeRun) -> None:
-    (found,) = read_runs(
-        [
-            made("a", "skip", flops=10e9),
-            made("b", "dense", flops=90e9),
-            made("c", "skip", 0.4, retention=0.05, flops=8e9),
-            made("d", "skip", 0.3, pruner="random", retention=0.05),
-            made("e", "skip", 0.5, pruner="random", retention=0.5),
-            made("f", "skip-no-pruning", 0.55, tokens=576),
-        ]
-    )
-    frontier, sweep = figures.frontier(found), figures.sweep(found)
-    assert frontier is not None
-    assert sweep is not None
-    assert {"skip", "dense"} <= texts(frontier)
-    assert {"QVS", "random", "no pruning"} <= texts(sweep)
-
-
-def test_stages_that_hardly_count_are_one_part(made: MakeRun) -> None:
-    (found,) = read_runs([made("a")])
-    shown = texts(figures.latency(found))
-    assert {"encode", "retrieve", "decode", "others"} <= shown
-    assert not {"draft", "prune"} & shown
-    assert any(text.endswith("others: draft, prune") for text in shown)

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from skipqa.backbones.backbone import Decoding
 from skipqa.backbones.networks.llama import Llama, LlamaConfig
 from skipqa.backbones.presets.pocket import Pocket
 from skipqa.costs.flops import count_flops
@@ -80,8 +81,9 @@ def write_prompt(asked: Question, facts: Sequence[str], shown: Sequence[str]) ->
 @pytest.mark.parametrize("fact", [FACTS[0], ODD])
 def test_one_passage_apart_is_plain_decoding(backbone: Pocket, asked: Question, fact: str) -> None:
     prompt = write_prompt(asked, [fact], ["espresso"])
-    plain = backbone.generate(prompt, 12, [fact], ["how"])
-    apart = generate_jointly(backbone, [prompt], 12, [fact], ["how"])
+    decoding = Decoding(12, (fact,), frozenset({"how"}))
+    plain = backbone.generate(prompt, decoding)
+    apart = generate_jointly(backbone, [prompt], decoding)
     assert apart.text == plain.text
     assert apart.prompt_tokens == plain.prompt_tokens
     # The examples never see the passage, and neither sees the ending: a little is saved.
@@ -93,21 +95,20 @@ def test_one_passage_apart_is_plain_reading(
     backbone: Pocket, asked: Question, facts: list[str]
 ) -> None:
     """Without examples, and with candidates scored next to the completion."""
-    prompt, candidates = (
-        reading_prompt(facts, ["espresso"], asked.text),
-        [("by steam", 0.0), ("tea", 0.0)],
-    )
-    plain = backbone.generate(prompt, 6, candidates=candidates)
-    apart = generate_jointly(backbone, [prompt], 6, candidates=candidates)
+    prompt = reading_prompt(facts, ["espresso"], asked.text)
+    decoding = Decoding(6, candidates=(("by steam", 0.0), ("tea", 0.0)))
+    plain = backbone.generate(prompt, decoding)
+    apart = generate_jointly(backbone, [prompt], decoding)
     assert apart.text == plain.text
-    assert apart.weights == pytest.approx(plain.weights, abs=1e-3)
+    assert apart.candidate_log_probs == pytest.approx(plain.candidate_log_probs, abs=1e-3)
     assert apart.prompt_tokens == plain.prompt_tokens
 
 
 def test_the_order_of_passages_read_apart_is_nothing(backbone: Pocket, asked: Question) -> None:
     prompts = [write_prompt(asked, [fact], ["espresso"]) for fact in FACTS]
-    forth = generate_jointly(backbone, prompts, 8, FACTS)
-    back = generate_jointly(backbone, prompts[::-1], 8, FACTS)
+    decoding = Decoding(8, tuple(FACTS))
+    forth = generate_jointly(backbone, prompts, decoding)
+    back = generate_jointly(backbone, prompts[::-1], decoding)
     assert forth == back
     assert forth.text
 
@@ -115,13 +116,12 @@ def test_the_order_of_passages_read_apart_is_nothing(backbone: Pocket, asked: Qu
 def test_flops_of_reading_apart_are_what_torch_counts(backbone: Pocket, asked: Question) -> None:
     prompts = [write_prompt(asked, [fact], ["espresso"]) for fact in FACTS[:2]]
     said = []
-    counted = count_flops(lambda: said.append(generate_jointly(backbone, prompts, 3, FACTS[:2])))
+    quoting = Decoding(3, tuple(FACTS[:2]))
+    counted = count_flops(lambda: said.append(generate_jointly(backbone, prompts, quoting)))
     assert said[0].flops == counted
     prompts = [reading_prompt([fact], ["espresso"], asked.text) for fact in FACTS[:2]]
-    candidates = [("by steam", 0.0), ("tea", 0.0)]
-    counted = count_flops(
-        lambda: said.append(generate_jointly(backbone, prompts, 3, candidates=candidates))
-    )
+    scoring = Decoding(3, candidates=(("by steam", 0.0), ("tea", 0.0)))
+    counted = count_flops(lambda: said.append(generate_jointly(backbone, prompts, scoring)))
     assert said[1].flops == counted
 
 

@@ -14,13 +14,14 @@ import small_world
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
+from skipqa.evaluation.systems.changes import with_components
 
 from skipqa import components
 from skipqa.config import PruneConfig
+from skipqa.data.held_out import Split
 from skipqa.errors import UserError
 from skipqa.evaluation import systems
 from skipqa.evaluation.systems import Variant
-from skipqa.evaluation.systems.changes import with_components
 from skipqa.pipeline import Pipeline
 from skipqa.trace import StageRecord
 from skipqa.training.pathway import gather
@@ -35,7 +36,6 @@ from skipqa.training.pathway.gather import Asked
 from skipqa.training.pathway.records import replay
 from skipqa.training.run import Run
 from skipqa.training.sampling import inverse_frequency
-from skipqa.training.stage1.mixture import Split
 from skipqa.types import Budget
 
 COUNTS = {f"pocket-kb/{kind}": 99 for kind in ("train", "fresh", "held-out", "val")}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
-import pytest
 from tiny_training import write_lines
 
+from skipqa.data.held_out import is_id_held_out
 from skipqa.training.retrieval.queries import (
     UNSEEN,
     Query,
@@ -15,7 +15,6 @@ from skipqa.training.retrieval.queries import (
     from_fields,
     from_pocket_kb,
     from_wordnet,
-    is_held_out,
 )
 from skipqa.types import Passage
 from skipqa.wordnet import Synset
@@ -110,7 +109,7 @@ def test_only_training_questions_of_pocket_kb_and_the_same_in_other_words(tmp_pa
     assert found == list(from_pocket_kb(tmp_path, seed=3, reworded=4))
     as_written = [query for query in found if query.text == asked]
     assert as_written == [
-        Query("Pug", asked, ("p:1", "p:2"), "pocket-kb", is_held_out(dog)) for dog in dogs
+        Query("Pug", asked, ("p:1", "p:2"), "pocket-kb", is_id_held_out(dog)) for dog in dogs
     ]
     assert sum(query.source == "pocket-kb" for query in found) == 5 * 31
     assert sum(query.gold == ("p:3",) for query in found) == 5
@@ -119,9 +118,3 @@ def test_only_training_questions_of_pocket_kb_and_the_same_in_other_words(tmp_pa
     assert all(query.held_out for query in found if query.source == UNSEEN[0])
     assert words.isdisjoint(query.text for query in found if query.source == "pocket-kb")
     assert "Never read" not in {query.text for query in found}
-
-
-@pytest.mark.parametrize("kind", ["wordnet:n", "dog:"])
-def test_about_a_tenth_is_held_out(kind: str) -> None:
-    fraction = sum(is_held_out(f"{kind}{i}") for i in range(2_000)) / 2_000
-    assert 0.07 < fraction < 0.13

@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 from tiny_training import COLOURS, write_data, write_lines
 
+from skipqa.data.held_out import is_held_out, pocket_kb_split
 from skipqa.errors import UserError
 from skipqa.training.stage1.mixture import (
     Example,
     Mixture,
     answer_vocabulary,
-    is_held_out,
-    pocket_kb_split,
     read,
 )
 

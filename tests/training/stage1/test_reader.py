@@ -13,8 +13,8 @@ from tiny_training import LLAMA, decoder, tokenizer
 
 from skipqa.backbones.generation.quoting import Verbatim
 from skipqa.errors import UserError
-from skipqa.evaluation.scoring.okvqa import normalise
 from skipqa.nn import low_rank
+from skipqa.tasks.okvqa import normalise
 from skipqa.training.run import Run
 from skipqa.training.stage1 import reader
 from skipqa.training.stage1.drafter import TAUGHT

@@ -1,0 +1,233 @@
+"""The vision half of the pocket backbone: EfficientNet-Lite2, and a tagger where one was trained.
+
+Enters: an image. Leaves: visual tokens with evidence over the concepts, and the FLOPs. The
+encoder was trained to classify whole images; here its classifier is applied to every cell of the
+feature map, so that each token carries a distribution over concepts. It knows no question.
+
+Shapes: B batch, F features, V = G * G cells of the finest scale, C concepts, T the tagger's
+names, d text width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor
+
+from skipqa.assets import Report
+from skipqa.backbones import concepts
+from skipqa.backbones.networks import efficientnet_lite
+from skipqa.backbones.text_encoder import MiniLm
+from skipqa.backbones.weights import convert, loading
+from skipqa.config import EncodeConfig
+from skipqa.nn import tagger as tags
+from skipqa.nn.tagger import Tagger
+from skipqa.types import SeenWords, VisualTokens
+
+NATIVE_CELLS = 8  # cells per side of the view that the network was trained on, 256 / 32
+NUM_WORDS = 12  # per image
+
+
+class Recognised(NamedTuple):
+    """What the feature maps of one image show."""
+
+    evidence_VC: Tensor  # each row a distribution
+    overview_C: Tensor  # the distribution of the whole image
+    flops: int
+    words: SeenWords | None = None
+
+
+class PocketVision:
+    """Evidence over the classifier's own classes. The network is loaded on first use."""
+
+    def __init__(
+        self,
+        config: EncodeConfig,
+        texts: MiniLm,
+        report: Report = lambda _: None,
+        delta: Path | None = None,
+    ) -> None:
+        """`texts` embeds the names of the concepts. `delta` is the file of what fine-tuning added
+        to the published weights."""
+        self.config = config
+        self.texts = texts
+        self.report = report
+        self.delta = delta
+
+    @cached_property
+    def folder(self) -> Path:
+        """Where the converted weights are; they are made the first time."""
+        return convert.vision(self.report, self.delta)
+
+    @cached_property
+    def network(self) -> efficientnet_lite.EfficientNetLite:
+        network = loading.load(efficientnet_lite.EfficientNetLite, self.folder)
+        return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    @cached_property
+    def classes(self) -> concepts.Concepts:
+        """What the classifier was trained to name."""
+        return concepts.load(lambda names: self.texts.encode(names).embeddings, self.report)
+
+    @property
+    def concepts(self) -> concepts.Concepts:
+        return self.classes
+
+    @torch.inference_mode()
+    def encode_low_res(
+        self, image: Image.Image, scales: Sequence[int] = ()
+    ) -> tuple[VisualTokens, int]:
+        """Tokens of the image at the first scale, and as `low_res` the features that the drafter
+        reads: the same map pooled to `NATIVE_CELLS` per side."""
+        scale = (scales or self.config.scales)[0]
+        map_1Fhw = self.network(pixels(image, scale))
+        # The drafter reads a fixed number of cells, whatever the scale
+        coarse_1Fhw = F.adaptive_avg_pool2d(map_1Fhw, NATIVE_CELLS)
+        tokens, flops = self._tokens([map_1Fhw], coarse_1Fhw[0].flatten(1).T)
+        return tokens, flops + self._trunk_flops(scale)
+
+    @torch.inference_mode()
+    def encode_high_res(
+        self, image: Image.Image, low_res: VisualTokens, scales: Sequence[int] = ()
+    ) -> tuple[VisualTokens, int]:
+        """Tokens of the last scale, the finest, with the evidence of all scales. The map of the
+        first scale is taken from `low_res` and not computed again."""
+        finer = (scales or self.config.scales)[1:]
+        if not finer:
+            return low_res, 0
+        assert low_res.low_res is not None
+        first_1Fhw = low_res.features.T.unflatten(1, (low_res.grid, low_res.grid))[None]
+        maps = [first_1Fhw, *(self.network(pixels(image, scale)) for scale in finer)]
+        tokens, flops = self._tokens(maps, low_res.low_res)
+        return tokens, flops + sum(map(self._trunk_flops, finer))
+
+    def _tokens(self, maps: Sequence[Tensor], low_res_NF: Tensor) -> tuple[VisualTokens, int]:
+        """One token per cell of the last map, the finest, with the evidence of all maps."""
+        recognised = self._recognise(maps)
+        meaning_VD = recognised.evidence_VC @ self.concepts.embeddings
+        tokens = VisualTokens(
+            features=maps[-1][0].flatten(1).T,
+            evidence=recognised.evidence_VC,
+            meaning=F.normalize(meaning_VD, dim=-1),
+            overview=recognised.overview_C,
+            grid=maps[-1].shape[-1],
+            low_res=low_res_NF,
+            words=recognised.words,
+        )
+        return tokens, recognised.flops + 2 * tokens.evidence.numel() * meaning_VD.shape[1]
+
+    def _recognise(self, maps: Sequence[Tensor]) -> Recognised:
+        """The classes' logits averaged over the maps; the overview is that of the first."""
+        logits = [self._classify(map_1Fhw) for map_1Fhw in maps]
+        grid = maps[-1].shape[-1]
+        mixed = [_resampled(self._mix_with_surroundings(one), grid) for one in logits]
+        num_cells = sum(one[0, 0].numel() for one in logits)
+        return Recognised(
+            evidence_VC=torch.stack(mixed).mean(0).softmax(-1),
+            overview_C=logits[0].mean((0, 2, 3)).softmax(-1),
+            flops=2 * num_cells * self.network.classifier.weight.numel(),
+        )
+
+    def _classify(self, map_1Fhw: Tensor) -> Tensor:
+        """[1, C, h, w]: the logits of each cell."""
+        return self.network.classifier(map_1Fhw.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+    def _mix_with_surroundings(self, logits_1Chw: Tensor) -> Tensor:
+        """Blend each cell's logits with those of the native-sized view around it.
+
+        A single cell sees texture; the classifier was trained on the mean over a view.
+        """
+        size = logits_1Chw.shape[-1]
+        views = F.avg_pool2d(logits_1Chw, min(NATIVE_CELLS, size), stride=2)
+        views = F.interpolate(views, (size, size), mode="bilinear")
+        return torch.lerp(views, logits_1Chw, self.config.locality)
+
+    def _trunk_flops(self, scale: int) -> int:
+        """FLOPs of a feature map, without the classifier."""
+        cells = math.ceil(scale / self.config.cell) ** 2
+        classified = 2 * cells * self.network.classifier.weight.numel()
+        return efficientnet_lite.flops(self.network, scale) - classified
+
+
+class TaggedVision(PocketVision):
+    """Evidence over the classes and a trained tagger's names, and words for the whole image."""
+
+    def __init__(
+        self,
+        config: EncodeConfig,
+        texts: MiniLm,
+        tagger: Tagger,
+        report: Report = lambda _: None,
+        delta: Path | None = None,
+    ) -> None:
+        super().__init__(config, texts, report, delta)
+        self.tagger = tagger
+
+    @cached_property
+    def concepts(self) -> concepts.Concepts:
+        return concepts.with_tags(self.classes, self.tagger)
+
+    def _recognise(self, maps: Sequence[Tensor]) -> Recognised:
+        """A tag has its largest probability over all maps: a large object is recognised in the
+        coarse map, a small one in a part of the fine map."""
+        classes = super()._recognise(maps)
+        views = [tag_views(self.tagger, map_1Fhw) for map_1Fhw in maps]
+        probs_T = surest(views)[0]
+        grid = maps[-1].shape[-1]
+        tagged_VT = torch.stack([_resampled(one, grid) for one in views]).amax(0)
+        # Of the tags only those that are concepts, see `concepts.with_tags`
+        known = torch.tensor([bool(kind) for kind in self.tagger.config.kinds])
+        num_views = sum(one[0, 0].numel() for one in views)
+        return Recognised(
+            evidence_VC=_joined(classes.evidence_VC, tagged_VT[:, known]),
+            overview_C=_joined(classes.overview_C, probs_T[known]),
+            flops=classes.flops + tags.flops(self.tagger.config, num_views),
+            words=self._words(probs_T, classes.overview_C),
+        )
+
+    def _words(self, probs_T: Tensor, overview_C: Tensor) -> SeenWords:
+        """The most probable tags and classes of the whole image."""
+        best = torch.cat((probs_T, overview_C)).topk(NUM_WORDS)
+        embeddings = torch.cat((self.tagger.meanings, self.classes.embeddings))
+        num_tags = len(probs_T)
+        names = tuple(
+            self.tagger.config.word(i) if i < num_tags else self.classes[i - num_tags].name
+            for i in best.indices.tolist()
+        )
+        return SeenWords(names, best.values, embeddings[best.indices])
+
+
+def tag_views(tagger: Tagger, map_BFhw: Tensor) -> Tensor:
+    """[B, T, h', w']: the tagger's probabilities for every native-sized view of the maps."""
+    return tagger.judge(tags.pool_views(map_BFhw, NATIVE_CELLS)).sigmoid().permute(0, 3, 1, 2)
+
+
+def surest(views: Iterable[Tensor]) -> Tensor:
+    """[B, T]: the largest probability of each tag over the `tag_views` of several maps."""
+    return torch.stack([views_BThw.amax((2, 3)) for views_BThw in views]).amax(0)
+
+
+def pixels(image: Image.Image, size: int) -> Tensor:
+    """[1, 3, S, S] in [-1, 1]: the whole image resized to a square."""
+    small = image.resize((size, size), Image.Resampling.BICUBIC, reducing_gap=3.0)
+    scaled = torch.from_numpy(np.asarray(small, dtype=np.float32)) / 127.5 - 1
+    return scaled.permute(2, 0, 1)[None].contiguous(memory_format=torch.channels_last)
+
+
+def _resampled(values_1Chw: Tensor, grid: int) -> Tensor:
+    """[V, C]: the map interpolated at the cells of another grid."""
+    return F.interpolate(values_1Chw, (grid, grid), mode="bilinear")[0].flatten(1).T
+
+
+def _joined(classes: Tensor, tagged: Tensor) -> Tensor:
+    """One distribution over classes and tags: a probable tag takes from all classes alike."""
+    joined = torch.cat((classes, tagged), dim=-1)
+    return joined / joined.sum(-1, keepdim=True)

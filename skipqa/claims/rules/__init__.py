@@ -1,0 +1,1 @@
+"""How each of the paper's claims is decided: one file per family of claims."""

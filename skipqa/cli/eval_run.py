@@ -1,0 +1,195 @@
+"""Asking systems from the command line: the options of a run, and the run itself.
+
+Enters: what is asked (`EvalSet`), and the options. Leaves: a folder per system, a table or JSON.
+Which questions are asked is the business of `eval.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from skipqa.assets import sha256_of
+from skipqa.cli.console import (
+    ComponentsFolder,
+    Index,
+    Preset,
+    Settings,
+    Untrained,
+    WeightsFolder,
+    counting,
+    err,
+    prepare_process,
+    print_json,
+    working,
+)
+from skipqa.cli.eval_table import show
+
+if TYPE_CHECKING:
+    from skipqa.evaluation.harness import Entrant, EvalSet
+    from skipqa.evaluation.systems import Variant
+    from skipqa.pipeline import Pipeline
+
+SHOWN_BAD_ROWS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What is run, with what, and where the results go."""
+
+    out_folder: Annotated[
+        Path, typer.Option("--out", help="Folder for the results; a stopped run goes on there.")
+    ]
+    system: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="System to measure; may be repeated. `skipqa eval systems` lists them.",
+            show_default="skip",
+        ),
+    ] = None
+    pruner: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Method that chooses the visual tokens, in place of the system's own; may be "
+            "repeated. `skipqa eval systems` lists them."
+        ),
+    ] = None
+    retention: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="Fraction of visual tokens to keep, such as 0.25; default: the preset's; may be "
+            "repeated."
+        ),
+    ] = None
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Ask only this many questions, drawn at random.")
+    ] = None
+    seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0
+    jobs: Annotated[
+        int,
+        typer.Option(min=1, help="Number of processes; with several, latency is not measured."),
+    ] = 1
+    index: Index = None
+    components: ComponentsFolder = None
+    preset: Preset = "pocket"
+    weights: WeightsFolder = None
+    untrained: Untrained = False
+    settings: Settings = None
+    json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False
+
+    def variants(self) -> list[Variant]:
+        from skipqa.evaluation import systems
+
+        return systems.variants(self.system or ["skip"], self.pruner or (), self.retention or ())
+
+    def reader(self) -> Callable[..., Pipeline]:
+        """Reads the pipeline that the systems are made of, here or in another process."""
+        from skipqa.config import read_settings
+        from skipqa.pipeline import load
+
+        return partial(
+            load,
+            self.preset,
+            index=self.index,
+            components=self.components,
+            trained=not self.untrained,
+            weights=self.weights,
+            overrides=read_settings(self.settings or ()),
+        )
+
+
+def run(
+    asked: EvalSet, variants: Sequence[Variant], about: Mapping[str, Any], options: RunOptions
+) -> list[Entrant]:
+    """Ask, write and show; `about` is what else an answer and its score depend on."""
+    from skipqa.evaluation import harness, records, systems
+
+    read, seed, jobs = options.reader(), options.seed, options.jobs
+    prepare_process()
+    with working("reading the models") as report:
+        base = read(report=report)
+        shared = {
+            "seed": seed,
+            **about,
+            "index": {"name": base.index.folder.name, "passages": len(base.index)},
+            "components": _checksums(base.components.folder),
+        }
+        pipelines = {variant: systems.build(variant, base, seed) for variant in variants}
+        out_folder = options.out_folder
+        entrants = [
+            harness.Entrant(
+                pipeline,
+                out_folder / variant.name if len(variants) > 1 else out_folder,
+                {
+                    **dataclasses.asdict(variant),
+                    "retention": variant.fraction_kept(base.config),
+                    **shared,
+                    "config": dataclasses.asdict(pipeline.config),
+                },
+            )
+            for variant, pipeline in pipelines.items()
+        ]
+        for entrant in entrants:  # before the networks are read: a wrong folder fails fast
+            records.claim(entrant.folder, entrant.run)
+        if jobs == 1:
+            workers = None
+            for pipeline in pipelines.values():
+                systems.warm_up(pipeline)
+        else:
+            workers = harness.Workers(jobs, partial(_build, read, variants, seed, jobs))
+            systems.warm_up(base)  # what has to be converted is so once, not by each of them
+    who = variants[0].name if len(variants) == 1 else f"{len(variants)} systems"
+    with counting() as bar:
+        summaries = harness.evaluate(
+            entrants, asked, lambda done, total: bar(f"asking {who}", done, total), workers
+        )
+    _warn(list(dict.fromkeys(line for summary in summaries for line in summary["bad_rows"])))
+    if options.json:
+        print_json(summaries if len(variants) > 1 else summaries[0])
+    else:
+        show({variant.name: summary for variant, summary in zip(variants, summaries, strict=True)})
+    return entrants
+
+
+def fingerprint(files: Sequence[Path]) -> dict[str, str]:
+    """The name of the first, as in okvqa/val.jsonl, and a checksum of all."""
+    sums = [sha256_of(path) for path in files]
+    whole = sums[0] if len(sums) == 1 else hashlib.sha256("".join(sums).encode()).hexdigest()
+    return {"file": f"{files[0].absolute().parent.name}/{files[0].name}", "sha256": whole}
+
+
+def _build(
+    read: Callable[[], Pipeline], variants: Sequence[Variant], seed: int, jobs: int
+) -> list[Pipeline]:
+    """The systems of one process of several, which has its part of the cores."""
+    import torch
+
+    from skipqa.costs.environment import available_cores
+    from skipqa.evaluation import systems
+
+    prepare_process()
+    torch.set_num_threads(max(1, available_cores() // jobs))
+    base = read()
+    return [systems.build(variant, base, seed) for variant in variants]
+
+
+def _warn(bad: list[str]) -> None:
+    if not bad:
+        return
+    lines = [f"skipped rows: {len(bad)}", *bad[:SHOWN_BAD_ROWS]]
+    if len(bad) > SHOWN_BAD_ROWS:
+        lines.append("the others are in summary.json")
+    err.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+
+
+def _checksums(components: Path | None) -> dict[str, str]:
+    if components is None:
+        return {}
+    return {path.stem: sha256_of(path) for path in sorted(components.glob("*.safetensors"))}

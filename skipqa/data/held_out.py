@@ -1,0 +1,59 @@
+"""What is held out of training: the one place that decides it, by name alone.
+
+Enters: the name of a photo, a row of Pocket-KB, the id of a passage or an entity. Leaves: whether
+it is held out. A tenth of each is, chosen by the checksum of its name, so that the choice is the
+same in every process and does not depend on what else is read. Pocket-KB also names the photos
+that its `val` is made of; nothing may be trained on them.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from skipqa.files import check_object, read_json
+
+Split = Literal["train", "held-out", "val"]
+HELD_OUT_OF = 10  # one name in so many
+
+
+def is_held_out(photo_name: str) -> bool:
+    """A photo of a training set; its folder and its format do not matter."""
+    return _checksum(photo_name) % HELD_OUT_OF == 0
+
+
+def is_fresh(photo_name: str) -> bool:
+    """Half of the held-out photos, which later stages train on.
+
+    Stage I knows its own photos too well: what later stages learn from those alone is to trust it
+    too far.
+    """
+    return bool(_checksum(photo_name) // HELD_OUT_OF % 2)
+
+
+def is_id_held_out(id: str) -> bool:
+    """A passage or an entity, of which no training question is asked."""
+    return zlib.crc32(id.encode()) % HELD_OUT_OF == 0
+
+
+def pocket_kb_split(row: Mapping[str, Any]) -> Split:
+    """Of a row of Pocket-KB's `train`, by the photo of its thing: no photo is on both sides. A flag
+    has one picture, which has to be learned: there it is the photo that it was pasted into."""
+    photo = row.get("photo") or row["image"]
+    ground = row.get("background") if photo.startswith("flags/") else None
+    return "held-out" if is_held_out(ground or photo) else "train"
+
+
+def photos_of_val(pocket_kb: Path | None) -> dict[str, frozenset[str]]:
+    """Names of the photos in Pocket-KB's `val`, by the collection they come from."""
+    if pocket_kb is None:
+        return {"coco": frozenset(), "entities": frozenset()}
+    path = pocket_kb / "held_out.json"
+    found = check_object(str(path), read_json(path), {"coco": list, "entities": list})
+    return {kind: frozenset(names) for kind, names in found.items()}
+
+
+def _checksum(photo_name: str) -> int:
+    return zlib.crc32(Path(photo_name).stem.encode())

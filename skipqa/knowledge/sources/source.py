@@ -1,0 +1,45 @@
+"""What every knowledge source yields: documents, and the rows it could not read.
+
+A source knows nothing of chunks, vectors or indexes, and never holds its corpus in memory. How
+to add one is described in `skipqa/knowledge/sources/__init__.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """`id` is stable across rebuilds. `lead` is put before each chunk of the text, so that every
+    passage can be read on its own."""
+
+    id: str
+    title: str
+    text: str
+    source: str
+    lead: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A row that was skipped: its place (`file:line`) and the reason."""
+
+    place: str
+    reason: str
+
+
+class Source(Protocol):
+    """A corpus that can be read from the start any number of times, always in the same order."""
+
+    @property
+    def name(self) -> str:
+        """The name shown to users; also the `source` of its passages."""
+
+    def fingerprint(self) -> str:
+        """Changes when the corpus changes. An interrupted build resumes only if it is equal."""
+
+    def read(self) -> Iterator[Document | BadRow]:
+        """All documents, in order. A row that cannot be read is yielded, not raised."""

@@ -1,1 +1,0 @@
-"""Small figures as SVG and PNG without a plotting library."""

@@ -1,0 +1,78 @@
+"""Pocket-KB: knowledge questions about breeds, flowers, groceries and flags, as `skipqa data
+pocket-kb` builds it.
+
+A row is a line of `jsonl.py` that also says where the thing asked about is. On disk a box is its
+centre and its size; here it becomes a `Box` like any other, and nobody else converts it. The score
+is the one that a row gives to an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from skipqa.errors import UserError
+from skipqa.files import check_rows, read_jsonl, write_json, write_jsonl
+from skipqa.tasks import jsonl
+from skipqa.tasks.example import Example, QuestionId
+from skipqa.tasks.task import require_split
+
+if TYPE_CHECKING:
+    from skipqa.types import Box
+
+
+class PocketKb(jsonl.JsonLines):
+    name = "pocket-kb"
+    splits = ("train", "val")
+
+    def files(self, folder: Path, split: str) -> tuple[Path]:
+        return (folder / f"{split}.jsonl",)
+
+    def images(self, folder: Path) -> Path:
+        return folder / "photos.zip"
+
+    def load(self, folder: Path, split: str, images: Path | None = None) -> list[Example]:
+        require_split(self.name, split, self.splits)
+        (path,) = self.files(folder, split)
+        if not path.is_file():
+            raise UserError(
+                f"{path} does not exist: build it with `skipqa data pocket-kb --out {folder}` "
+                "or set the folder that holds it"
+            )
+        rows = check_rows(str(path), read_jsonl(path), jsonl.FIELDS)
+        return [self._example(row, f"{path} row {n}", split) for n, row in enumerate(rows)]
+
+    def _example(self, row: Mapping[str, Any], where: str, split: str) -> Example:
+        example = jsonl.example_of(row, where)
+        box = row.get("box")
+        return replace(
+            example,
+            box=None if box is None else box_from_centre(box, where),
+            split=split,
+            source=self.name,
+        )
+
+    def write(self, examples: Sequence[Example], folder: Path, split: str) -> None:
+        write_jsonl(self.files(folder, split)[0], (e.record for e in examples))
+
+    def write_predictions(self, predictions: Mapping[QuestionId, str], path: Path) -> None:
+        write_json(path, dict(predictions))
+
+
+def box_from_centre(box: Any, where: str = "box") -> Box:
+    """Left, top, right, bottom of a box given as the middle of it, across and down, its width
+    and its height; all are fractions of the image."""
+    if (
+        not isinstance(box, list | tuple)
+        or len(box) != 4
+        or not all(isinstance(number, int | float) for number in box)
+    ):
+        raise UserError(f"{where}: a box is its centre and its size, four numbers")
+    x, y, width, height = box
+    left, top = x - width / 2, y - height / 2
+    return left, top, left + width, top + height
+
+
+POCKET_KB = PocketKb()

@@ -1,0 +1,48 @@
+"""Benchmarks for a GPU: the pathway runs end to end on toy shapes; without a GPU they say so."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+Script = Callable[[str], ModuleType]
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Script:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return importlib.import_module
+
+
+@pytest.fixture
+def default_dtype():
+    before = torch.get_default_dtype()
+    yield
+    torch.set_default_dtype(before)
+    torch.set_default_device(None)
+
+
+@pytest.mark.usefixtures("default_dtype")
+def test_the_pathway_runs_on_toy_shapes(script: Script) -> None:
+    pathway = script("pathway")
+    results = pathway.main(["--tiny", "--repeats", "3", "--batches", "1", "2"])
+    latencies = results["summary"]["latency_ms"]
+    assert set(latencies) >= {"skip fused", "skip read", "skip fused, draft agreed"}
+    assert all(m["mean"] > 0 for rates in latencies.values() for m in rates.values())
+    assert results["summary"]["kv_cache"]["skip fused"]["saved"] > 0
+    assert "KV cache" in pathway.table(results)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to measure")
+@pytest.mark.parametrize("name", ["kernels", "pathway"])
+def test_without_a_gpu_it_says_so(script: Script, name: str, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="needs a CUDA device"):
+        script(name).main(["--out", str(tmp_path)])

@@ -1,0 +1,67 @@
+"""The examples and the README's Python run as they stand, each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image, ImageDraw
+
+import skipqa
+
+ROOT = Path(skipqa.__file__).parents[1]
+EXAMPLES = {path.stem: path for path in sorted((ROOT / "examples").glob("*.py"))}
+MOST_LINES = 60
+PRINTED = {  # of each example, what it must say
+    "ablation": r"QVS +V' +\d+ +Tokyo +from Japan: .*\nQVS .*\nchance ",
+    "batch": r"Germany .*capital.* Berlin .* GFLOPs\n(.*\n)*\d answered by the drafter, \d with",
+    "own_benchmark": r"skip +accuracy 1\.00 .* GFLOPs per question\nno-retrieval +accuracy 0\.",
+    "own_documents": r"3 passages from 3 files\n.* Aiko Tanaka \(full\)\n  1\.00  japan: ",
+}
+
+
+def run(script: Path, folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def python_blocks(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def test_every_example_is_tested_and_short() -> None:
+    assert EXAMPLES.keys() == PRINTED.keys()
+    lengths = {name: len(path.read_text().splitlines()) for name, path in EXAMPLES.items()}
+    assert {name: n for name, n in lengths.items() if n > MOST_LINES} == {}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_run(name: str, home: Path, tmp_path: Path) -> None:
+    printed = run(EXAMPLES[name], tmp_path)
+    assert re.search(PRINTED[name], printed), printed
+    assert list(tmp_path.iterdir()) == []  # nothing is left behind
+
+
+def test_python_in_the_readme_runs(home: Path, tmp_path: Path) -> None:
+    """All blocks one after the other, next to a photo of a drawn cup."""
+    blocks = python_blocks(ROOT / "README.md")
+    assert blocks
+    photo = Image.new("RGB", (640, 480), "#d8c8b0")
+    draw = ImageDraw.Draw(photo)
+    draw.ellipse((170, 90, 470, 390), "white")
+    draw.ellipse((200, 120, 440, 360), "#3b2314")
+    photo.save(tmp_path / "photo.jpg")
+    script = tmp_path / "readme.py"
+    script.write_text("\n".join(blocks))
+    assert run(script, tmp_path).strip()

@@ -1,0 +1,324 @@
+"""Result blocks: found, filled, left alone; and what each makes of a results file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skipqa.errors import UserError
+from skipqa.evaluation.results import newest
+from tools.documents.fill import BLOCKS, fill
+from tools.documents.training import STAGE1_SETS
+
+HEADER = {
+    "machine": {"cpu": "abacus", "cores": 2},
+    "python": "3.11.0",
+    "versions": {"torch": "2.0"},
+    "commit": "abc1234",
+    "command": "made.py",
+    "date": "2026-11-15",
+}
+
+
+def interval(mean: float) -> dict[str, float]:
+    return {"mean": mean, "low": mean - 0.1, "high": mean + 0.1, "count": 10}
+
+
+def stage1_metrics(joint: float) -> dict[str, Any]:
+    routed = {"rate": 0.4, "full": joint, "accuracy": joint - 0.01}
+    accuracies = {"few": 0.325, "unread": 0.31, "blind": 0.2}
+    forms = {form: dict.fromkeys(STAGE1_SETS, mean) for form, mean in accuracies.items()}
+    return {
+        "drafter": {"shipped": dict.fromkeys(STAGE1_SETS, 0.3)},
+        "reader": {
+            "shipped": forms,
+            "joint": {name: {"accuracy": joint} for name in STAGE1_SETS},
+            "fast_path": {"threshold": 0.3} | dict.fromkeys(STAGE1_SETS, routed),
+        },
+    }
+
+
+DELTA = {"difference": -0.02, "low": -0.05, "high": 0.01, "p_value": 0.2, "count": 10}
+ENCODED = {"scales": [256, 512], "locality": 0.5, "relevance": "cosine"}
+LOOKED = ENCODED | {"all": interval(0.4), "small": interval(0.3), "less": DELTA}
+
+SYSTEMS = ("skip fused", "skip read")
+TIMES = {"p50": 2.0, "p99": 3.0}
+POINT = {"recall_at_4": 0.99, "8_region_queries_ms": TIMES}
+SEARCHED = {"passages": 1_500, "local": POINT, "compiled": POINT}
+
+RECALLED_OF_300 = {"mean": 0.373, "low": 0.33, "high": 0.42, "count": 300}
+RECALLED = {
+    way: {"beside": dict.fromkeys(("all", "country", "new"), RECALLED_OF_300)}
+    for way in ("lexical", "learned")
+}
+ROUTED = {
+    "threshold": 0.35,
+    "questions": 1_250,
+    "rate": 0.313,
+    "full": 0.362,
+    "accuracy": 0.356,
+    "gain": {"difference": -0.006, "low": -0.017, "high": 0.005},
+}
+JUDGED = {"f1": 0.857, "precision": 0.859, "recall": 0.856}
+# block: results, and a line that must be made of them
+MADE: dict[str, tuple[dict[str, Any], str]] = {
+    "ask": (
+        {"runs": [{"wall_s": w, "pipeline_s": 1, "peak_gb": 1} for w in (2, 9, 3)]},
+        "| `skipqa ask`, from start to exit | 3.00 s | 9.00 s |",
+    ),
+    "class-gloss": (
+        {
+            name: {"photos": 4, "gloss_in_first_4": 0.75, "by_kind": {"food": [3, 4]}}
+            for name in ("all", "held-out")
+        },
+        "| all | 4 | **75.0 %** | 4 | **75.0 %** |",
+    ),
+    "seeing": (
+        {
+            "photos": 10,
+            "sizes": [
+                {"size": 256} | dict.fromkeys(("top_1", "top_4", "confidence"), interval(0.5))
+            ],
+        },
+        "| 256 | 50.0 (40 to 60) | 50.0 (40 to 60) | 0.50 |",
+    ),
+    "saliency-boxes": (
+        {"photos": 10, "chance": 0.2, "reference": 0, "rows": [LOOKED, LOOKED]},
+        "| 256, 512 | 0.5 | cosine | 0.400 | 0.300 | -0.020 (-0.050 to +0.010) |",
+    ),
+    "reading": (
+        {
+            "questions": ["a", "b", "c"],
+            "given_gloss": [{"prompt": "chat", "free": 1, "quoting": 2}],
+            "given_photo": 1,
+            "wrong_without_gloss": 2,
+        },
+        "Of the 2 wrong answers about photos, 2 had lost the gloss before it could be read.",
+    ),
+    "verifying": (
+        {
+            "photos": 12,
+            "candidates": 6,
+            "gloss_among_candidates": 10,
+            "weights": [
+                {"weight": weight, "first": interval(0.8), "in_two": interval(0.9)}
+                for weight in (2.0, "score alone")
+            ],
+        },
+        "| 2 | 80.0 (70 to 90) | 90.0 (80 to 100) |",
+    ),
+    "kernels": (
+        {
+            "layers": [
+                {"batch": b, "order": order, "passages": k, "times_faster": k + b / 10}
+                for b in (1, 8)
+                for order in ("project", "absorb")
+                for k in (6, 16)
+            ],
+            "attention": [
+                {"batch": b, "tokens": t, "density": d, "times_faster_with_schedule": 1 + d}
+                for b in (1, 8)
+                for t in (64, 576)
+                for d in (0.05, 0.1, 0.25)
+            ],
+            "backward": [{"batch": b, "times_faster": 1.5} for b in (8, 32)],
+        },
+        "| fusion layer, K' = 6, project | 6.1x | 6.8x |",
+    ),
+    "pathway": (
+        {
+            "load": {"draft_rate": 0.5},
+            "summary": {
+                "dense_ms": 80.0,
+                "latency_ms": {
+                    key: {"0.5": {"mean": 20.0, "times_faster": 4.0}} for key in SYSTEMS
+                },
+                "throughput": {f"batch 8, {name}": {"times_more": 3.0} for name in SYSTEMS},
+                "flops": {key: {"times_fewer": 5.0} for key in SYSTEMS},
+                "kv_cache": {key: {"saved": 0.625} for key in SYSTEMS},
+            },
+        },
+        "| skip fused | 20.0 | 4.00x | 3.00x | 5.00x | 62% |",
+    ),
+    "routing-overhead": (
+        {"A": {"total_ms": 800.0, "routing_ms": 8.0, "fraction": 0.01}},
+        "| A | 800 | 8.0 | 1.00% |",
+    ),
+    "index-recall": (
+        {
+            "default corpus": {"build_seconds": 12, **SEARCHED},
+            "clustered synthetic": SEARCHED,
+            "known items": {"lexical impacts": 0.9, "okapi bm25": 0.8},
+        },
+        "| default corpus | `local:` | 1,500 | 0.990 | 2.0 | 3.0 |",
+    ),
+    "index-peers": (
+        {
+            "engines": {
+                "Sorter": {
+                    "build_seconds": 5.0,
+                    "bytes_a_passage": 1_234,
+                    "resident_mb_after_queries": 56,
+                    "points": [POINT | {"recall_at_4": 0.90}, POINT | {"one_query_ms": TIMES}],
+                }
+            }
+        },
+        "| Sorter | 0.990 | 2 / 3 | 2 / 3 | 5 | 1,234 | 56 |",
+    ),
+    "index-growth": (
+        {
+            "sizes": {
+                "1500": {
+                    "search_bytes_a_passage": 800.0,
+                    "resident_gb_after_queries": 0.5,
+                    "resident_gb_after_reading_every_vector": 0.7,
+                    **SEARCHED,
+                }
+            },
+            "109 million": {"arithmetic": "one and one is two"},
+        },
+        "| 1,500 | 0.990 | 2.0 | 2.0 | 800 | 0.5 | 0.7 |",
+    ),
+    "pocket-kb": (
+        {
+            "seed": 1,
+            "counts": {
+                "rows": {"train": 8_000, "val": 2_000},
+                "pictures": 10_000,
+                "passages_of_its_own": 1_300,
+                "passages_in_all": 158_000,
+                "category": {"dog": {"train": 8_000, "val": 2_000}},
+                "subset": {"small": {"train": 80}},
+            },
+            "photos_mb": 60.1,
+            "build_seconds": 50.2,
+            "index_seconds": 30.0,
+            "checksum": "0123456789abcdef0123",
+            "named_recall": {"dog": 0.876, "all": 0.9},
+        },
+        "| dog | 8,000 | 2,000 | 88 % |",
+    ),
+    "okvqa": (
+        {
+            "systems": {
+                "skip": {
+                    "num_questions": 300,
+                    "accuracy": {"mean": 0.373, "low": 0.33, "high": 0.42},
+                    "tokens_mean": 64.0,
+                    "passages_mean": 6.0,
+                    "flops_mean": 68e9,
+                    "latency_ms": {"p50": 1_100.0, "p95": 1_500.0},
+                    "peak_memory_bytes": 1_340_000_000,
+                }
+            }
+        },
+        "| skip | 37.3 (33 to 42) | 64 | 6 | 68 | 1,100 / 1,500 | 1.34 |",
+    ),
+    "stage1": (
+        {
+            "examples": 60_000,
+            "photos": 28_000,
+            "seeds": {"2026": stage1_metrics(0.36), "42": stage1_metrics(0.38)},
+        },
+        "| OK-VQA val | 20.0 (20.0 to 20.0) | 31.0 (31.0 to 31.0) | 30.0 (30.0 to 30.0) "
+        "| 32.5 (32.5 to 32.5) | 37.0 (36.0 to 38.0) |",
+    ),
+    "verifier": (
+        dict.fromkeys(
+            ("held-out", "val"),
+            {"passages": 1_639} | dict.fromkeys(("trained", "training_free"), JUDGED),
+        ),
+        "| held-out, trained | 1,639 | 0.857 | 0.859 | 0.856 |",
+    ),
+    "small-things": (
+        {
+            "recall_at": 4,
+            "small": {
+                "questions": 300,
+                "recall": dict.fromkeys(("low_res", "skip"), RECALLED_OF_300),
+                "skip_less": {"low_res": {"difference": 0.2, "low": 0.15, "high": 0.25}},
+            },
+            "others": {
+                "questions": 200,
+                "recall": dict.fromkeys(("low_res", "skip"), RECALLED_OF_300),
+            },
+        },
+        "| low-resolution image | 37.3 (33 to 42) | +20.0 (+15.0 to +25.0) | 37.3 (33 to 42) |",
+    ),
+    "fast-path-val": (
+        {
+            "shipped": {"all": ROUTED, "okvqa": {"questions": 1_000}},
+            "by_threshold": [ROUTED | {"threshold": at} for at in (0.2, 0.5)],
+        },
+        "| **0.35** | 31.3 | 36.2 | 35.6 | -0.6 (-1.7 to +0.5) |",
+    ),
+    "sparse-encoder": (
+        {
+            **dict.fromkeys(("named", "unseen_words", "unseen_words_of_fields"), RECALLED),
+            "pipeline": {"both, regions": {"pipeline": {"all": RECALLED_OF_300}}},
+        },
+        "| flags in unseen words (300) | 37.3 (33 to 42) | 37.3 (33 to 42) |",
+    ),
+    "index-kill": (
+        {"kills": 3, "failures": 1, "operations": {"build": {"kills": 2}, "add": {"kills": 1}}},
+        "3 times `kill -9` at random moments (2 in build, 1 in add): 1 failures.",
+    ),
+}
+
+
+def write(folder: Path, name: str, results: Any) -> None:
+    (folder / f"{name}.json").write_text(json.dumps({**HEADER, "results": results}))
+
+
+def test_every_block_is_made_here() -> None:
+    assert MADE.keys() == BLOCKS.keys()
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_block_says_what_was_measured_and_where(name: str) -> None:
+    results, line = MADE[name]
+    lines = BLOCKS[name]({**HEADER, "results": results}).splitlines()
+    assert line in lines
+    assert lines[-1] == (
+        "`made.py` on abacus, 2 cores; Python 3.11.0, torch 2.0, commit abc1234, 2026-11-15."
+    )
+
+
+def test_the_newest_month_counts_whatever_the_machine(tmp_path: Path) -> None:
+    for name, value in (("ask_zx81_202601", 1), ("ask_abacus_202612", 2), ("ask_pc_202603", 3)):
+        write(tmp_path, name, value)
+    assert newest(tmp_path, "ask")["results"] == 2
+
+
+def test_another_subject_that_begins_alike_is_not_taken(tmp_path: Path) -> None:
+    write(tmp_path, "ask_often_abacus_202612", 1)
+    with pytest.raises(UserError, match="no results of ask in"):
+        newest(tmp_path, "ask")
+
+
+def test_fill_writes_blocks_and_nothing_else(tmp_path: Path) -> None:
+    write(tmp_path, "ask_abacus_202611", MADE["ask"][0])
+    block = "<!-- results: ask -->\nstale\n<!-- end -->"
+    filled = fill(f"before\n{block}\nbetween\n{block}\nafter\n", tmp_path)
+    body = BLOCKS["ask"](newest(tmp_path, "ask"))
+    fresh = f"<!-- results: ask -->\n{body}\n<!-- end -->"
+    assert filled == f"before\n{fresh}\nbetween\n{fresh}\nafter\n"
+    assert fill(filled, tmp_path) == filled
+
+
+@given(st.text())
+def test_a_document_without_blocks_stays_as_it_is(text: str) -> None:
+    assert fill(text, Path("nowhere")) == text
+
+
+def test_unknown_blocks_and_missing_results_are_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no block 'nonsense'; there is ask, "):
+        fill("<!-- results: nonsense -->\n<!-- end -->", tmp_path)
+    with pytest.raises(UserError, match=r"no results of class_gloss .* run its script"):
+        fill("<!-- results: class-gloss -->\n<!-- end -->", tmp_path)

@@ -1,0 +1,59 @@
+"""Fill the result blocks of a document.
+
+A document holds blocks between `<!-- results: NAME -->` and `<!-- end -->`. Enters: its text and
+a folder of results files. Leaves: the text with each block made anew from the newest file of its
+subject. What stands outside the blocks is not touched.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from skipqa.errors import UserError, choices
+from skipqa.evaluation.results import Results, newest
+from tools.documents import index, quality, speed, training
+
+BLOCK = re.compile(r"(<!-- results: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+BLOCKS: dict[str, Callable[[Results], str]] = {
+    "ask": speed.ask,
+    "kernels": speed.kernels,
+    "pathway": speed.pathway,
+    "routing-overhead": speed.routing_overhead,
+    "index-recall": index.recall,
+    "index-peers": index.peers,
+    "index-growth": index.growth,
+    "index-kill": index.kill,
+    "pocket-kb": index.pocket_kb,
+    "class-gloss": quality.class_gloss,
+    "seeing": quality.seeing,
+    "saliency-boxes": quality.saliency_boxes,
+    "reading": quality.reading,
+    "verifying": quality.verifying,
+    "okvqa": quality.okvqa,
+    "stage1": training.stage1,
+    "verifier": training.verifier,
+    "small-things": training.small_things,
+    "fast-path-val": training.fast_path,
+    "sparse-encoder": training.sparse_encoder,
+}
+
+
+def subject(block: str) -> str:
+    """The name of the results files that a block is made from."""
+    return block.replace("-", "_")
+
+
+def fill(text: str, folder: Path) -> str:
+    """The document with every block written anew."""
+
+    def render(match: re.Match[str]) -> str:
+        name = match["name"]
+        if name not in BLOCKS:
+            raise UserError(f"no block {name!r}; there is {choices(name, BLOCKS)}")
+        body = BLOCKS[name](newest(folder, subject(name)))
+        return f"{match[1]}{body}\n{match[3]}"
+
+    return BLOCK.sub(render, text)

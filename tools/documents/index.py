@@ -1,0 +1,117 @@
+"""Blocks about the knowledge: search engines, growth and safety of the index, Pocket-KB.
+
+Enters: a results file. Leaves: the Markdown of a block.
+"""
+
+from __future__ import annotations
+
+from skipqa.evaluation.reports.markdown import table
+from skipqa.evaluation.results import Results
+from tools.documents.source import source
+
+
+def recall(results: Results) -> str:
+    found = results["results"]
+    rows = []
+    for corpus in ("default corpus", "clustered synthetic"):
+        for engine in ("local", "compiled"):
+            point = found[corpus][engine]
+            rows.append(
+                [
+                    corpus,
+                    f"`{engine}:`",
+                    f"{found[corpus]['passages']:,}",
+                    f"{point['recall_at_4']:.3f}",
+                    f"{point['8_region_queries_ms']['p50']:.1f}",
+                    f"{point['8_region_queries_ms']['p99']:.1f}",
+                ]
+            )
+    header = ["corpus", "engine", "passages", "recall@4", "8 region queries, ms", "p99"]
+    known = found["known items"]
+    note = (
+        f"\nThe default corpus was built in {found['default corpus']['build_seconds']} s. "
+        f"Known items (six words of a passage, is it among the four best): lexical impacts "
+        f"{known['lexical impacts']}, Okapi BM25 {known['okapi bm25']}.\n"
+    )
+    return table(header, rows) + "\n" + note + source(results).lstrip()
+
+
+def peers(results: Results) -> str:
+    rows = []
+    for name, engine in results["results"]["engines"].items():
+        points = [p for p in engine["points"] if p["recall_at_4"] >= 0.95]
+        best = min(points, key=lambda p: p["8_region_queries_ms"]["p50"])
+        one, eight = best["one_query_ms"], best["8_region_queries_ms"]
+        rows.append(
+            [
+                name,
+                f"{best['recall_at_4']:.3f}",
+                f"{one['p50']:.3g} / {one['p99']:.3g}",
+                f"{eight['p50']:.3g} / {eight['p99']:.3g}",
+                f"{engine['build_seconds']:.3g}",
+                f"{engine['bytes_a_passage']:,}",
+                f"{engine['resident_mb_after_queries']:,}",
+            ]
+        )
+    header = [
+        *("engine", "recall@4", "one query, ms p50 / p99", "8 region queries, ms p50 / p99"),
+        *("build, s", "bytes per passage", "resident, MB"),
+    ]
+    return table(header, rows) + "\n" + source(results)
+
+
+def growth(results: Results) -> str:
+    found = results["results"]
+    rows = [
+        [
+            f"{size['passages']:,}",
+            f"{size['local']['recall_at_4']:.3f}",
+            f"{size['local']['8_region_queries_ms']['p50']:.1f}",
+            f"{size['compiled']['8_region_queries_ms']['p50']:.1f}",
+            f"{size['search_bytes_a_passage']:.0f}",
+            f"{size['resident_gb_after_queries']}",
+            f"{size['resident_gb_after_reading_every_vector']}",
+        ]
+        for size in sorted(found["sizes"].values(), key=lambda size: size["passages"])
+    ]
+    header = [
+        *("passages", "recall@4", "8 region queries, `local:`, ms", "`compiled:`, ms"),
+        *("bytes per passage to search", "resident, GB", "after reading every vector, GB"),
+    ]
+    note = f"\n109 million passages: {found['109 million']['arithmetic']}.\n"
+    return table(header, rows) + "\n" + note + source(results).lstrip()
+
+
+def kill(results: Results) -> str:
+    found = results["results"]
+    kills = ", ".join(f"{o['kills']} in {name}" for name, o in found["operations"].items())
+    said = f"{found['kills']} times `kill -9` at random moments ({kills}): "
+    return f"{said}{found['failures']} failures.\n" + source(results)
+
+
+def pocket_kb(results: Results) -> str:
+    found = results["results"]
+    counts = found["counts"]
+
+    def rows(what: str) -> list[list[str]]:
+        splits = counts[what].items()
+        return [[n, f"{s.get('train', 0):,}", f"{s.get('val', 0):,}"] for n, s in splits]
+
+    def found_when_named(category: str) -> str:
+        fraction = found["named_recall"].get(category)
+        return "" if fraction is None else f"{100 * fraction:.0f} %"
+
+    by_category = [[*row, found_when_named(row[0])] for row in rows("category")]
+    total = counts["rows"]
+    by_category.append(["all", f"{total['train']:,}", f"{total['val']:,}", found_when_named("all")])
+    note = (
+        f"\n{counts['pictures']:,} images in {found['photos_mb']} MB; "
+        f"{counts['passages_of_its_own']:,} passages of its own among "
+        f"{counts['passages_in_all']:,}; built in {found['build_seconds']:.0f} s, its index in "
+        f"{found['index_seconds']:.0f} s. Seed {found['seed']}, sha256 "
+        f"`{found['checksum'][:16]}…`. The last column: a gold passage of the first step is among "
+        "the first four of a search by words when the entity's name is put before the question.\n"
+    )
+    header = ["category", "train", "val", "found when named"]
+    subsets = table(["subset", "train", "val"], rows("subset"))
+    return f"{table(header, by_category)}\n\n{subsets}\n{note}{source(results)}"

@@ -1,0 +1,127 @@
+"""Blocks about how well the parts work: vision, retrieval, reading, whole systems.
+
+Enters: a results file. Leaves: the Markdown of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from skipqa.evaluation.reports.markdown import ABSENT, bounds, percent, table
+from skipqa.evaluation.results import Results
+from tools.documents.source import source
+
+INTERVAL = "95 % bootstrap intervals over photos"
+
+
+def class_gloss(results: Results) -> str:
+    drawn, never_shown = (results["results"][name] for name in ("all", "held-out"))
+
+    def cells(found: Mapping[str, Any], kind: str) -> list[str]:
+        hits, asked = found["by_kind"][kind]
+        return [str(asked), f"{100 * hits / max(1, asked):.1f} %"]
+
+    def whole(found: Mapping[str, Any]) -> list[str]:
+        return [str(found["photos"]), f"**{100 * found['gloss_in_first_4']:.1f} %**"]
+
+    rows = [[kind, *cells(drawn, kind), *cells(never_shown, kind)] for kind in drawn["by_kind"]]
+    rows.append(["all", *whole(drawn), *whole(never_shown)])
+    found = "own gloss in the first 4"
+    header = ["photos of", "all", found, "never trained on", found]
+    return table(header, rows) + "\n" + source(results)
+
+
+def seeing(results: Results) -> str:
+    found = results["results"]
+    rows = [
+        [
+            str(row["size"]),
+            percent(row["top_1"]),
+            percent(row["top_4"]),
+            f"{row['confidence']['mean']:.2f}",
+        ]
+        for row in found["sizes"]
+    ]
+    header = ["input px", "top-1, %", "top-4, %", "mean top probability"]
+    note = f"\n{found['photos']} photos; in brackets {INTERVAL}."
+    return table(header, rows) + "\n" + note + source(results)
+
+
+def saliency_boxes(results: Results) -> str:
+    found = results["results"]
+    rows = []
+    for place, row in enumerate(found["rows"]):
+        difference = f"{row['less']['difference']:+.3f} ({bounds(row['less'], 1, '+.3f')})"
+        rows.append(
+            [
+                ", ".join(map(str, row["scales"])),
+                f"{row['locality']:g}",
+                row["relevance"],
+                f"{row['all']['mean']:.3f}",
+                f"{row['small']['mean']:.3f}",
+                "reference" if place == found["reference"] else difference,
+            ]
+        )
+    header = ["scales, px", "locality", "relevance", "all", "boxes under 10 %", "all, difference"]
+    note = (
+        f"\n{found['photos']} photos, {found['rows'][0]['small']['count']} with such small boxes; "
+        f"chance is {found['chance']:.3f} for all; in brackets {INTERVAL}."
+    )
+    return table(header, rows) + "\n" + note + source(results)
+
+
+def reading(results: Results) -> str:
+    found = results["results"]
+    rows = [
+        [f"the gloss, {row['prompt']}", str(row["free"]), str(row["quoting"])]
+        for row in found["given_gloss"]
+    ]
+    rows.append(["a photo, the whole system", "", str(found["given_photo"])])
+    asked = len(found["questions"])
+    note = (
+        f"\nOf the {asked - found['given_photo']} wrong answers about photos, "
+        f"{found['wrong_without_gloss']} had lost the gloss before it could be read."
+    )
+    header = [f"given, right of {asked}", "free", "quoting"]
+    return table(header, rows) + "\n" + note + source(results)
+
+
+def verifying(results: Results) -> str:
+    found = results["results"]
+    rows = [
+        [
+            row["weight"] if isinstance(row["weight"], str) else f"{row['weight']:g}",
+            percent(row["first"]),
+            percent(row["in_two"]),
+        ]
+        for row in found["weights"]
+    ]
+    note = (
+        f"\nOver the {found['gloss_among_candidates']} of {found['photos']} photos whose gloss was "
+        f"among the {found['candidates']} candidates; in brackets {INTERVAL}."
+    )
+    header = ["weight", "own gloss first, %", "in the first two, %"]
+    return table(header, rows) + "\n" + note + source(results)
+
+
+def okvqa(results: Results) -> str:
+    systems = results["results"]["systems"]
+    rows = []
+    for name, found in systems.items():
+        latency, peak = found["latency_ms"], found["peak_memory_bytes"]
+        rows.append(
+            [
+                name,
+                percent(found["accuracy"]),
+                f"{found['tokens_mean']:.0f}",
+                f"{found['passages_mean']:.0f}",
+                f"{found['flops_mean'] / 1e9:.0f}",
+                f"{latency['p50']:,.0f} / {latency['p95']:,.0f}" if latency else ABSENT,
+                f"{peak / 1e9:.2f}" if peak else ABSENT,
+            ]
+        )
+    header = ["OK-VQA val", "soft accuracy, %", "V'", "K'", "GFLOPs", "p50 / p95, ms", "peak GB"]
+    count = next(iter(systems.values()))["num_questions"]
+    note = f"\n\n{count:,} questions, in brackets 95 % bootstrap intervals over questions."
+    return table(header, rows) + note + "\n" + source(results)

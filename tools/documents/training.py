@@ -1,0 +1,153 @@
+"""Blocks about what training adds: stage I, verifier, fast path, retrieval.
+
+Enters: a results file. Leaves: the Markdown of a block.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+
+from skipqa.evaluation.reports.markdown import ABSENT, bounds, percent, table
+from skipqa.evaluation.results import Results
+from tools.documents.source import source
+
+STAGE1_SETS = {
+    "okvqa/val": "OK-VQA val",
+    "vqav2/val": "VQAv2 val",
+    "pocket-kb/val": "Pocket-KB val, the gold passage shown for four in five",
+}
+# What a query is made of, by its name in the results
+QUERIES = {"low_res": "low-resolution image", "picture": "high-resolution image"}
+# Questions with the entity's name given, by their place in the results and their group there
+NAMED = {
+    "Pocket-KB val": ("named", "all"),
+    "flags": ("named", "country"),
+    "entity and relation new": ("named", "new"),
+    "Pocket-KB val in unseen words": ("unseen_words", "all"),
+    "flags in unseen words": ("unseen_words", "country"),
+    "fields of the Factbook in unseen words": ("unseen_words_of_fields", "all"),
+}
+
+
+def stage1(results: Results) -> str:
+    found = results["results"]
+    seeds = found["seeds"].values()
+
+    def over_seeds(*path: str) -> str:
+        values = [100 * functools.reduce(lambda at, key: at[key], path, one) for one in seeds]
+        return f"{statistics.mean(values):.1f} ({min(values):.1f} to {max(values):.1f})"
+
+    rows = [
+        [
+            title,
+            over_seeds("reader", "shipped", "blind", name),
+            over_seeds("reader", "shipped", "unread", name),
+            over_seeds("drafter", "shipped", name),
+            over_seeds("reader", "shipped", "few", name),
+            over_seeds("reader", "joint", name, "accuracy"),
+        ]
+        for name, title in STAGE1_SETS.items()
+    ]
+    header = ["soft accuracy, %", "question", "and image", "drafter", "reader", "both together"]
+    first = next(iter(seeds))["reader"]["fast_path"]
+    routed = "; ".join(
+        f"{title.partition(',')[0]} {100 * first[name]['rate']:.0f} % drafted, "
+        f"{100 * first[name]['full']:.1f} -> {100 * first[name]['accuracy']:.1f}"
+        for name, title in STAGE1_SETS.items()
+    )
+    note = (
+        f"\n\n{found['examples']:,} questions about {found['photos']:,} photos; the mean of "
+        f"{len(seeds)} seeds, in brackets the smallest and the largest. In the first two columns "
+        f"the reader has no facts; elsewhere it has glosses of what was recognised and passages of "
+        f"Pocket-KB, not search results. At this stage's own threshold for the drafter, "
+        f"{first['threshold']:.2f} (the first seed): {routed}.\n\n"
+    )
+    return (
+        table(header, rows) + note + " ".join(results.get("remarks", [])) + "\n" + source(results)
+    )
+
+
+def verifier(results: Results) -> str:
+    found = results["results"]
+    rows = [
+        [f"{split}, {how.replace('_', '-')}", f"{found[split]['passages']:,}"]
+        + [f"{found[split][how][name]:.3f}" for name in ("f1", "precision", "recall")]
+        for split in ("held-out", "val")
+        for how in ("trained", "training_free")
+    ]
+    header = ["Pocket-KB", "passages", "F1", "precision", "recall"]
+    return table(header, rows) + "\n" + source(results)
+
+
+def small_things(results: Results) -> str:
+    found = results["results"]
+    small, others = found["small"], found["others"]
+
+    def gained(query: str) -> str:
+        if query not in small["skip_less"]:
+            return ABSENT
+        gain = small["skip_less"][query]
+        return f"{100 * gain['difference']:+.1f} ({bounds(gain, 100, '+.1f')})"
+
+    rows = [
+        [
+            QUERIES.get(query, query),
+            percent(recall),
+            gained(query),
+            percent(others["recall"][query]),
+        ]
+        for query, recall in small["recall"].items()
+    ]
+    header = [
+        f"Recall@{found['recall_at']} by what the query is made of, %",
+        f"small things ({small['questions']:,})",
+        "SKIP gains, points",
+        f"others ({others['questions']:,})",
+    ]
+    return table(header, rows) + "\n" + source(results)
+
+
+def fast_path(results: Results) -> str:
+    found = results["results"]
+    shipped = found["shipped"]["all"]
+    by_threshold = sorted((shipped, *found["by_threshold"]), key=lambda row: row["threshold"])
+    rows = [
+        [
+            f"**{row['threshold']:.2f}**" if row is shipped else f"{row['threshold']:.2f}",
+            f"{100 * row['rate']:.1f}",
+            f"{100 * row['full']:.1f}",
+            f"{100 * row['accuracy']:.1f}",
+            f"{100 * row['gain']['difference']:+.1f} ({bounds(row['gain'], 100, '+.1f')})",
+        ]
+        for row in by_threshold
+    ]
+    header = ["drafts above", "drafted, %", "accuracy without, %", "with, %", "points"]
+    counts = ", ".join(
+        f"{row['questions']:,} questions of {name}"
+        for name, row in found["shipped"].items()
+        if name != "all"
+    )
+    note = f"\n\n{counts}; in bold what ships.\n"
+    return table(header, rows) + note + source(results)
+
+
+def sparse_encoder(results: Results) -> str:
+    found = results["results"]
+    rows = [
+        [f"{title} ({ways['lexical']['beside'][group]['count']:,})"]
+        + [percent(way["beside"][group]) for way in ways.values()]
+        for title, (what, group) in NAMED.items()
+        for ways in [found[what]]
+    ]
+    blocks = [table(["Recall@4, name given, %", *found["named"]], rows)]
+    for what in ("pipeline", "pipeline_unseen_words"):
+        if what in found:
+            groups = next(iter(found[what].values()))["pipeline"]
+            lines = [
+                [name, *(percent(group) for group in way["pipeline"].values())]
+                for name, way in found[what].items()
+            ]
+            blocks.append(table([f"Recall@4, {what.replace('_', ' ')}, %", *groups], lines))
+    note = "\nIn brackets 95 % bootstrap intervals over questions."
+    return "\n\n".join(blocks) + "\n" + note + source(results)
