@@ -169,6 +169,21 @@ def test_any_way_to_hand_over_an_image_is_the_same(
         assert pipeline.answer(image, "What is this?").text == drafted.text
 
 
+def test_a_batch_answers_as_one_by_one_and_encodes_an_image_once(
+    pipeline: Pipeline, looked_up: Answer, drafted: Answer, photo: Path
+) -> None:
+    answers = pipeline.answer_batch([photo, photo], [QUESTION, "What is this?"])
+    first, second = map(same_but_for_time, answers)
+    assert first == same_but_for_time(looked_up)
+    alone = same_but_for_time(drafted)
+    assert [second[key] for key in ("answer", "route")] == [alone["answer"], alone["route"]]
+    assert answers[0].state.low_res is answers[1].state.low_res
+    assert second["flops"] < alone["flops"]
+    assert pipeline.answer_batch([], []) == []
+    with pytest.raises(ValueError, match="shorter"):
+        pipeline.answer_batch([photo], [])
+
+
 @pytest.mark.parametrize("size", [(1, 1), (3, 4000)])
 def test_images_of_any_shape_take_the_full_path(pipeline: Pipeline, size: tuple[int, int]) -> None:
     answer = pipeline.answer(Image.new("RGB", size, (120, 60, 20)), "Where does it live?")

@@ -25,7 +25,11 @@ DOCUMENTS = [
 ]
 
 PER = "token|region|question|passage|stage|query|word|row|answer|picture|image"
-LINK = "of|for|to|in|with|as|by|from|than|or|and|is|on|per|at|has|if|when|that|not|makes|over|where|holds|gives|reads|keeps"
+# Words that stand between two things without counting one by the other
+LINK = (
+    "of|for|to|in|with|as|by|from|than|or|and|is|on|per|at|has|if|when|where|that|not|over|"
+    "makes|holds|gives|reads|keeps"
+)
 # (pattern, what to say instead): of a part of a name, and of prose
 IN_NAMES = [
     ("shares?", "probs, fraction"),
@@ -75,9 +79,10 @@ def in_name(name: str) -> Iterator[str]:
 
 
 def in_prose(text: str) -> Iterator[str]:
-    joined = " ".join(text.replace("#", " ").split())  # a phrase may go over two lines
-    for pattern, say in PROSE:
-        yield from (f"{match[0]!r}: say {say}" for match in pattern.finditer(joined))
+    for paragraph in re.split(r"\n\s*\n", text):
+        joined = " ".join(paragraph.replace("#", " ").split())  # a phrase may go over two lines
+        for pattern, say in PROSE:
+            yield from (f"{match[0]!r}: say {say}" for match in pattern.finditer(joined))
 
 
 def found_in(path: Path) -> list[str]:
