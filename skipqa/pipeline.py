@@ -109,11 +109,14 @@ class Pipeline:
         """
         traces = [Trace() for _ in questions]
         states: list[State] = []
+        encoded: dict[Any, State] = {}  # the first question about each image
         for source, text, trace in zip(images, questions, traces, strict=True):
+            key = source if isinstance(source, str | Path) else id(source)
             state = State(source, text)
-            if (first := next((s for s in states if s.source is source), None)) is not None:
+            if (first := encoded.get(key)) is not None:
                 state = state.add(image=first.image, low_res=first.low_res)
             states.append(self.run(state, stop="draft", trace=trace))
+            encoded.setdefault(key, states[-1])
         return [self._routed(*pair, fast_path) for pair in zip(states, traces, strict=True)]
 
     def _routed(self, state: State, trace: Trace, fast_path: bool) -> Answer:
