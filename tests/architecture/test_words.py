@@ -28,7 +28,7 @@ PER = "token|region|question|passage|stage|query|word|row|answer|picture|image"
 # Words that stand between two things without counting one by the other
 LINK = (
     "of|for|to|in|with|as|by|from|than|or|and|is|on|per|at|has|if|when|where|that|not|over|"
-    "makes|holds|gives|reads|keeps"
+    "without|makes|holds|gives|reads|keeps"
 )
 # (pattern, what to say instead): of a part of a name, and of prose
 IN_NAMES = [
@@ -57,7 +57,7 @@ IN_PROSE = [
     (r"look it up", "abstain"),
     (r"towers?", "encoder"),
     (r"teach(?:es|ing)?|taught", "train, fine-tune"),
-    (rf"(?:one|two|\d+|a|an) (?:(?!{LINK})[\w-]+ ){{0,2}}(?<!half )a (?:{PER})", "one per token"),
+    (rf"(?:one|two|\d+|a|an) (?:(?!(?:{LINK})\b)[\w-]+ ){{0,2}}(?<!half )a (?:{PER})", "per token"),
 ]
 
 
