@@ -150,6 +150,17 @@ class DecodeConfig:
     max_new_tokens: Count = 32
 
 
+Curve = Annotated[tuple[float, ...], Between(-1_000.0, 1_000.0)]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfidenceConfig:
+    """Logistic curves: the bias, then one weight per feature of `confidence.py`; empty: unknown."""
+
+    drafted: Curve = ()
+    looked_up: Curve = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     preset: str = "pocket"
@@ -164,6 +175,7 @@ class Config:
     verify: VerifyConfig = field(default_factory=VerifyConfig)
     fuse: FuseConfig = field(default_factory=FuseConfig)
     decode: DecodeConfig = field(default_factory=DecodeConfig)
+    confidence: ConfidenceConfig = field(default_factory=ConfidenceConfig)
 
 
 PRESETS = {

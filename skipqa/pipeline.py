@@ -26,6 +26,7 @@ from skipqa.backbones.presets.pocket import FineTuned
 from skipqa.components import TRAINING_FREE, Components, check_widths
 from skipqa.components import bundled as bundled_components
 from skipqa.components import load as read_components
+from skipqa.confidence import of_draft
 from skipqa.config import Config, merged, override, preset
 from skipqa.errors import UserError
 from skipqa.knowledge import Index, default_index_is_built, default_index_path
@@ -122,8 +123,14 @@ class Pipeline:
     def _routed(self, state: State, trace: Trace, fast_path: bool) -> Answer:
         """The draft if it is accepted, else the answer of the full path."""
         if state.draft.accepted and fast_path:
-            return drafted(state, trace)
+            return self._drafted(state, trace)
         return Answer(self.run(state, start="budget", trace=trace), "full", trace)
+
+    def _drafted(self, state: State, trace: Trace) -> Answer:
+        """The answer of the fast path: no passage was read."""
+        confidence = of_draft(state.draft, self.config.confidence)
+        answer = Decoded(state.draft.answer, grounded=False, confidence=confidence)
+        return Answer(state.add(answer=answer), "draft", trace)
 
     def run(
         self,
@@ -152,7 +159,7 @@ class Pipeline:
             raise
         if state.draft.accepted:
             ahead.stop()
-            return drafted(state, trace)
+            return self._drafted(state, trace)
         state = self.run(fusing.result().add(draft=state.draft), start="decode", trace=ahead)
         return Answer(state, "full", Trace(trace.stages + ahead.stages))
 
@@ -173,11 +180,6 @@ class Pipeline:
 
     def _with(self, **parts: Any) -> Pipeline:
         return Pipeline(replace(self.parts, **parts), self.replaced)
-
-
-def drafted(state: State, trace: Trace) -> Answer:
-    """The answer of the fast path."""
-    return Answer(state.add(answer=Decoded(state.draft.answer)), "draft", trace)
 
 
 def load(
