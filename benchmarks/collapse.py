@@ -1,11 +1,11 @@
 """Does staging keep gates from collapsing? Staged against joint training, a few seeds each, small.
 
 Staged: the saliency alone with tau_G = 1.0, then with region queries and fusion while tau_G falls
-to 0.1 and tau_e rises to 0.6. Joint: all of it, and the verifier, from the first step on, with the
-temperatures where staging ends, for as many steps in all at the same rate. Afterwards tokens' and
-edges' gates are counted on held-out questions; a kind that is all open or all shut has collapsed:
-by the gates as they are decided, and, less strictly, as training draws them. Runs share the cores,
-a process each.
+to 0.1 and tau_e rises to 0.6. Joint: all of these, and the verifier, from the first step on, with
+the temperatures where staging ends, for as many steps in total at the same lr. Afterwards the gates
+of tokens and edges are counted on held-out questions; a kind that is all open or all shut has
+collapsed: with gates thresholded and, less strictly, as training samples them. Runs share the
+cores, one process each.
 
     python benchmarks/collapse.py --components FOLDER --records RUNS/records --pocket-kb KB \
         --data DATA --index INDEX
@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable
 from dataclasses import replace
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,22 +26,28 @@ from torch import Tensor
 
 from skipqa.components import TRAINING_FREE
 from skipqa.costs.environment import available_cores, write_results
-from skipqa.training.loop import Phase, fit
-from skipqa.training.pathway import context as context
-from skipqa.training.pathway import stage2_saliency as pruning
-from skipqa.training.pathway import stage3_fusion as pathways
-from skipqa.training.pathway import stage4_verifier as verifying
-from skipqa.training.pathway import stage6_joint as together
+from skipqa.parallel import Workers
+from skipqa.training.loop import Optimisation, fit
+from skipqa.training.pathway import gather
 from skipqa.training.pathway.collapse import openness
-from skipqa.training.pathway.context import Gathering, TrainingContext
-from skipqa.training.pathway.gather import Source, one_thread
+from skipqa.training.pathway.context import Gathering, TrainingContext, begin
 from skipqa.training.pathway.records import Records
-from skipqa.training.pathway.stage3_fusion import TAU_E, TAU_G, Pathways
+from skipqa.training.pathway.stage import QUESTIONS_SEED
+from skipqa.training.pathway.stage2_saliency import SaliencyPart, SaliencyTraining, gates_open
+from skipqa.training.pathway.stage3_fusion import (
+    TAU_E,
+    TAU_G,
+    Pathways,
+    PathwaysPart,
+    PathwayTraining,
+)
+from skipqa.training.pathway.stage6_joint import JointPart, JointTraining
+from skipqa.training.pipelines import Source
 from skipqa.training.run import Run
 
 WAYS = ("staged", "joint")
-RATE, BATCH = 1e-3, 8
-LEARNED, SHOWN = 600, 60  # questions
+LR, BATCH = 1e-3, 8
+TRAINED_ON, COUNTED_ON = 600, 60  # questions
 
 
 def main() -> None:
@@ -57,10 +62,8 @@ def main() -> None:
     options = parser.parse_args()
 
     jobs = [(how, seed) for how in WAYS for seed in range(options.seeds)]
-    with ProcessPoolExecutor(
-        min(options.workers, len(jobs)), get_context("spawn"), one_thread
-    ) as pool:
-        runs = list(pool.map(gates_after, *zip(*jobs, strict=True), [options] * len(jobs)))
+    with Workers(partial(ready, options), options.workers) as workers:
+        runs = list(workers.map(jobs))
     found = {
         how: [run for job, run in zip(jobs, runs, strict=True) if job[0] == how] for how in WAYS
     }
@@ -73,7 +76,7 @@ def main() -> None:
         for kind in ("tokens", "edges"):
             probs = (f"{run[kind]['open']:.2f} ({run[kind]['drawn']:.2f})" for run in kept["gates"])
             print(f"  {kind} open as decided (drawn): {', '.join(probs)}")
-    results = summary | {"steps": options.steps, "rate": RATE, "batch": BATCH}
+    results = summary | {"steps": options.steps, "lr": LR, "batch": BATCH}
     print(f"written to {write_results(results, 'collapse', options.out)}")
 
 
@@ -85,51 +88,56 @@ def summed_up(runs: list[dict[str, Any]]) -> dict[str, Any]:
     return {"runs": len(runs), **{name: count(name) for name in names}, "gates": runs}
 
 
-def gates_after(how: str, seed: int, options: argparse.Namespace) -> dict[str, Mapping[str, Any]]:
-    """Of tokens and of edges how many are open, after one run of a seed, from nothing trained."""
+def ready(options: argparse.Namespace) -> Callable[[tuple[str, int]], dict[str, Any]]:
+    torch.set_num_threads(1)  # a process per core
+    return lambda job: gates_after(*job, options)
+
+
+def gates_after(how: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
+    """How many gates of tokens and of edges are open after one run of a seed, from scratch."""
     source = Source(components=options.components, index=options.index)
-    wanted = Gathering() if options.limit is None else Gathering().at_most(options.limit)
+    gathering = Gathering() if options.limit is None else Gathering().at_most(options.limit)
+    gathering = replace(gathering, workers=1)
+    questions = gather.questions(
+        options.data, options.pocket_kb, gathering.counts(), QUESTIONS_SEED
+    )
     with tempfile.TemporaryDirectory() as folder:
-        begun = context.begin(
-            source,
-            options.data,
-            options.pocket_kb,
-            replace(wanted, workers=1),
-            options.records,
-            Run(Path(folder), seed),
-        )
-        begun = replace(begun, records=some_of(begun), learned=TRAINING_FREE)
-        trained = (staged if how == "staged" else joint)(begun, options.steps)
-    rows = begun.rows("held-out", gold=True)
-    return {
-        "tokens": openness(pruning.gates_open(begun, trained.saliency, rows)).as_dict(),
-        "edges": openness(edge_gates(begun, trained, rows)).as_dict(),
-    }
+        run = Run(Path(folder), seed)
+        with begin(source, questions, gathering, options.records, run) as begun:
+            fewer = replace(begun, records=some_of(begun), learned=TRAINING_FREE)
+            trained = (staged if how == "staged" else joint)(fewer, options.steps)
+            rows = fewer.rows("held-out", gold=True)
+            return {
+                "tokens": openness(gates_open(fewer, trained.saliency, rows)).as_dict(),
+                "edges": openness(edge_gates(fewer, trained, rows)).as_dict(),
+            }
 
 
 def some_of(begun: TrainingContext) -> Records:
-    """To learn from, and to count gates on."""
-    rows = begun.rows("train", gold=True)[:LEARNED] + begun.rows("held-out", gold=True)[:SHOWN]
-    return begun.records.only(rows)
+    """To train on, and to count gates on."""
+    train, held_out = (begun.rows(split, gold=True) for split in ("train", "held-out"))
+    return begun.records.only(train[:TRAINED_ON] + held_out[:COUNTED_ON])
 
 
 def staged(begun: TrainingContext, steps: int) -> Pathways:
-    first = pruning.SaliencyTraining(steps=steps, rate=RATE, batch=BATCH)
-    learned = replace(TRAINING_FREE, saliency=pruning.train(begun, first))
-    return pathways.train(replace(begun, learned=learned), path_settings(steps))
+    first, second = SaliencyPart(), PathwaysPart()
+    settings = SaliencyTraining(steps=steps, lr=LR, batch=BATCH)
+    saliency = first.train(begun, settings, first.prepare(begun, settings))
+    begun = replace(begun, learned=replace(TRAINING_FREE, saliency=saliency))
+    paths = path_settings(steps)
+    return second.train(begun, paths, second.prepare(begun, paths))
 
 
 def joint(begun: TrainingContext, steps: int) -> Pathways:
-    settings = together.JointTraining(pathways=path_settings(steps))
-    everything = together.build(begun, settings)
-    found = verifying.cases(begun)
-    loss = together.loss_of(begun, everything, found, settings, TAU_G[1], TAU_E[1])
-    phase = Phase(2 * steps, RATE, settings.pathways.warmup)
-    return fit("joint", everything, loss, phase, begun.run).paths
+    part, settings = JointPart(), JointTraining(pathways=path_settings(steps))
+    model = part.build(begun, settings)
+    loss = part.loss(begun, settings, part.prepare(begun, settings), model)
+    optimisation = Optimisation(2 * steps, LR, settings.pathways.warmup)
+    return fit("joint", model, loss, optimisation, begun.run).paths
 
 
-def path_settings(steps: int) -> pathways.PathwayTraining:
-    return pathways.PathwayTraining(steps=steps, rate=RATE, batch=BATCH)
+def path_settings(steps: int) -> PathwayTraining:
+    return PathwayTraining(steps=steps, lr=LR, batch=BATCH)
 
 
 @torch.inference_mode()

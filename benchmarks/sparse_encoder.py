@@ -1,12 +1,12 @@
-"""What training adds to retrieval: Pocket-KB's validation questions, lexical beside learned.
+"""What training adds to retrieval: Pocket-KB's validation questions, lexical and learned.
 
 With the name given: is a gold passage of the first step among the first four when the entity's
-name is put before the question ("before"), or its terms are added to it ("beside")? Counted apart
-are questions whose entity and relation no training question has. The same for what is asked for in
-wordings that training never sees, and for held-out fields of the Factbook in such wordings.
-Through the pipeline: the same for what the photo shows, by regions, by one query for all kept
-tokens, and by one for the picture as a whole. Also: what questions let one expect to see, and how
-long the default index takes to build with what was trained, and its bytes.
+name is put before the question ("before"), or its terms are added to it ("beside")? Questions whose
+entity and relation no training question has are counted separately. The same for held-out wordings,
+and for held-out fields of the Factbook in such wordings. Through the pipeline: the same for what
+the photo shows, by regions, by one query for all kept tokens, and by one for the whole image. Also
+the information of the concept prior, and how long the default index takes to build with the trained
+encoder, and its bytes.
 
     python benchmarks/sparse_encoder.py --pocket-kb FOLDER --components FOLDER
 """
@@ -42,13 +42,14 @@ from skipqa.knowledge.sources.wordnet import WordNet
 from skipqa.knowledge.trained_query import TrainedQueryEncoder
 from skipqa.knowledge.vocabulary import Vocabulary
 from skipqa.pipeline import load
-from skipqa.stages.prune import prune
-from skipqa.stages.regions import find_regions
-from skipqa.stages.retrieve import retrieve, weighted_sum
+from skipqa.stages.prune import ConceptScorer, Prune
+from skipqa.stages.regions import ClusterProposer, FindRegions
+from skipqa.stages.retrieve import ConceptQuerier, Retrieve, weighted_sum
+from skipqa.state import State
 from skipqa.trace import StageRecord
-from skipqa.training.retrieval import concept_prior as concept_prior
-from skipqa.training.retrieval.paraphrases import unseen
-from skipqa.training.retrieval.queries import UNSEEN, from_fields
+from skipqa.training.retrieval import concept_prior
+from skipqa.training.retrieval.paraphrases import held_out_wordings
+from skipqa.training.retrieval.queries import HELD_OUT_SOURCES, from_fields
 from skipqa.types import Budget, Region, SparseVector
 
 K = 4
@@ -59,7 +60,9 @@ Hits = dict[str, list[bool]]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pocket-kb", type=Path, required=True, help="as built, with index/")
-    parser.add_argument("--components", type=Path, required=True, help="sparse_query, expectation")
+    parser.add_argument(
+        "--components", type=Path, required=True, help="sparse_query, concept_prior"
+    )
     parser.add_argument("--earlier", type=Path, help="others to compare, with the name given")
     parser.add_argument("--photos", type=int, default=300, help="questions through the pipeline")
     parser.add_argument("--split", choices=("train", "val"), default="val")
@@ -103,7 +106,7 @@ def main() -> None:
     for what, some in asked.items():
         results[what] = {name: named(some, seen, one) for name, one in indexes.items()}
         show(f"name given, {what}", results[what])
-    results["concept_prior"] = expected(options.pocket_kb, folders, options.seed)
+    results["concept_prior"] = prior_information(options.pocket_kb, folders, options.seed)
     results["build"] = built(learned.sparse_query)
     if options.photos:
         chosen = random.Random(options.seed).sample(rows, min(options.photos, len(rows)))
@@ -124,13 +127,15 @@ def reworded(rows: Sequence[Row]) -> list[Row]:
     return [
         {**row, "question": text}
         for row in wanted.values()
-        for text in unseen(row["question"], row["relation"], row["category"])
+        for text in held_out_wordings(row["question"], row["relation"], row["category"])
     ]
 
 
 def one_each(rows: Sequence[Row]) -> list[Row]:
     """Each row in one such wording, in turn; those that have none are left out."""
-    found = [(row, unseen(row["question"], row["relation"], row["category"])) for row in rows]
+    found = [
+        (row, held_out_wordings(row["question"], row["relation"], row["category"])) for row in rows
+    ]
     return [
         {**row, "question": texts[place % len(texts)]}
         for place, (row, texts) in enumerate(found)
@@ -146,12 +151,12 @@ def of_fields(one: Index, seed: int) -> list[Row]:
         {"name": q.name, "question": q.text, "hops": [q.gold], "category": "country",
          "entity": q.name, "relation": q.gold[0].rpartition(":")[2].partition("#")[0]}
         for q in found
-        if q.source in UNSEEN
+        if q.source in HELD_OUT_SOURCES
     ]  # fmt: skip
 
 
-def expected(pocket_kb: Path, folders: Mapping[str, Path], seed: int) -> dict[str, Any]:
-    """Nats by which held-out training entities are likelier than by chance."""
+def prior_information(pocket_kb: Path, folders: Mapping[str, Path], seed: int) -> dict[str, Any]:
+    """The information about held-out training entities, in nats."""
     text = MiniLm()
     known = concepts.load(lambda names: text.encode(names).embeddings).entries
     asked = concept_prior.read(
@@ -211,32 +216,41 @@ def piped(
         "both": (indexes["learned"], chosen, learned.concept_prior),
     }
     allowed = Budget(config.budget.most_tokens(config.encode.num_tokens), K)
+    prune = Prune(ConceptScorer(config.prune, backbone))
+    cluster = ClusterProposer()
+    many, single = (
+        FindRegions(rule, cluster) for rule in (config.regions, RegionsConfig(max_regions=1))
+    )
     hits: dict[str, Hits] = {}
     with opened(folder / "photos.zip") as photos:
         for row in track(rows, "through the pipeline", console=err):
-            tokens, asked = look(backbone, photos[row["image"]]()), ask(backbone, row["question"])
-            record = StageRecord("")
-            kept = prune(tokens, asked, allowed, backbone.concepts, config.prune, record)
-            whole = tokens.overview.topk(config.regions.concepts)
+            image, record = photos[row["image"]](), StageRecord("")
+            state = State(
+                image,
+                row["question"],
+                question=ask(backbone, row["question"]),
+                tokens=look(backbone, image),
+                budget=allowed,
+            )
+            state = prune(state, record)
+            whole = state.tokens.overview.topk(config.regions.concepts)
             shown = tuple(zip(whole.indices.tolist(), whole.values.tolist(), strict=True))
             asking: dict[str, tuple[Region, ...]] = {
-                "regions": find_regions(kept, config.regions, record),
-                "kept tokens": find_regions(kept, RegionsConfig(max_regions=1), record),
+                "regions": many(state, record).regions,
+                "kept tokens": single(state, record).regions,
                 "picture": (Region((0.0, 0.0, 1.0, 1.0), (0,), shown, 1.0),),
             }
             groups = ("all", group_of(row))
-            for way, (one, settings, concept_prior) in ways.items():
-                expected = None
-                if concept_prior is not None:
-                    expected = concept_prior.prior(asked.embedding, backbone.concepts.embeddings)
-                put = replace(asked, concept_prior=expected)
+            for way, (one, settings, head) in ways.items():
+                question = state.question
+                if head is not None:
+                    prior = head.prior(question.embedding, backbone.concepts.embeddings)
+                    question = replace(question, concept_prior=prior)
                 for by, regions in asking.items():
                     settings = replace(settings, per_region=K if by == "regions" else 4 * K)
-                    retrieved = retrieve(
-                        regions, put, allowed, backbone.concepts, one, settings, record,
-                        None, tokens,
-                    )  # fmt: skip
-                    found = [passage.row for passage in retrieved.passages]
+                    retrieve = Retrieve(ConceptQuerier(settings, backbone, one), one)
+                    asked = state.add(question=question, regions=regions)
+                    found = [p.row for p in retrieve(asked, record).retrieved.passages]
                     count(hits.setdefault(f"{way}, {by}", {}), groups, row, found, one)
     return {name: {"pipeline": summary(one)} for name, one in hits.items()}
 

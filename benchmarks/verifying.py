@@ -1,8 +1,8 @@
-"""How much should verification weigh the retrieval score? The photo's own gloss, put first.
+"""Which weight should verification give the retrieval score? The photo's own gloss, put first.
 
-Each photo is asked one of three questions through the pipeline without the fast path; `verify`
-then orders the retrieved passages under several weights of the retrieval score. Counted, among
-the photos whose class's gloss was retrieved, is whether it comes first or among the first two.
+Each photo is asked one of three questions through the pipeline up to retrieval; verification then
+orders the retrieved passages under several weights of the retrieval score. Counted, among the
+photos whose class's gloss was retrieved, is whether it comes first or among the first two.
 
     python benchmarks/verifying.py --entities FOLDER
 """
@@ -11,23 +11,23 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict, replace
-from functools import lru_cache
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from common import ask, imagenet_photos, opened
+from common import imagenet_photos, opened
 from rich.progress import track
 from rich.table import Table
 
-from skipqa.backbones.presets.pocket import Pocket
 from skipqa.cli.console import err, out, prepare_process
 from skipqa.costs.environment import write_results
 from skipqa.evaluation.statistics import mean_interval
 from skipqa.pipeline import load
-from skipqa.stages.verify import verify
+from skipqa.stages.verify import SimilarityScorer, Verify
+from skipqa.state import State
 from skipqa.trace import StageRecord
-from skipqa.types import Retrieved, RetrievedPassage
+from skipqa.training.pathway.context import CachedBackbone
+from skipqa.types import RetrievedPassage
 
 QUESTIONS = ("What is this used for?", "Where does it come from?", "What is it made of?")
 WEIGHTS = (0.0, 0.5, 1.0, 2.0, 4.0)
@@ -43,36 +43,25 @@ def main() -> None:
     options = parser.parse_args()
 
     prepare_process()
-    # What comes after verification is not measured: the decoder reads nothing, says one token
-    pipeline = load(trained=False, overrides={"decode": {"max_passages": 0, "max_new_tokens": 1}})
-    backbone, config = pipeline.backbone, pipeline.config
-    encode_texts_once(backbone)
+    pipeline = load(trained=False)
+    config, backbone = pipeline.config, CachedBackbone(pipeline.backbone)
     # No passage is rejected, so that its place in the order is known
     order_all = replace(config.verify, min_passages=config.budget.passages)
-    asked = [ask(backbone, text) for text in QUESTIONS]
+    weighted = {weight: replace(order_all, retrieval_weight=weight) for weight in WEIGHTS}
+    stages = {w: Verify(rule, SimilarityScorer(rule, backbone)) for w, rule in weighted.items()}
     photos = imagenet_photos(options.entities, options.seed)[: options.photos]
     ranks: dict[float | str, list[int]] = {weight: [] for weight in (*WEIGHTS, SCORE_ALONE)}
     with opened(options.entities / "photos.zip") as images:
         for photo, question in zip(
-            track(photos, "verifying", console=err), cycle(asked), strict=False
+            track(photos, "verifying", console=err), cycle(QUESTIONS), strict=False
         ):
-            trace = pipeline.answer(images[photo.name](), question.text, fast_path=False).trace
-            retrieved: Retrieved = trace["retrieve"].result
+            state = pipeline.run(State(images[photo.name](), question), stop="retrieve")
             own = f"wordnet:{photo.synset}"
-            if all(candidate.passage.id != own for candidate in retrieved.passages):
+            if all(candidate.passage.id != own for candidate in state.retrieved.passages):
                 continue
-            ranks[SCORE_ALONE].append(rank(own, retrieved.passages))
-            for weight in WEIGHTS:
-                verified = verify(
-                    retrieved,
-                    question,
-                    trace["budget"].result,
-                    trace["prune"].result,
-                    trace["regions"].result,
-                    backbone,
-                    replace(order_all, retrieval_weight=weight),
-                    StageRecord("verify"),
-                )
+            ranks[SCORE_ALONE].append(rank(own, state.retrieved.passages))
+            for weight, verify in stages.items():
+                verified = verify(state, StageRecord("verify")).verified
                 ranks[weight].append(rank(own, verified.passages))
 
     table = Table("weight", "own gloss first", "in the first two")
@@ -92,12 +81,6 @@ def main() -> None:
         "weights": weights,
     }
     err.print(f"written to {write_results(results, 'verifying', options.out)}")
-
-
-def encode_texts_once(backbone: Pocket) -> None:
-    """The weights judge the same texts: remember the last few."""
-    remembered = lru_cache(maxsize=4)(backbone.encode_texts)
-    backbone.encode_texts = lambda texts: remembered(tuple(texts))  # type: ignore[method-assign]
 
 
 def rank(passage_id: str, passages: tuple[RetrievedPassage, ...]) -> int:

@@ -1,4 +1,4 @@
-"""The probability that an answer is right: a logistic curve per route, fitted on held-out questions.
+"""The probability that an answer is right: a logistic curve per route, fitted on held-out data.
 
 Enters: a draft, or a decoded answer. Leaves: a probability, or None where nothing was fitted.
 `training/fast_path.py` fits the curves and writes them into the checkpoint's settings.

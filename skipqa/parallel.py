@@ -1,78 +1,200 @@
-"""Work that is handed out to processes, a piece at a time, and comes back as it is done.
+"""Worker processes: work is handed out a piece at a time, each process prepared once.
 
-Enters: how a process gets ready, the pieces. Leaves: each piece with its result, in whatever order.
-It knows nothing of questions.
+Enters: how a process prepares itself, the pieces. Leaves: the results, in the order of the pieces
+(`map`) or as they are done (`as_done`). `Workers` keeps its processes until it is closed, `Here`
+does the same work in this process, `spread` is one pass over processes of its own. It knows
+nothing of questions.
 """
 
 from __future__ import annotations
 
+import io
+import pickle
 import signal
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from itertools import islice
+import traceback
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
+
+import torch
 
 from skipqa.errors import UserError
 
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
+Prepare = Callable[[], Callable[[Piece], Result]]
+
+
+class Here(Generic[Piece, Result]):
+    """The same work in this process, prepared at the first piece."""
+
+    def __init__(self, prepare: Prepare[Piece, Result]) -> None:
+        self._prepare = prepare
+        self._work: Callable[[Piece], Result] | None = None
+
+    def __enter__(self) -> Here[Piece, Result]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._work = None
+
+    def as_done(self, pieces: Iterable[Piece]) -> Iterator[tuple[Piece, Result]]:
+        for piece in pieces:
+            if self._work is None:
+                self._work = self._prepare()
+            yield piece, self._work(piece)
+
+    def map(self, pieces: Iterable[Piece]) -> Iterator[Result]:
+        return (result for _, result in self.as_done(pieces))
+
+
+class Workers(Generic[Piece, Result]):
+    """Up to `jobs` processes, started when there is work for them and kept until the block ends.
+
+    A process has one piece at a time, so a kill undoes at most one piece of each. They end with
+    this process however it ends: nobody holds the other end of their pipes then. They are spawned,
+    not forked: a fork would inherit the locks of torch's threads.
+    """
+
+    def __init__(self, prepare: Prepare[Piece, Result], jobs: int) -> None:
+        self._prepare, self._jobs = prepare, jobs
+        self._idle: list[_Worker] = []
+
+    def __enter__(self) -> Workers[Piece, Result]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._idle:
+            self._idle.pop().end()
+
+    def as_done(self, pieces: Iterable[Piece]) -> Iterator[tuple[Piece, Result]]:
+        with closing(self._numbered(pieces)) as found:
+            for _, piece, result in found:
+                yield piece, result
+
+    def map(self, pieces: Iterable[Piece]) -> Iterator[Result]:
+        """In the order of the pieces; what is done early waits."""
+        early: dict[int, Result] = {}
+        following = 0
+        with closing(self._numbered(pieces)) as found:
+            for number, _, result in found:
+                early[number] = result
+                while following in early:
+                    yield early.pop(following)
+                    following += 1
+
+    def _numbered(self, pieces: Iterable[Piece]) -> Generator[tuple[int, Piece, Result]]:
+        left = enumerate(pieces)
+        busy: dict[Connection, tuple[_Worker, int, Piece]] = {}
+
+        def hand_out() -> None:
+            while len(busy) < self._jobs and (following := next(left, None)) is not None:
+                worker = self._idle.pop() if self._idle else _Worker.start(self._prepare)
+                busy[worker.connection] = (worker, *following)
+                worker.send(following[1])
+
+        try:
+            hand_out()
+            while busy:
+                for ready in wait(list(busy)):
+                    assert isinstance(ready, Connection)
+                    worker, number, piece = busy[ready]
+                    result = worker.receive()
+                    del busy[ready]
+                    self._idle.append(worker)
+                    hand_out()
+                    yield number, piece, result
+        finally:
+            for worker, *_ in busy.values():  # given up in the middle: nobody waits for these
+                worker.end()
 
 
 def spread(
-    prepare: Callable[[], Callable[[Piece], Result]], pieces: Iterable[Piece], jobs: int
+    prepare: Prepare[Piece, Result], pieces: Iterable[Piece], jobs: int
 ) -> Iterator[tuple[Piece, Result]]:
-    """`prepare()(piece)` of every piece, in so many processes that each prepare once.
-
-    A process has one piece at a time, so what a kill undoes is at most one each. They end with the
-    iterator, and with this process however that ends: then nobody holds the other end of their
-    pipes. They are new ones, not forks, which would inherit locks of torch's threads.
-    """
-    left = iter(pieces)
-    busy: dict[Connection, Piece] = {}
-    started: list[BaseProcess] = []
-    context = get_context("spawn")
-    try:
-        for piece in islice(left, jobs):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(prepare, theirs), daemon=True)
-            with _deaf_to_interrupts():
-                process.start()
-            started.append(process)
-            theirs.close()
-            ours.send(piece)
-            busy[ours] = piece
-        while busy:
-            for ready in wait(list(busy)):
-                assert isinstance(ready, Connection)
-                piece, result = busy.pop(ready), _receive(ready)
-                for following in islice(left, 1):
-                    ready.send(following)
-                    busy[ready] = following
-                yield piece, result
-    finally:
-        for one in started:
-            one.terminate()
-            one.join()
+    """`prepare()(piece)` of every piece as it is done, in processes that end with the iterator."""
+    with Workers(prepare, jobs) as workers:
+        yield from workers.as_done(pieces)
 
 
-def _receive(connection: Connection) -> Any:
-    try:
-        return connection.recv()
-    except (EOFError, ConnectionError):
-        raise UserError(
-            "a process ended in the middle of its work, perhaps for want of memory: run the same "
-            "command with fewer jobs, it goes on where it stopped"
-        ) from None
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """What went wrong in a process, as it is raised here."""
+
+    error: Exception
 
 
-def _work(prepare: Callable[[], Callable[[Piece], Result]], connection: Connection) -> None:
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    process: BaseProcess
+    connection: Connection
+
+    @staticmethod
+    def start(prepare: Prepare[Any, Any]) -> _Worker:
+        context = get_context("spawn")
+        here, there = context.Pipe()
+        process = context.Process(target=_work, args=(prepare, there), daemon=True)
+        with _deaf_to_interrupts():
+            process.start()
+        there.close()
+        return _Worker(process, here)
+
+    def send(self, piece: object) -> None:
+        with suppress(ConnectionError):  # a process that died is told of when its result is due
+            self.connection.send_bytes(_packed(piece))
+
+    def receive(self) -> Any:
+        try:
+            found = pickle.loads(self.connection.recv_bytes())
+        except (EOFError, ConnectionError):
+            raise UserError(
+                "a process ended in the middle of its work, perhaps for want of memory: run the "
+                "same command with fewer jobs, it goes on where it stopped"
+            ) from None
+        if isinstance(found, _Failure):
+            raise found.error
+        return found
+
+    def end(self) -> None:
+        self.process.terminate()
+        self.process.join()
+        self.connection.close()
+
+
+def _work(prepare: Prepare[Any, Any], connection: Connection) -> None:
     work = prepare()
     with suppress(EOFError, ConnectionError):  # who handed out the work is gone
         while True:
-            connection.send(work(connection.recv()))
+            piece = pickle.loads(connection.recv_bytes())
+            connection.send_bytes(_packed(_done(work, piece)))
+
+
+def _done(work: Callable[[Any], Any], piece: object) -> object:
+    try:
+        return work(piece)
+    except UserError as error:
+        return _Failure(error)
+    except Exception:
+        return _Failure(RuntimeError(f"in a worker process:\n{traceback.format_exc()}"))
+
+
+class _Pickler(pickle.Pickler):
+    """Tensors as arrays: multiprocessing would hand them over as shared memory, a file each."""
+
+    def reducer_override(self, value: object) -> Any:
+        if type(value) is torch.Tensor:
+            return torch.from_numpy, (value.detach().cpu().numpy(),)
+        return NotImplemented
+
+
+def _packed(value: object) -> bytes:
+    buffer = io.BytesIO()
+    _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
+    return buffer.getvalue()
 
 
 @contextmanager

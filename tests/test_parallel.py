@@ -11,9 +11,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 from skipqa.errors import UserError
-from skipqa.parallel import spread
+from skipqa.parallel import Here, Workers, spread
 
 # Says who works, for ever
 ENDLESS = """
@@ -75,3 +77,49 @@ def test_processes_end_with_the_one_that_started_them(
     _, said = started.communicate(timeout=30)  # returns when nobody holds these pipes any more
     assert started.returncode == -ending
     assert said.count("Traceback") == (ending is signal.SIGINT)  # of the script itself
+
+
+def test_workers_are_kept_and_results_are_in_order() -> None:
+    with Workers(partial(partial, pow, 2), 2) as workers:
+        assert list(workers.map(range(9))) == [2**n for n in range(9)]
+        first = {child.pid for child in multiprocessing.active_children()}
+        assert len(first) == 2
+        assert list(workers.map([3])) == [8]
+        assert {child.pid for child in multiprocessing.active_children()} == first
+    assert multiprocessing.active_children() == []
+
+
+def test_work_that_is_given_up_leaves_nothing_to_the_next() -> None:
+    with Workers(partial(partial, pow, 2), 2) as workers:
+        some = workers.map(range(100))
+        next(some)
+        some.close()
+        assert list(workers.map(range(5))) == [2**n for n in range(5)]
+
+
+def fail(piece: int) -> None:
+    raise UserError("no such photo") if piece else ZeroDivisionError
+
+
+def test_errors_come_back_as_they_are_or_with_their_traceback() -> None:
+    with Workers(partial(partial, fail), 1) as workers:
+        with pytest.raises(UserError, match="no such photo"):
+            list(workers.map([1]))
+        with pytest.raises(RuntimeError, match=r"in a worker process:\n(.|\n)*ZeroDivisionError"):
+            list(workers.map([0]))
+
+
+def doubled(module: nn.Module, rows: dict[str, Tensor]) -> dict[str, Tensor]:
+    assert all(isinstance(one, nn.Parameter) for one in module.parameters())
+    return {name: module(value.float()) for name, value in rows.items()}
+
+
+@pytest.mark.parametrize("pool", [Workers, Here])
+def test_tensors_and_modules_cross_as_they_are(pool: type) -> None:
+    torch.manual_seed(0)
+    module, rows = nn.Linear(3, 2), {"a": torch.randn(5, 3).half(), "b": torch.zeros(0, 3)}
+    workers = pool(partial(partial, doubled, module), *([1] if pool is Workers else []))
+    with workers, torch.no_grad():
+        [found] = workers.map([rows])
+    for name, value in rows.items():
+        assert torch.equal(found[name], module(value.float()))

@@ -24,31 +24,33 @@ from skipqa.backbones.networks.efficientnet_lite import EfficientNetLite, Effici
 from skipqa.backbones.networks.llama import Llama, LlamaConfig
 from skipqa.backbones.presets.pocket import END
 from skipqa.data.held_out import is_held_out
+from skipqa.training.example import TrainExample
 from skipqa.training.stage1 import photos
-from skipqa.training.stage1.drafter import DraftTraining
+from skipqa.training.stage1.drafter import DrafterTraining
 from skipqa.training.stage1.encoder import EncoderTraining
+from skipqa.training.stage1.inputs import Stage1Settings
+from skipqa.training.stage1.networks import Networks
 from skipqa.training.stage1.reader import ReaderTraining
-from skipqa.training.stage1.stage import Networks, Stage1
-from skipqa.training.stage1.tagger import TagTraining
+from skipqa.training.stage1.tagger import TaggerTraining
 
 COLOURS = ("red", "green", "blue", "orange")
 VOCABULARY = 257  # bytes and the end
 LLAMA = LlamaConfig(VOCABULARY, 16, 2, 2, 1, 24, tied=True)
-SETTINGS = Stage1(
+SETTINGS = Stage1Settings(
     answers=20,
     words=4,
     views=2,
     ranks=(2, 4),
-    tower=EncoderTraining(epochs=2.0, batch=8),
-    tags=TagTraining(epochs=4.0, batch=8),
-    drafts=DraftTraining(epochs=1.0, focus_epochs=1.0, batch=8, width=64, layers=1),
+    encoder=EncoderTraining(epochs=2.0, batch=8),
+    tagger=TaggerTraining(epochs=4.0, batch=8),
+    drafter=DrafterTraining(epochs=1.0, focus_epochs=1.0, batch=8, width=64, layers=1),
     reader=ReaderTraining(epochs=0.3, focus_epochs=0.3, batch=8),
 )
 
 
 def shrink_pictures(patch: pytest.MonkeyPatch) -> None:
-    """A quarter as wide and as high, the closer look too: a whole run takes a second."""
-    small = {"PIXELS": 64, "CLOSER": 128, "NATIVE_CELLS": 2, "CELLS": 4, "WINDOWS": 4}
+    """A quarter as wide and as high, at both resolutions: a whole run takes a second."""
+    small = {"PIXELS": 64, "HIGH_RES": 128, "NATIVE_CELLS": 2, "CELLS": 4, "WINDOWS": 4}
     for name, value in small.items():
         patch.setattr(photos, name, value)
 
@@ -185,4 +187,18 @@ def networks() -> Networks:
         decoder=decoder(),
         decoder_tokenizer=tokenizer(),
         concepts=Concepts(entries, meanings),
+    )
+
+
+def make_example(
+    photo: int,
+    question: str,
+    answers: Mapping[str, float],
+    source: str,
+    split: str,
+    hops: tuple[tuple[str, ...], ...] = (),
+) -> TrainExample:
+    """A question about a row of the photos."""
+    return TrainExample(
+        0, "", question, answers, split=split, source=source, photo=photo, hops=hops
     )

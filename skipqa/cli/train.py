@@ -28,15 +28,15 @@ def train(
         str,
         typer.Argument(
             metavar="STAGE",
-            help="stage1: learn to see and to read; stage2: to prune; stage3: to ask and to fuse; "
-            "stage4: to verify; stage5: to budget; stage6: all together; splade: what to ask an "
-            "index; all: one after the other.",
+            help="stage1: the backbone; splade: sparse queries; stage2: saliency; stage3: region "
+            "queries and fusion; stage4: verifier; stage5: budget; stage6: joint fine-tuning; "
+            "fast_path: its threshold; all: one after the other.",
         ),
     ],
     out_folder: Annotated[
         Path,
         typer.Option(
-            "--out", help="Folder for the results; a stopped run goes on there.", show_default=False
+            "--out", help="Folder for the results; a stopped run resumes there.", show_default=False
         ),
     ],
     data: Annotated[
@@ -52,7 +52,9 @@ def train(
     ] = None,
     components: Annotated[
         Path | None,
-        typer.Option(help="What stages 2 to 6 begin with: an earlier one's folder; else shipped."),
+        typer.Option(
+            help="What later stages begin with: an earlier one's folder; else what is bundled."
+        ),
     ] = None,
     index: Annotated[
         Path | None,
@@ -62,7 +64,7 @@ def train(
     ] = None,
     records: Annotated[
         Path | None,
-        typer.Option(help="What stages 2 to 6 gather and share; else beside the results."),
+        typer.Option(help="Records that stages 2 to 6 gather and share; else next to the results."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 2026,
     limit: Annotated[
@@ -76,15 +78,15 @@ def train(
 ) -> None:
     """Train a stage: the first on one GPU in minutes, the others on two cores in minutes each.
 
-    Leaves the trained parts as safetensors, config.json, metrics.json and metrics.jsonl; with
+    Writes the trained parts as safetensors, config.json, metrics.json and metrics.jsonl; with
     `pip install 'skipqa[train]'` also TensorBoard's logs. Stopped or killed, the same command
-    goes on where it was. The same seed gives the same files on the same machine without a GPU.
+    resumes. The same seed gives the same files on the same machine without a GPU.
 
     Examples:
 
       skipqa train stage1 --data data --pocket-kb pocket-kb --out runs/stage1
 
-      skipqa train stage1 --data data --out runs/trial --limit 200 --set reader.rounds=0.1
+      skipqa train stage1 --data data --out runs/trial --limit 200 --set reader.epochs=0.1
 
       skipqa train stage4 --data data --pocket-kb pocket-kb --index index --components
       runs/stage3 --out runs/stage4
@@ -93,20 +95,15 @@ def train(
 
       skipqa train splade --pocket-kb pocket-kb --index index --out runs/splade
     """
-    from skipqa.training.stages import Inputs
-    from skipqa.training.stages import train as run
+    from skipqa.training import stages
+    from skipqa.training.run import Run
+    from skipqa.training.stage import Inputs
 
     prepare_process()
     with live() as progress:
-        metrics = run(
-            stage,
-            Inputs(data, pocket_kb, limit, components, index, records),
-            out_folder,
-            seed=seed,
-            changes=settings or (),
-            progress=progress,
-            say=lambda line: err.print(line, highlight=False),
-        )
+        run = Run(out_folder, seed, progress, lambda line: err.print(line, highlight=False))
+        inputs = Inputs(data, pocket_kb, limit, components, index, records)
+        metrics = stages.train(stage, inputs, run, settings or ())
     if json:
         print_json(metrics)
     elif "reader" in metrics:
@@ -117,7 +114,7 @@ def train(
 
 @contextmanager
 def live() -> Iterator[Report]:
-    """A bar a part, with the latest loss and the time that is left."""
+    """One bar per part, with the latest loss and the remaining time."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     more = TextColumn("{task.fields[loss]}"), TimeRemainingColumn(elapsed_when_finished=True)
     bars = Progress(*columns, *more, console=err)
@@ -138,13 +135,13 @@ def live() -> Iterator[Report]:
 
 
 def show(metrics: dict[str, Any]) -> None:
-    """Accuracies in per cent, one row a set of questions."""
+    """Accuracies in per cent, one row per set of questions."""
     from rich.table import Table
 
     read = metrics["reader"]["shipped"]
     columns = {
         "question alone": read["blind"],
-        "and picture": read["unread"],
+        "and image": read["unread"],
         "drafter": metrics["drafter"]["shipped"],
         "reader": read["few"],
         "both": {name: row["accuracy"] for name, row in metrics["reader"]["joint"].items()},
@@ -156,7 +153,7 @@ def show(metrics: dict[str, Any]) -> None:
 
 
 def show_compared(metrics: dict[str, Any]) -> None:
-    """Every place where something trained stands beside its training-free stage."""
+    """Every comparison of something trained with its training-free stage."""
     from rich.table import Table
 
     table = Table("held-out questions", "trained", "training-free")
@@ -172,6 +169,12 @@ def show_compared(metrics: dict[str, Any]) -> None:
         elif {"adaptive", "fixed_at_equal_flops"} <= found.keys():
             own, fixed = found["adaptive"]["score"], found["fixed_at_equal_flops"]
             table.add_row(" ".join((*where, "score")), f"{own:.3f}", f"{fixed:.3f}")
+        elif {"threshold", "accuracy", "full"} <= found.keys():
+            table.add_row(
+                " ".join((*where, "with drafts, full path")),
+                f"{found['accuracy']:.3f}",
+                f"{found['full']:.3f}",
+            )
         else:
             for name, value in found.items():
                 walk((*where, name), value)

@@ -1,5 +1,6 @@
-"""Training, one file a part, each resumable and the same for the same seed.
+"""Training: `stages.py` lists the stages in order, each resumable and determined by its seed.
 
-Runs on one GPU in minutes at pocket size, and tiny on a CPU for the tests. Nothing here is
-imported to answer a question.
+`stage1/` makes the backbone, `retrieval/` the sparse queries, `pathway/` the components of the
+stages (from records of the pipeline), `fast_path.py` the threshold of drafts. Runs on one GPU in
+minutes at pocket size, and tiny on a CPU for the tests. Answering imports nothing from here.
 """

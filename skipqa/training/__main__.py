@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 from skipqa.errors import UserError
-from skipqa.training.stages import NAMES, Inputs, train
+from skipqa.training.run import Run
+from skipqa.training.stage import Inputs
+from skipqa.training.stages import NAMES, train
 
 
 def main() -> None:
@@ -29,22 +31,16 @@ def main() -> None:
         suffix = "" if loss is None else f"  loss {loss:.3f}"
         print(f"{what} {done:,}/{total:,}{suffix}", file=sys.stderr)
 
-    metrics = train(
-        options.stage,
-        Inputs(
-            options.data,
-            options.pocket_kb,
-            options.limit,
-            options.components,
-            options.index,
-            options.records,
-        ),
-        options.out,
-        seed=options.seed,
-        changes=options.changes,
-        progress=progress,
-        say=lambda line: print(line, file=sys.stderr),
+    inputs = Inputs(
+        options.data,
+        options.pocket_kb,
+        options.limit,
+        options.components,
+        options.index,
+        options.records,
     )
+    run = Run(options.out, options.seed, progress, lambda line: print(line, file=sys.stderr))
+    metrics = train(options.stage, inputs, run, options.changes)
     print(json.dumps(metrics, indent=1))
 
 

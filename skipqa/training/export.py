@@ -1,22 +1,36 @@
-"""A trained network as the file that people download.
+"""What a stage leaves: the delta of a fine-tuned network, the files of the stage before.
 
-Enters: a network that was fine-tuned, the weights it began with, a measure. Leaves: a file with
-the smallest difference, in rank and in 8 bits, that loses next to nothing by that measure, and
-how much each rank loses.
+Enters: a fine-tuned network, the weights it started from, a measure of accuracy. Leaves: a file
+with the smallest delta, in rank and in 8 bits, that loses next to nothing by that measure, and how
+much each rank loses.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from skipqa.components import SETTINGS
 from skipqa.nn import checkpoint, compact, low_rank
 
-WHOLE = 1_000_000  # a rank that no matrix has
+FULL_RANK = 1_000_000  # more than any matrix has
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """Ranks to try, how much accuracy a smaller one may lose, and what is never truncated: tensors
+    that were not published, so that their delta is not small."""
+
+    ranks: Sequence[int]
+    max_loss: float
+    full_rank: Sequence[str] = ()
 
 
 def export(
@@ -24,27 +38,24 @@ def export(
     published: Mapping[str, Tensor],
     accuracy: Callable[[], float],
     path: Path,
+    truncation: Truncation,
     *,
     preset: str,
-    ranks: Sequence[int],
-    max_loss: float,
-    never_cut: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Try ranks from the smallest on; the last one stands, whatever it loses. What was not
-    published, and so is no small change, is named in `never_cut`. The network is left as the file
-    will be read back."""
+    """Try ranks from the smallest up; the last one is taken whatever it loses. The network is left
+    as the file will be read back."""
     device = next(network.parameters()).device
     base = {name: value.float().to(device) for name, value in published.items()}
     tuned = network.state_dict()
-    uncut = {name: tuned.pop(name) for name in never_cut}
-    delta = low_rank.delta(base, tuned, max(ranks))
-    delta |= low_rank.delta(base, uncut, WHOLE)
+    uncut = {name: tuned.pop(name) for name in truncation.full_rank}
+    delta = low_rank.delta(base, tuned, max(truncation.ranks))
+    delta |= low_rank.delta(base, uncut, FULL_RANK)
     whole, by_rank = accuracy(), {}
-    for rank in sorted(ranks):
+    for rank in sorted(truncation.ranks):
         small = compact.pack(low_rank.truncated(delta, rank))
         network.load_state_dict(low_rank.apply(base, compact.unpack(small)))
         by_rank[str(rank)] = accuracy()
-        if by_rank[str(rank)] >= whole - max_loss:
+        if by_rank[str(rank)] >= whole - truncation.max_loss:
             break
     _write(small, path, preset)
     return {"whole": whole, "by_rank": by_rank, "rank": rank}
@@ -53,9 +64,9 @@ def export(
 def write_delta(
     network: nn.Module, published: Mapping[str, Tensor], path: Path, *, preset: str
 ) -> None:
-    """Of full rank, in 8 bits: for a network whose weights are few."""
+    """Of full rank, in 8 bits: for a small network."""
     base = {name: value.float() for name, value in published.items()}
-    _write(compact.pack(low_rank.delta(base, network.state_dict(), WHOLE)), path, preset)
+    _write(compact.pack(low_rank.delta(base, network.state_dict(), FULL_RANK)), path, preset)
 
 
 def _write(packed: Mapping[str, Tensor], path: Path, preset: str) -> None:
@@ -64,8 +75,27 @@ def _write(packed: Mapping[str, Tensor], path: Path, preset: str) -> None:
 
 
 def read_back(network: nn.Module, published: Mapping[str, Tensor], path: Path) -> None:
-    """`network` with the difference in the file added to the published weights."""
+    """`network` with the delta in the file added to the published weights."""
     device = next(network.parameters()).device
     base = {name: value.float().to(device) for name, value in published.items()}
     small = {name: value.to(device) for name, value in load_file(path).items()}
     network.load_state_dict(low_rank.apply(base, compact.unpack(small)))
+
+
+def take_over(start: Path, folder: Path) -> None:
+    """The files of a folder of components in another folder; existing ones stay."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in sorted(start.iterdir()):
+        component = path.suffix == ".safetensors" or path.name == SETTINGS
+        if component and not (folder / path.name).exists():
+            _link_or_copy(path, folder / path.name)
+
+
+def _link_or_copy(path: Path, target: Path) -> None:
+    if path.name == SETTINGS:  # will be rewritten
+        shutil.copyfile(path, target)
+        return
+    try:
+        os.link(path, target)
+    except OSError:
+        shutil.copyfile(path, target)

@@ -1,9 +1,9 @@
-"""One optimisation: AdamW, warm-up and cosine, clipping, a running average, resumed after a kill.
+"""One optimisation: AdamW, warm-up and cosine decay, clipping, weight averaging, resumable.
 
-Enters: a module and `loss(step)`, which draws the batch that belongs to that step, so that
-nothing but the step number has to be remembered. Leaves: the module's running average, and in
-the run's folder the losses and the state to go on from; that of a finished optimisation stays, so
-that what follows can be repeated without it, until the run drops it.
+Enters: a module and `loss(step)`, which draws the batch of that step, so that the step number is
+the only state of the data. Leaves: the exponential moving average of the module and, in the run's
+folder, the losses and the state to resume from. The state of a finished optimisation stays until
+the run drops it, so that what follows can be repeated without training again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from skipqa.training.run import Run
 
 M = TypeVar("M", bound=nn.Module)
 LOG_EVERY = 50
-# Of an optimiser, as a setting
+Loss = Callable[[int], Tensor]  # of a step
+# As settings
 LearningRate = Annotated[float, Between(1e-8, 1.0)]
 Decay = Annotated[float, Between(0.0, 10.0)]
 
@@ -36,18 +37,20 @@ class Diverged(UserError):
 
     def __init__(self, name: str, loss: float, step: int) -> None:
         super().__init__(
-            f"{name} diverged, its loss is {loss} at step {step}: try a lower rate (--set) or "
+            f"{name} diverged, its loss is {loss} at step {step}: try a lower lr (--set) or "
             f"another seed, in another folder"
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
-    """Steps with one schedule: up over `warmup` steps, then along a cosine to 1 % of the peak."""
+class Optimisation:
+    """Linear warm-up over `warmup` steps, then a cosine decay to 1 % of `lr`."""
 
     steps: int
     lr: float
     warmup: int = 100
+    weight_decay: float = 0.05
+    ema_decay: float = 0.995
 
     def lr_at(self, step: int) -> float:
         rise = min(1.0, (step + 1) / max(1, self.warmup))
@@ -56,35 +59,32 @@ class Phase:
 
 
 def steps_for(epochs: float, groups: Sequence[Tensor], batch: int) -> int:
-    """So many times through the groups, at least two steps."""
+    """So many epochs over the groups, at least two steps."""
     return max(2, int(epochs * sum(map(len, groups)) / batch))
 
 
 def fit(
     name: str,
     module: M,
-    loss: Callable[[int], Tensor],
-    phase: Phase,
+    loss: Loss,
+    optimisation: Optimisation,
     run: Run,
-    *,
-    slower: Sequence[tuple[nn.Module, float]] = (),
-    weight_decay: float = 0.05,
-    ema_decay: float = 0.995,
+    lr_scales: Sequence[tuple[nn.Module, float]] = (),
 ) -> M:
-    """Train `module` in place; the running average comes back. `slower` parts have their own
-    factor on the rate."""
+    """Train `module` in place and return its moving average. The parts in `lr_scales` have their
+    own factor on the learning rate."""
     averaged = copy.deepcopy(module)
-    optimiser = _optimiser(module, slower, weight_decay)
+    optimiser = _optimiser(module, lr_scales, optimisation.weight_decay)
     state = _State(run.state(name), module, averaged, optimiser)
-    if (first := state.load()) == phase.steps:
+    if (first := state.load()) == optimisation.steps:
         return averaged.eval()
-    kept: list[Tensor] = list(averaged.parameters())
-    following: list[Tensor] = list(module.parameters())
+    mean: list[Tensor] = list(averaged.parameters())
+    current: list[Tensor] = list(module.parameters())
     module.train()
     saved_at = time.monotonic()
-    for step in range(first, phase.steps):
+    for step in range(first, optimisation.steps):
         for group in optimiser.param_groups:
-            group["lr"] = phase.lr_at(step) * group["factor"]
+            group["lr"] = optimisation.lr_at(step) * group["lr_scale"]
         # Dropout and draws depend on the step alone: a resumed run takes the same path.
         torch.manual_seed(run.seed * 1_000_003 + step)
         value = loss(step)
@@ -92,18 +92,19 @@ def fit(
         value.backward()
         nn.utils.clip_grad_norm_(module.parameters(), 1.0)
         optimiser.step()
-        with torch.no_grad():  # young averages forget fast, or they would remember the start
-            torch._foreach_lerp_(kept, following, 1 - min(ema_decay, (step + 1) / (step + 10)))
+        with torch.no_grad():  # a young average decays faster, or it would remember the start
+            decay = min(optimisation.ema_decay, (step + 1) / (step + 10))
+            torch._foreach_lerp_(mean, current, 1 - decay)
         late = time.monotonic() - saved_at > run.save_every_s
-        if late or step % LOG_EVERY == 0 or step == phase.steps - 1:
+        if late or step % LOG_EVERY == 0 or step == optimisation.steps - 1:
             if not math.isfinite(number := float(value.detach())):
                 raise Diverged(name, number, step)
-            run.progress(name, step + 1, phase.steps, number)
+            run.progress(name, step + 1, optimisation.steps, number)
             run.record(name, step, loss=number)
         if late:
             state.save(step + 1)
             saved_at = time.monotonic()
-    state.save(phase.steps, finished=True)
+    state.save(optimisation.steps, finished=True)
     return averaged.eval()
 
 
@@ -141,16 +142,16 @@ class _State:
 
 
 def _optimiser(
-    module: nn.Module, slower: Sequence[tuple[nn.Module, float]], weight_decay: float
+    module: nn.Module, lr_scales: Sequence[tuple[nn.Module, float]], weight_decay: float
 ) -> torch.optim.Optimizer:
-    factors = {id(p): lr_scale for part, lr_scale in slower for p in part.parameters()}
+    scales = {id(p): lr_scale for part, lr_scale in lr_scales for p in part.parameters()}
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for parameter in module.parameters():
         if parameter.requires_grad:
             decay = weight_decay if parameter.ndim > 1 else 0.0
-            groups.setdefault((factors.get(id(parameter), 1.0), decay), []).append(parameter)
+            groups.setdefault((scales.get(id(parameter), 1.0), decay), []).append(parameter)
     return torch.optim.AdamW(
-        [{"params": p, "factor": f, "weight_decay": d} for (f, d), p in groups.items()],
+        [{"params": p, "lr_scale": s, "weight_decay": d} for (s, d), p in groups.items()],
         betas=(0.9, 0.95),
         eps=1e-8,
         fused=True,
@@ -158,7 +159,7 @@ def _optimiser(
 
 
 def batches(groups: Sequence[Tensor], size: int, seed: int) -> Callable[[int], Tensor]:
-    """`step -> indices`: the groups shuffled together anew each time round, none left out."""
+    """`step -> indices`: the groups shuffled together anew each epoch, none left out."""
 
     def cut(order: Tensor, generator: torch.Generator) -> list[Tensor]:
         *before, last = order.split(size)
@@ -178,8 +179,8 @@ def bucketed(
     most: int,
     near: int = 32,
 ) -> Callable[[int], Tensor]:
-    """As `batches`, with texts of like length together, `near` batches sorted at a time; one of
-    long texts has fewer, so that it is at most `most` tokens when padded."""
+    """As `batches`, with texts of similar length together, `near` batches sorted at a time. A batch
+    of long texts has fewer, so that it holds at most `most` tokens when padded."""
 
     def cut(order: Tensor, generator: torch.Generator) -> list[Tensor]:
         found: list[Tensor] = []
@@ -200,22 +201,22 @@ def _epochs(
     cut: Callable[[Tensor, torch.Generator], list[Tensor]],
 ) -> Callable[[int], Tensor]:
     indices = torch.cat(list(groups))
-    made: dict[int, list[Tensor]] = {}
+    cached: dict[int, list[Tensor]] = {}
 
-    def round_of(turn: int) -> list[Tensor]:
-        if turn not in made:
-            made.clear()
-            generator = torch.Generator().manual_seed(seed * 7_919 + turn)
+    def epoch(number: int) -> list[Tensor]:
+        if number not in cached:
+            cached.clear()
+            generator = torch.Generator().manual_seed(seed * 7_919 + number)
             order = indices[torch.randperm(len(indices), generator=generator)]
-            made[turn] = cut(order, generator)
-        return made[turn]
+            cached[number] = cut(order, generator)
+        return cached[number]
 
-    ends: list[int] = []  # of each round, the first step after it: lengths fall differently
+    ends: list[int] = []  # of each epoch, the first step after it: bucketed epochs differ in length
 
     def at(step: int) -> Tensor:
         while not ends or ends[-1] <= step:
-            ends.append((ends[-1] if ends else 0) + len(round_of(len(ends))))
-        turn = bisect.bisect_right(ends, step)
-        return round_of(turn)[step - (ends[turn - 1] if turn else 0)]
+            ends.append((ends[-1] if ends else 0) + len(epoch(len(ends))))
+        number = bisect.bisect_right(ends, step)
+        return epoch(number)[step - (ends[number - 1] if number else 0)]
 
     return at

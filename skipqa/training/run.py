@@ -1,9 +1,9 @@
-"""The folder of a run: what was asked for, what is finished, what was measured.
+"""The folder of a run: its config, what is finished, what was measured.
 
-Leaves in it `config.json` (a run that was asked for otherwise is refused), `metrics.json` (a part
-named there is finished and has its files), `metrics.jsonl` as training goes, the same for
-TensorBoard where that is installed, and in `state/`, until the end, what a killed run goes on
-from. It knows nothing of networks.
+Leaves in it `config.json` (a run with another config is refused), `metrics.json` (a part named
+there is finished and has its files), `metrics.jsonl` during training, the same for TensorBoard
+where that is installed, and in `state/`, until the end, what a killed run resumes from. It knows
+nothing of networks.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,24 @@ Progress = Callable[[str, int, int, float | None], None]  # (what, done, of how 
 Counted = Callable[[int, int], None]  # (done, of how many)
 
 
+class Board:
+    """TensorBoard's writers, one per folder; none where it is not installed."""
+
+    def __init__(self) -> None:
+        self._writers: dict[Path, Any] = {}
+
+    def add(self, folder: Path, scalars: Mapping[str, float], step: int) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            return
+        if folder not in self._writers:
+            self._writers[folder] = SummaryWriter(str(folder / "tensorboard"))
+        for name, value in scalars.items():
+            self._writers[folder].add_scalar(name, value, step)
+        self._writers[folder].flush()
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     folder: Path
@@ -30,6 +47,7 @@ class Run:
     progress: Progress = lambda what, done, total, loss: None
     say: Callable[[str], None] = lambda line: None
     save_every_s: float = 30.0
+    board: Board = field(default_factory=Board)
 
     def claim(self, config: Mapping[str, Any]) -> None:
         """Write down what is run here, or check that it is the same."""
@@ -72,17 +90,4 @@ class Run:
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps({"part": part, "step": step, **values}) + "\n")
-        if (board := _board(self.folder)) is not None:
-            for name, value in values.items():
-                board.add_scalar(f"{part}/{name}", value, step)
-            board.flush()
-
-
-@cache
-def _board(folder: Path) -> Any:
-    """TensorBoard's writer, None where it is not installed."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return None
-    return SummaryWriter(str(folder / "tensorboard"))
+        self.board.add(self.folder, {f"{part}/{name}": v for name, v in values.items()}, step)

@@ -1,7 +1,7 @@
-"""Which questions a step is trained on: rare categories as often as common ones.
+"""Class-balanced sampling: rare categories are trained on as often as common ones.
 
-Enters: the category of each question. Leaves: `step -> rows`, drawn from the seed and the step's
-number alone, so that a run that goes on after a kill draws what it would have drawn.
+Enters: the category of each question. Leaves: `step -> rows`, drawn from the seed and the step
+alone, so that a resumed run draws the same batches.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 def inverse_frequency(
     rows: Sequence[int], categories: Sequence[str], size: int, seed: int
 ) -> Callable[[int], Tensor]:
-    """`size` of `rows` a step, with replacement; `categories` has one for each of `rows`."""
+    """`size` of `rows` per step, with replacement; `categories` has one for each of `rows`."""
     count = Counter(categories)
     weights = torch.tensor([1.0 / count[category] for category in categories])
     pool = torch.tensor(rows)

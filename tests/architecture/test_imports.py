@@ -21,7 +21,9 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 BASE = {"types", "errors", "config", "assets", "trace"}
 PLAIN = BASE | {"image", "language", "wordnet"}  # no networks, no stages
-BELOW_STAGES = PLAIN | {"state", "components", "ops", "nn", "backbones", "knowledge"}
+BELOW_STAGES = PLAIN | {
+    *("state", "confidence", "components", "ops", "nn", "backbones", "knowledge"),
+}
 BELOW_PIPELINE = BELOW_STAGES | {"stages", "answer"}
 BELOW_CLI = BELOW_PIPELINE | {
     *("files", "parallel", "pipeline", "explain", "costs", "data", "tasks", "figures"),
@@ -36,10 +38,11 @@ MAY_KNOW: dict[str, set[str]] = {
     "wordnet": set(),
     "config": {"errors"},
     "files": {"errors"},
-    "assets": {"errors"},
     "parallel": {"errors"},
+    "assets": {"errors"},
     "trace": set(),
     "state": {"types"},
+    "confidence": {"config", "types"},
     "answer": {"state", "trace", "types"},
     "image": {"errors"},
     "ops": BASE,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Sequence
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -23,8 +22,9 @@ from skipqa.knowledge.sources.tables import JsonLines
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
 from skipqa.pipeline import Pipeline
 from skipqa.training.pathway.context import TrainingContext
-from skipqa.training.pathway.gather import Asked, Source
+from skipqa.training.pathway.gather import Gathered
 from skipqa.training.pathway.records import collect
+from skipqa.training.pipelines import PipelineWorkers, Source, open_workers
 from skipqa.training.run import Run
 
 FACTS = {
@@ -88,18 +88,20 @@ class Shared(Source):
     def load(self) -> Pipeline:
         return type(self).pipeline
 
-    def fingerprint(self, without: Sequence[str] = ()) -> dict[str, Any]:
-        return {"of": "tests"}
+
+def workers() -> PipelineWorkers:
+    """This process, with the shared pipeline."""
+    return open_workers(Shared(), 1)
 
 
-def context(folder: Path, pipeline: Pipeline, rows: list[Asked]) -> TrainingContext:
+def context(folder: Path, pipeline: Pipeline, rows: list[Gathered]) -> TrainingContext:
     """With every question gathered; its run writes into `folder/run`."""
-    Shared.pipeline = Pipeline(
-        pipeline.backbone, Index.open(folder / "index"), pipeline.config, pipeline.components
-    )
-    records = collect(rows, Shared(), Run(folder / "records"), workers=1)
+    index = Index.open(folder / "index")
+    Shared.pipeline = Pipeline(replace(pipeline.parts, index=index))
+    here = workers()
+    records = collect(rows, {"of": "tests"}, here, Run(folder / "records"))
     return TrainingContext(
-        records, Shared.pipeline, Shared.pipeline.components, Run(folder / "run"), Shared(), 1
+        records, Shared.pipeline, Shared.pipeline.components, Run(folder / "run"), here
     )
 
 

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +20,20 @@ from skipqa.cli.train import live, show
 from skipqa.errors import UserError
 from skipqa.training import stages
 from skipqa.training.loop import Diverged
-from skipqa.training.stage1 import stage as stage1
-from skipqa.training.stages import Inputs, train
+from skipqa.training.run import Run
+from skipqa.training.stage import Inputs, TrainingStage
+from skipqa.training.stage1.stage import BackboneStage
+from skipqa.training.stages import train
 
 
 @pytest.fixture
-def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+def tiny(monkeypatch: pytest.MonkeyPatch) -> Sequence[TrainingStage]:
     """The real stage, over tiny networks."""
-    made = lambda report=None: tiny_training.networks()  # noqa: E731
-    monkeypatch.setattr(stage1.Networks, "pocket", staticmethod(made))
     tiny_training.shrink_pictures(monkeypatch)
-    stage = stages.STAGES["stage1"]
-    small = stages.Stage(tiny_training.SETTINGS, stage.run, stage.memory_bytes, stage.seconds)
-    monkeypatch.setitem(stages.STAGES, "stage1", small)
+    small = BackboneStage("stage1", tiny_training.SETTINGS, lambda _: tiny_training.networks())
+    train = stages.train
+    monkeypatch.setattr(stages, "train", lambda *given: train(*given, stages=[small]))
+    return [small]
 
 
 @pytest.mark.usefixtures("tiny")
@@ -54,13 +56,13 @@ def test_the_command(data: Path, pocket_kb: Path, tmp_path: Path) -> None:
     assert "holds a run with other seed, settings: choose another folder" in str(other.exception)
 
 
-@pytest.mark.usefixtures("tiny")
 def test_the_same_without_typer_and_without_pocket_kb(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny: Sequence[TrainingStage], data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No things to tell apart: the tower stays as it is."""
+    """No things to tell apart: the encoder stays as it is."""
     lines: list[str] = []
-    metrics = train("stage1", Inputs(data), tmp_path / "out", say=lines.append)
+    run = Run(tmp_path / "out", say=lines.append)
+    metrics = train("stage1", Inputs(data), run, stages=tiny)
     assert "pocket-kb/val" not in metrics["reader"]["shipped"]["few"]
     assert metrics["encoder"]["of_things"] == 0
     assert metrics["tagger"]["high_res"]["recognised"] == {"all": {}, "small": {}}
@@ -74,21 +76,21 @@ def test_the_same_without_typer_and_without_pocket_kb(
     ("change", "says"),
     [
         ("word=3", "unknown setting word; known are answers"),
-        ("drafts.rate=fast", "drafts.rate takes a float"),
+        ("drafter.lr=fast", "drafter.lr takes a float"),
         ("views=0", "views"),
-        ("drafts=3", "drafts is a group"),
+        ("drafter=3", "drafter is a group"),
     ],
 )
 def test_bad_settings_are_one_line(data: Path, tmp_path: Path, change: str, says: str) -> None:
     with pytest.raises(UserError, match=says) as error:
-        train("stage1", Inputs(data), tmp_path / "out", changes=[change])
+        train("stage1", Inputs(data), Run(tmp_path / "out"), [change])
     assert "\n" not in str(error.value)
     assert not (tmp_path / "out").exists()
 
 
 def test_an_unknown_stage_lists_the_known(data: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no stage 'stage0'; there is stage1"):
-        train("stage0", Inputs(data), tmp_path)
+        train("stage0", Inputs(data), Run(tmp_path))
 
 
 def refused(*arguments: str | Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> str:
@@ -118,10 +120,7 @@ def test_divergence_is_one_line(
     def diverge(*_: object) -> None:
         raise Diverged("drafter", float("nan"), 50)
 
-    stage = stages.STAGES["stage1"]
-    broken = stages.Stage(stage.settings, diverge, stage.memory_bytes, stage.seconds)  # type: ignore[arg-type]
-    monkeypatch.setitem(stages.STAGES, "stage1", broken)
-    monkeypatch.setattr(stages.Run, "claim", lambda *_: None)
+    monkeypatch.setattr(stages, "train", diverge)
     monkeypatch.setattr(sys, "argv", ["skipqa", "train", "stage1", "--data", str(data), "--out", str(tmp_path)])  # fmt: skip  # noqa: E501
     with pytest.raises(SystemExit):
         main.run()

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from skipqa.training.loop import Diverged, Phase, batches, bucketed, fit, steps_for
+from skipqa.training.loop import Diverged, Optimisation, batches, bucketed, fit, steps_for
 from skipqa.training.run import Run
 
 STEPS = 40
@@ -44,8 +44,8 @@ def task(
             noise = 0.1 * torch.randn(len(rows), 1)
             return (module(x[rows] + noise) - x[rows].sum(1, keepdim=True)).square().mean()
 
-        phase = Phase(STEPS, 1e-2, warmup=5)
-        return fit("toy", module, loss, phase, run, slower=[(module[0], 0.1)])
+        optimisation = Optimisation(STEPS, 1e-2, warmup=5)
+        return fit("toy", module, loss, optimisation, run, [(module[0], 0.1)])
 
     return train
 
@@ -104,7 +104,7 @@ def test_divergence_is_one_line_and_leaves_no_bad_state(tmp_path: Path) -> None:
 
     run = Run(tmp_path, save_every_s=0)
     with pytest.raises(Diverged, match=r"^toy diverged, its loss is nan at step 7: try") as error:
-        fit("toy", module, loss, Phase(20, 1e-3), run)
+        fit("toy", module, loss, Optimisation(20, 1e-3), run)
     assert "\n" not in str(error.value)
     state = torch.load(run.state("toy"), weights_only=True)
     assert state["step"] == 7
@@ -112,7 +112,7 @@ def test_divergence_is_one_line_and_leaves_no_bad_state(tmp_path: Path) -> None:
 
 
 def test_schedule() -> None:
-    phase = Phase(1_000, 2.0, warmup=10)
+    phase = Optimisation(1_000, 2.0, warmup=10)
     rates = [phase.lr_at(step) for step in range(1_000)]
     assert rates[0] == pytest.approx(0.2)
     assert max(rates) == pytest.approx(2.0, rel=1e-3)
@@ -126,7 +126,8 @@ def test_the_average_forgets_the_start(tmp_path: Path) -> None:
     module = nn.Linear(1, 1, bias=False)
     nn.init.constant_(module.weight, 0.0)
     loss = lambda step: -module.weight.sum()  # noqa: E731
-    averaged = fit("toy", module, loss, Phase(200, 0.01, warmup=1), Run(tmp_path), weight_decay=0)
+    optimisation = Optimisation(200, 0.01, warmup=1, weight_decay=0)
+    averaged = fit("toy", module, loss, optimisation, Run(tmp_path))
     live, mean = module.weight.item(), averaged.weight.item()
     assert live > 0.5
     assert 0.8 * live < mean < live
@@ -137,8 +138,8 @@ def test_slow_parts_are_slow(tmp_path: Path) -> None:
     for part in module:
         nn.init.constant_(part.weight, 0.0)  # type: ignore[arg-type]
     loss = lambda step: -sum(p.sum() for p in module.parameters())  # noqa: E731
-    phase = Phase(10, 0.01, warmup=1)
-    fit("toy", module, loss, phase, Run(tmp_path), slower=[(module[1], 0.1)], weight_decay=0)  # type: ignore[arg-type]
+    optimisation = Optimisation(10, 0.01, warmup=1, weight_decay=0)
+    fit("toy", module, loss, optimisation, Run(tmp_path), [(module[1], 0.1)])  # type: ignore[arg-type]
     fast, slow = (part.weight.item() for part in module)  # type: ignore[arg-type]
     assert slow == pytest.approx(0.1 * fast)
 
@@ -175,7 +176,7 @@ MAKERS: dict[str, Make] = {
 
 @pytest.mark.parametrize("name", MAKERS)
 @given(st.integers(1, 90), st.integers(0, 30), st.integers(1, 20))
-def test_a_round_has_every_index_once(name: str, first: int, second: int, size: int) -> None:
+def test_an_epoch_has_every_index_once(name: str, first: int, second: int, size: int) -> None:
     groups = [torch.arange(first), torch.arange(100, 100 + second)]
     at = MAKERS[name](groups, size)
     everything = sorted(torch.cat(groups).tolist())
@@ -211,7 +212,7 @@ def test_texts_of_like_length_are_together() -> None:
     st.integers(0, 1_000),
 )
 def test_no_batch_is_too_long_when_padded(some: list[int], size: int, most: int, seed: int) -> None:
-    """And still no row is left out of a round, nor comes twice, however many batches it takes."""
+    """And still no row is left out of an epoch, nor comes twice, however many batches it takes."""
     lengths = torch.tensor(some)
     at = bucketed([torch.arange(len(some))], lengths, size, seed, most=most, near=3)
     step, first = 0, at(0).tolist()

@@ -1,8 +1,10 @@
-"""Stages by name: what each begins with, and what is refused before anything is read."""
+"""The list of stages: what each begins with, and what is refused before anything is read."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,99 +12,123 @@ import pytest
 
 from skipqa.components import read_settings, write_settings
 from skipqa.errors import UserError
-from skipqa.training import stages
+from skipqa.training.export import take_over
+from skipqa.training.pathway import stage as pathway_stage
 from skipqa.training.pathway.context import Gathering
-from skipqa.training.pathway.gather import Source
+from skipqa.training.pathway.stage import PathwaySettings, PathwayStage
+from skipqa.training.pipelines import Source
 from skipqa.training.run import Run
-from skipqa.training.stage1.mixture import Mixture
-from skipqa.training.stages import Inputs, Later, Settings, train
+from skipqa.training.stage import Inputs, Metrics, TrainingStage
+from skipqa.training.stage1 import stage as stage1
+from skipqa.training.stages import NAMES, STAGES, train
 
 
-@pytest.fixture
-def begun(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What each stage would have begun with."""
-    found: list[dict[str, Any]] = []
+@dataclass(frozen=True, slots=True)
+class Noted(TrainingStage):
+    """A stage of the list that trains nothing: it leaves an empty file and remembers its inputs."""
 
-    def begin(source: Source, _data: Path, _kb: Path, wanted: Gathering, *folders: Any) -> None:
-        found.append({"components": source.components, "wanted": wanted, "records": folders[0]})
+    stage: TrainingStage
+    metrics: Metrics
+    begun: dict[str, Inputs] = field(default_factory=dict)
 
-    monkeypatch.setattr(stages.context, "begin", begin)
-    monkeypatch.setattr(Source, "fingerprint", lambda self, *_: {"preset": self.preset})
-    for name, later in stages.LATER.items():
-        monkeypatch.setitem(stages.LATER, name, Later(later.settings, lambda *_: {"done": True}))
-    return found
+    @property
+    def makes_backbone(self) -> bool:
+        return self.stage.makes_backbone
+
+    def run(self, inputs: Inputs, settings: Any, run: Run) -> Metrics:
+        self.begun[self.name] = inputs
+        run.folder.mkdir(parents=True)
+        if inputs.components is not None:
+            take_over(inputs.components, run.folder)
+        (run.folder / f"{self.name}.safetensors").touch()
+        write_settings(run.folder / "settings.toml", {"decode": {"prompt": "short"}})
+        return self.metrics
+
+    def check(self, metrics: Mapping[str, Any]) -> None:
+        self.stage.check(metrics)
 
 
-def test_all_begins_each_stage_with_what_the_one_before_left(
-    begun: list[dict[str, Any]], tmp_path: Path
-) -> None:
-    start, out = tmp_path / "start", tmp_path / "out"
-    metrics = train("all", Inputs(tmp_path, tmp_path, components=start), out)
-    assert list(metrics) == ["stage2", "stage3", "stage4", "stage5", "stage6"]
-    assert [one["components"] for one in begun] == [start, *(out / n for n in list(metrics)[:-1])]
-    assert {one["records"] for one in begun} == {out / "records"}
-    assert (out / "stage6" / "config.json").is_file()
-
-
-def stage1_read(okvqa: float) -> dict[str, Any]:
-    """Metrics of a stage I whose picture adds so much to a question of OK-VQA."""
+def stage1_read(okvqa: float) -> Metrics:
+    """Metrics of a stage I whose image adds so much to a question of OK-VQA."""
     blind = {"okvqa/val": 0.2, "pocket-kb/val": 0.2}
     unread = {"okvqa/val": 0.2 + okvqa, "pocket-kb/val": 0.5}
     return {"reader": {"shipped": {"blind": blind, "unread": unread}}}
 
 
-def with_first_stages(monkeypatch: pytest.MonkeyPatch, metrics: dict[str, Any]) -> None:
-    """Stage I and splade leave an empty file each, of the name of a component of theirs."""
-    monkeypatch.setattr(stages.mixture, "read", lambda *_: Mixture())
-    monkeypatch.setattr(stages, "_size", lambda *_: "")
-
-    def learn_to_see(_mixed: Any, _settings: Any, run: Run, _device: Any) -> dict[str, Any]:
-        (run.folder / "reader.safetensors").touch()
-        write_settings(run.folder / "settings.toml", {"decode": {"prompt": "short"}})
-        return metrics
-
-    def learn_to_ask(_kb: Any, _index: Any, _settings: Any, run: Run, *_: Any) -> dict[str, Any]:
-        (run.folder / "sparse_query.safetensors").touch()
-        return {"done": True}
-
-    stage1 = replace(stages.STAGES["stage1"], run=learn_to_see)
-    monkeypatch.setitem(stages.STAGES, "stage1", stage1)
-    monkeypatch.setattr(stages.sparse, "run", learn_to_ask)
+def noted(read: Metrics) -> tuple[list[Noted], dict[str, Inputs]]:
+    begun: dict[str, Inputs] = {}
+    return [Noted(stage.name, stage.settings, stage, read, begun) for stage in STAGES], begun
 
 
-@pytest.mark.usefixtures("begun")
-def test_all_goes_from_photos_to_a_whole_checkpoint(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    with_first_stages(monkeypatch, stage1_read(0.1))
-    out = tmp_path / "out"
-    metrics = train("all", Inputs(tmp_path, tmp_path), out)
-    assert list(metrics) == ["stage1", "splade", *stages.LATER]
-    left = {path.name for path in (out / "splade").glob("*.safetensors")}
-    assert left == {"reader.safetensors", "sparse_query.safetensors"}
-    settings = read_settings(out / "splade" / "settings.toml")
-    assert settings == {"decode": {"prompt": "short"}, "retrieve": stages.sparse.RETRIEVE}
+LATER = ["stage2", "stage3", "stage4", "stage5", "stage6", "fast_path"]
 
 
-def test_a_picture_that_adds_nothing_stops_what_would_build_on_it(
-    begun: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    with_first_stages(monkeypatch, stage1_read(0.04))
+def test_the_order_is_the_papers() -> None:
+    assert ("stage1", "splade", *LATER, "all") == NAMES
+    assert [stage.name for stage in STAGES if stage.makes_backbone] == ["stage1", "splade"]
+    for stage in STAGES:
+        assert dataclasses.is_dataclass(stage.settings)
+
+
+def test_all_begins_each_stage_with_what_the_one_before_left(tmp_path: Path) -> None:
+    stages, begun = noted(stage1_read(0.1))
+    start, out = tmp_path / "start", tmp_path / "out"
+    start.mkdir()
+    metrics = train("all", Inputs(tmp_path, tmp_path, components=start), Run(out), (), stages)
+    assert list(metrics) == list(begun) == LATER
+    found = [inputs.components for inputs in begun.values()]
+    assert found == [start, *(out / name for name in LATER[:-1])]
+    assert {inputs.records for inputs in begun.values()} == {out / "records"}
+
+
+def test_all_goes_from_photos_to_a_whole_checkpoint(tmp_path: Path) -> None:
+    stages, begun = noted(stage1_read(0.1))
+    metrics = train("all", Inputs(tmp_path, tmp_path), Run(tmp_path / "out"), (), stages)
+    assert (*metrics, "all") == NAMES
+    assert begun["stage1"].components is None
+    left = {path.stem for path in (tmp_path / "out" / "fast_path").glob("*.safetensors")}
+    assert left == set(metrics)
+
+
+def test_an_image_that_adds_nothing_stops_what_would_build_on_it(tmp_path: Path) -> None:
+    stages, begun = noted(stage1_read(0.04))
+    inputs = Inputs(tmp_path, tmp_path)
     with pytest.raises(UserError, match=r"adds 4\.0 points to the question alone on okvqa/val"):
-        train("all", Inputs(tmp_path, tmp_path), tmp_path / "out")
-    assert not begun
-    train("all", Inputs(tmp_path, tmp_path, limit=9), tmp_path / "trial")
-    assert len(begun) == len(stages.LATER)
+        train("all", inputs, Run(tmp_path / "out"), (), stages)
+    assert list(begun) == ["stage1"]
+    train("all", replace(inputs, limit=9), Run(tmp_path / "trial"), (), stages)
+    assert len(begun) == len(STAGES)
 
 
-def test_records_lie_beside_and_are_limited(begun: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_the_gate_is_stage1s() -> None:
+    stage1.STAGE.check(stage1_read(0.1))
+    with pytest.raises(UserError, match="5 are needed before later stages build on it"):
+        stage1.STAGE.check(stage1_read(0.04))
+
+
+def test_records_lie_next_to_the_folder_and_are_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stage that learns from records claims its folder before it gathers."""
+    begun: list[tuple[Gathering, Path]] = []
+
+    class Stop(Exception):
+        pass
+
+    def begin(_source: Source, _rows: Any, gathering: Gathering, folder: Path, _run: Run) -> None:
+        begun.append((gathering, folder))
+        raise Stop
+
+    monkeypatch.setattr(pathway_stage, "begin", begin)
+    monkeypatch.setattr(pathway_stage.gather, "questions", lambda *_: [])
+    monkeypatch.setattr(Source, "fingerprint", lambda self, *_: {"preset": self.preset})
     inputs = Inputs(tmp_path, tmp_path, limit=9)
-    train("stage4", inputs, tmp_path / "out", changes=["train.steps=7", "records.val=3"])
-    assert begun[0]["records"] == tmp_path / "records"
-    expected = replace(Gathering().at_most(9), val=3)
-    assert begun[0]["wanted"] == expected
+    changes = ["train.steps=7", "records.val=3"]
+    with pytest.raises(Stop):
+        train("stage4", inputs, Run(tmp_path / "out"), changes)
+    assert begun == [(replace(Gathering().at_most(9), val=3), tmp_path / "records")]
     with pytest.raises(UserError, match="holds a run with other settings"):
-        train("stage4", inputs, tmp_path / "out")
+        train("stage4", inputs, Run(tmp_path / "out"))
 
 
 @pytest.mark.parametrize(
@@ -116,18 +142,29 @@ def test_records_lie_beside_and_are_limited(begun: list[dict[str, Any]], tmp_pat
 )
 def test_bad_input_is_one_line(tmp_path: Path, name: str, changes: list[str], says: str) -> None:
     with pytest.raises(UserError, match=says):
-        train(name, Inputs(tmp_path), tmp_path / "out", changes=changes)
+        train(name, Inputs(tmp_path), Run(tmp_path / "out"), changes)
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("name", ["stage1", "stage2"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("splade", "all")])
 def test_only_splade_learns_without_photos(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match=f"{name} learns from photos: give --data"):
-        train(name, Inputs(pocket_kb=tmp_path), tmp_path / "out")
+        train(name, Inputs(pocket_kb=tmp_path), Run(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
 
-def test_settings_of_a_stage_are_two_groups() -> None:
-    for later in stages.LATER.values():
-        assert isinstance(later.settings, Settings)
-        assert later.settings.records == Gathering()
+def test_settings_of_a_pathway_stage_are_two_groups() -> None:
+    pathways = [stage for stage in STAGES if isinstance(stage, PathwayStage)]
+    assert len(pathways) == 5
+    for stage in pathways:
+        assert isinstance(stage.settings, PathwaySettings)
+        assert stage.settings.records == Gathering()
+
+
+def test_settings_are_taken_over_and_kept(tmp_path: Path) -> None:
+    start = tmp_path / "start"
+    start.mkdir()
+    chosen = {"decode": {"prompt": "short"}, "x": {"y": [1, True]}}
+    write_settings(start / "settings.toml", chosen)
+    take_over(start, tmp_path / "run")
+    assert read_settings(tmp_path / "run" / "settings.toml") == chosen

@@ -1,8 +1,8 @@
 """Has a gate stopped choosing? Collapse is a gate that is open, or shut, for everything.
 
-Enters: gates in [0, 1] over many questions. Leaves: the share that is open and whether that is
-(next to) none or all of them, the paper's "all-zero or all-one": of gates as they are decided, open
-above a half, and of gates as training draws them, open as often as they say.
+Enters: gates in [0, 1] over many questions. Leaves: the fraction that is open and whether that is
+(next to) none or all of them, the paper's "all-zero or all-one": once with gates thresholded at a
+half (`open`), once with gates as probabilities, as training samples them (`drawn`).
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
-"""What stages II to VI have in common: the records, the pipeline they begin with, what they leave.
+"""What stages II to VI have in common: the records, the pipeline they begin with, their folder.
 
 A run's folder is a folder of components that answers questions (`--components`): what the stage
-began with, and of what it trained each part that is at least as good as the training-free stage on
-held-out questions; besides, a rival's keep head, which answers nothing. All that was trained,
+began with, and each component it trained that is at least as good as the training-free stage on
+held-out questions; also a baseline's keep head, which answers nothing. Everything that was trained,
 better or not, is in `trained/`, where the next stage looks first. Nothing here trains.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -23,16 +22,16 @@ from skipqa import components
 from skipqa.backbones.backbone import Backbone, EncodedTexts
 from skipqa.components import NAMES, SETTINGS, Components
 from skipqa.config import CountOrNone
-from skipqa.evaluation.systems.changes import with_backbone
 from skipqa.nn import checkpoint
 from skipqa.pipeline import Pipeline
-from skipqa.training.pathway import gather
-from skipqa.training.pathway.gather import Source
+from skipqa.training.export import take_over
+from skipqa.training.pathway.gather import AFTER_RETRIEVAL, LEARNED_FROM_RECORDS, Gathered
 from skipqa.training.pathway.records import Records, collect
+from skipqa.training.pipelines import PipelineWorkers, Source, open_workers, run_jobs
 from skipqa.training.run import Run
 
 TRAINED = "trained"
-A_PART = 8  # questions that a process is sent at a time
+QUESTIONS_PER_JOB = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class Gathering:
     """How many questions of each kind are gathered."""
 
     train: CountOrNone = 2_500
-    fresh: CountOrNone = 500  # of photos that stage I never saw, also to learn from
+    fresh: CountOrNone = 500  # of photos that stage I never saw, also to train on
     held_out: CountOrNone = 500
     val: CountOrNone = 400
     okvqa: CountOrNone = 300  # held-out questions, where retrieval seldom helps
@@ -68,8 +67,7 @@ class TrainingContext:
     pipeline: Pipeline  # as it answers with what the stage began with
     learned: Components  # what earlier stages trained, whether it ships or not
     run: Run
-    source: Source  # how other processes build the same pipeline
-    workers: int | None = None  # processes; None: as many as there are cores
+    workers: PipelineWorkers  # the same pipeline in other processes
     texts: dict[str, Tensor] = field(default_factory=dict)  # embeddings
 
     def rows(self, split: str, *, gold: bool = False) -> list[int]:
@@ -91,21 +89,23 @@ class TrainingContext:
     def spread(
         self, work: Callable[..., list[Any]], rows: Sequence[int], what: str, *more: Any
     ) -> list[Any]:
-        """What `work(pipeline, records, *more)` finds of each question of its part of the records,
-        for all `rows`, in their order, over all cores."""
-        parts = [rows[first : first + A_PART] for first in range(0, len(rows), A_PART)]
+        """What `work(pipeline, records, *more)` finds for each question of its slice of the
+        records, for all `rows`, in their order, over all workers."""
+        slices = [
+            rows[first : first + QUESTIONS_PER_JOB]
+            for first in range(0, len(rows), QUESTIONS_PER_JOB)
+        ]
         counted = self.run.counted(what)
-        found = gather.spread(
+        found = run_jobs(
+            self.workers,
             work,
-            self.source,
-            [(self.records.part(part), *more) for part in parts],
-            lambda done, _: counted(min(len(rows), done * A_PART), len(rows)),
-            workers=self.workers,
+            [(self.records.part(some), *more) for some in slices],
+            lambda done, _: counted(min(len(rows), done * QUESTIONS_PER_JOB), len(rows)),
         )
         return [one for some in found for one in some]
 
-    def leave(self, module: nn.Module, name: str, *, ships: bool) -> None:
-        """Its file, where the next stage finds it, and beside the others if it `ships`."""
+    def export(self, module: nn.Module, name: str, *, ships: bool) -> None:
+        """Its file, where the next stage finds it, and among the components if it `ships`."""
         preset = self.pipeline.config.preset
         checkpoint.save(module, self.run.folder / TRAINED / f"{name}.safetensors", preset=preset)
         if ships:
@@ -113,40 +113,38 @@ class TrainingContext:
             checkpoint.save(module, path, preset=preset, eight_bit=True)
 
     def set(self, **settings: Mapping[str, Any]) -> None:
-        """Write settings into those that answering reads."""
+        """Write settings next to the components, where answering reads them."""
         components.change_settings(self.run.folder / SETTINGS, **settings)
 
 
+@contextmanager
 def begin(
-    source: Source,
-    data: Path | None,
-    pocket_kb: Path | None,
-    wanted: Gathering,
-    folder: Path,
-    run: Run,
-) -> TrainingContext:
-    """`folder` has, or gets, the records."""
-    rows = gather.questions(data, pocket_kb, wanted.counts(), seed=2026)
-    gathering = Run(folder, run.seed, run.progress, run.say)
-    records = collect(rows, source, gathering, workers=wanted.workers or None)
-    loaded = source.load()
-    pipeline = with_backbone(loaded, CachedBackbone(loaded.backbone))
-    start = pipeline.components.folder
-    if start is not None:
-        take_over(start, run.folder)
-    learned = pipeline.components
-    if start is not None and (start / TRAINED).is_dir():
-        more = components.load(start / TRAINED, preset=pipeline.config.preset)
-        learned = _joined(learned, more)
-        take_over(start / TRAINED, run.folder / TRAINED)
-    table = records.table
-    known = {p.text: e for p, e in zip(table.passages, table.embeddings, strict=True)}
-    return TrainingContext(records, pipeline, learned, run, source, wanted.workers or None, known)
+    source: Source, rows: Sequence[Gathered], gathering: Gathering, folder: Path, run: Run
+) -> Iterator[TrainingContext]:
+    """What a stage works with, its processes included; they end with the block. `folder` has, or
+    gets, the records of `rows`."""
+    up_to_retrieval = source.fingerprint(LEARNED_FROM_RECORDS + AFTER_RETRIEVAL)
+    with open_workers(source, gathering.workers or None) as workers:
+        gathered = Run(folder, run.seed, run.progress, run.say)
+        records = collect(rows, up_to_retrieval, workers, gathered)
+        loaded = source.load()
+        pipeline = loaded.with_backbone(CachedBackbone(loaded.backbone))
+        start = pipeline.components.folder
+        if start is not None:
+            take_over(start, run.folder)
+        learned = pipeline.components
+        if start is not None and (start / TRAINED).is_dir():
+            more = components.load(start / TRAINED, preset=pipeline.config.preset)
+            learned = _joined(learned, more)
+            take_over(start / TRAINED, run.folder / TRAINED)
+        table = records.table
+        known = {p.text: e for p, e in zip(table.passages, table.embeddings, strict=True)}
+        yield TrainingContext(records, pipeline, learned, run, workers, known)
 
 
 class CachedBackbone:
-    """A backbone that encodes the texts of late once: budgets and components are compared on the
-    same questions about the same titles."""
+    """A backbone that encodes recent texts once: budgets and components are compared on the same
+    questions about the same titles."""
 
     def __init__(self, backbone: Backbone) -> None:
         self.backbone = backbone
@@ -168,22 +166,3 @@ class CachedBackbone:
 
 def _joined(below: Components, above: Components) -> Components:
     return replace(below, **{n: m for n in NAMES if (m := getattr(above, n)) is not None})
-
-
-def take_over(start: Path, folder: Path) -> None:
-    """The files of a folder of components in another; those that are there stay."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in sorted(start.iterdir()):
-        wanted = path.suffix == ".safetensors" or path.name == SETTINGS
-        if wanted and not (folder / path.name).exists():
-            _link_or_copy(path, folder / path.name)
-
-
-def _link_or_copy(path: Path, target: Path) -> None:
-    if path.name == SETTINGS:  # will be rewritten
-        shutil.copyfile(path, target)
-        return
-    try:
-        os.link(path, target)
-    except OSError:
-        shutil.copyfile(path, target)

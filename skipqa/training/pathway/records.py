@@ -1,8 +1,8 @@
-"""Gathered records in memory, the passages that they name, and their way through the stages again.
+"""Gathered records in memory, the passages that they name, and their replay through the stages.
 
 Enters: the folder that `gather.py` filled. Leaves: tensors over all questions, a table of every
-passage once (its embedding, its words' states), and `replay`, which sends a record through prune,
-regions and retrieve with any budget and any saliency, by the stages' own code.
+passage once (its embedding, its words' states), and `replay`, which runs the pipeline on a record
+from prune to retrieve with any budget and any components.
 
 Shape letters: N questions, V visual tokens, K passages, P passages of the table, d text width.
 """
@@ -10,7 +10,7 @@ Shape letters: N questions, V visual tokens, K passages, P passages of the table
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,11 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from skipqa.nn.region_query import DenseRegionQuery, SparseRegionQuery
-from skipqa.nn.saliency import Saliency
 from skipqa.pipeline import Pipeline
-from skipqa.stages.prune import prune
-from skipqa.stages.regions import find_regions
-from skipqa.stages.retrieve import retrieve
-from skipqa.trace import StageRecord
+from skipqa.state import State
+from skipqa.trace import Trace
 from skipqa.training.pathway import gather
-from skipqa.training.pathway.gather import Source
+from skipqa.training.pipelines import PipelineWorkers, run_jobs
 from skipqa.training.run import Run
 from skipqa.types import (
     Budget,
@@ -44,8 +40,8 @@ from skipqa.types import (
     VisualTokens,
 )
 
-PASSAGES_A_FILE = 128
-WORDS_A_PASSAGE = 64  # whose states are kept
+PASSAGES_PER_FILE = 128
+WORDS_PER_PASSAGE = 64  # whose states are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +96,13 @@ class Records:
     def question(self, i: int) -> Question:
         embedding = self["question"][i].float()
         row = self.about[i]
-        factors = self["expected"][i].float()
+        prior = self["concept_prior"][i].float()
         return Question(
             row["question"],
             embedding,
             tuple(row["words"]),
             embedding[None],
-            concept_prior=ConceptPrior(factors, row["information"]) if len(factors) else None,
+            concept_prior=ConceptPrior(prior, row["information"]) if len(prior) else None,
         )
 
     def tokens(self, i: int, num_concepts: int) -> VisualTokens:
@@ -120,6 +116,26 @@ class Records:
             overview=self["overview"][i].float(),
             grid=self.grid,
             words=self._words(i),
+        )
+
+    def seen(self, i: int, num_concepts: int) -> State:
+        """The question and the tokens: the state before prune."""
+        about = self.about[i]
+        return State(
+            about["image"],
+            about["question"],
+            question=self.question(i),
+            tokens=self.tokens(i, num_concepts),
+        )
+
+    def found(self, i: int, num_concepts: int) -> State:
+        """The state after retrieve, as gathered."""
+        state = self.seen(i, num_concepts)
+        positions, saliency = self["kept"][i].nonzero()[:, 0], self["saliency"][i].float()
+        return state.add(
+            kept=KeptTokens(positions, saliency, state.tokens),
+            regions=self.regions(i),
+            retrieved=Retrieved(self.candidates(i), 0, 0),
         )
 
     def _words(self, i: int) -> SeenWords | None:
@@ -172,10 +188,13 @@ class Records:
 
 
 def collect(
-    rows: Sequence[gather.Asked], source: Source, run: Run, *, workers: int | None = None
+    rows: Sequence[gather.Gathered],
+    fingerprint: Mapping[str, Any],
+    workers: PipelineWorkers,
+    run: Run,
 ) -> Records:
-    """Gather what is missing, encode each passage once, read it all."""
-    files = gather.gather(rows, source, run, workers=workers)
+    """Gather what is missing, encode each passage once, read everything."""
+    files = gather.gather(rows, fingerprint, workers, run)
     about: list[dict[str, Any]] = []
     parts: list[dict[str, Tensor]] = []
     for path in files:
@@ -183,16 +202,16 @@ def collect(
             about += json.loads(file.metadata()["rows"])
         parts.append(load_file(path))
     tensors = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-    wanted = {row for row in tensors["passages"].flatten().tolist() if row >= 0}
-    wanted |= {row for one in about for row in one["gold_rows"]}
-    return Records(about, tensors, _table(sorted(wanted), source, run, workers))
+    needed = {row for row in tensors["passages"].flatten().tolist() if row >= 0}
+    needed |= {row for one in about for row in one["gold_rows"]}
+    return Records(about, tensors, _table(sorted(needed), workers, run))
 
 
-def _table(rows: list[int], source: Source, run: Run, workers: int | None) -> PassageTable:
-    batches = [rows[n : n + PASSAGES_A_FILE] for n in range(0, len(rows), PASSAGES_A_FILE)]
+def _table(rows: list[int], workers: PipelineWorkers, run: Run) -> PassageTable:
+    batches = [rows[n : n + PASSAGES_PER_FILE] for n in range(0, len(rows), PASSAGES_PER_FILE)]
     files = [run.folder / f"passages-{number:04d}.safetensors" for number in range(len(batches))]
     todo = [pair for pair in zip(batches, files, strict=True) if not pair[1].exists()]
-    gather.spread(_write_passages, source, todo, run.counted("encoding passages"), workers=workers)
+    run_jobs(workers, _write_passages, todo, run.counted("encoding passages"))
     passages: list[Passage] = []
     embeddings, states = [], []
     for path in files:
@@ -208,7 +227,7 @@ def _table(rows: list[int], source: Source, run: Run, workers: int | None) -> Pa
 def _write_passages(pipeline: Pipeline, rows: Sequence[int], path: Path) -> None:
     passages = [pipeline.index.passage(row) for row in rows]
     encoded = pipeline.backbone.encode_texts([passage.text for passage in passages])
-    states = [some[:WORDS_A_PASSAGE].half() for some in encoded.states]
+    states = [some[:WORDS_PER_PASSAGE].half() for some in encoded.states]
     said = [(p.id, p.title, p.text, p.source) for p in passages]
     partial = path.with_suffix(".partial")
     save_file(
@@ -223,37 +242,13 @@ def _write_passages(pipeline: Pipeline, rows: Sequence[int], path: Path) -> None
     partial.replace(path)
 
 
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    kept: KeptTokens
-    regions: tuple[Region, ...]
-    retrieved: Retrieved
-    flops: int
+def replaying(pipeline: Pipeline, **components: Any) -> Pipeline:
+    """With these components in place, and without zoom: records hold no image."""
+    return pipeline.with_config(zoom={"regions": 0}).with_components(**components)
 
 
-def replay(
-    records: Records,
-    i: int,
-    pipeline: Pipeline,
-    allowed: Budget,
-    saliency: Saliency | None,
-    query: SparseRegionQuery | DenseRegionQuery | None,
-) -> Replayed:
-    """Record `i` through prune, regions and retrieve, with this budget and these components."""
-    config, concepts = pipeline.config, pipeline.backbone.concepts
-    tokens, question = records.tokens(i, len(concepts)), records.question(i)
-    stages = [StageRecord(name) for name in ("prune", "regions", "retrieve")]
-    kept = prune(tokens, question, allowed, concepts, config.prune, stages[0], saliency)
-    regions = find_regions(kept, config.regions, stages[1])
-    retrieved = retrieve(
-        regions,
-        question,
-        allowed,
-        concepts,
-        pipeline.index,
-        config.retrieve,
-        stages[2],
-        query,
-        tokens,
-    )
-    return Replayed(kept, regions, retrieved, sum(stage.flops for stage in stages))
+def replay(records: Records, i: int, pipeline: Pipeline, budget: Budget) -> tuple[State, int]:
+    """Record `i` from prune to retrieve with this budget, and the FLOPs of that."""
+    trace = Trace()
+    state = records.seen(i, len(pipeline.backbone.concepts)).add(budget=budget)
+    return pipeline.run(state, start="prune", stop="retrieve", trace=trace), trace.flops

@@ -1,9 +1,9 @@
-"""What a region asks, as a lesson: the gold passage by the score of the regions' queries.
+"""The loss of region queries: the gold passage by the score of what the regions ask.
 
-Enters: a sparse region query, gated tokens, the candidates of a few questions. Leaves: the loss.
-A query is scored against passages as the index does, by the inner product with their stored
-weights; terms that occur in no candidate and no untrained query are not computed. It also learns
-to ask what the training-free queries ask, from which it would be far at the start.
+Enters: a sparse region query, gated tokens, the candidates of a few questions. Leaves: the scores
+of the candidates and a distance. A query is scored against passages as the index does, by the inner
+product with their stored weights; terms that occur in no candidate and no untrained query are not
+computed. The distance is to the training-free queries, from which a new module starts far away.
 
 Shape letters: B questions, V visual tokens, R regions, K candidates, T terms that occur, d width.
 """
@@ -18,19 +18,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from skipqa.knowledge import Index
 from skipqa.nn.region_query import SparseRegionQuery
-from skipqa.stages.retrieve import retrieve
-from skipqa.trace import StageRecord
+from skipqa.stages.retrieve import ConceptQuerier
 from skipqa.training.pathway.context import TrainingContext
 from skipqa.training.pathway.gather import MOST_REGIONS
-from skipqa.types import Budget, Hit, SparseVector
+from skipqa.types import SparseVector
 
 SCALE = 0.5  # a sparse inner product is ten to twenty where it fits
 NOTHING = SparseVector(np.zeros(0, np.int32), np.zeros(0, np.float32))
 
 
-class Asking:
+class RegionQueryLoss:
     def __init__(self, context: TrainingContext, candidates_NK: Tensor, there_NK: Tensor) -> None:
         self.context, self.rows_NK, self.there_NK = context, candidates_NK, there_NK
         index, place = context.pipeline.index, context.records.table.place
@@ -39,31 +37,23 @@ class Asking:
         self.untrained = cache(self._untrained)
 
     def _untrained(self, i: int) -> tuple[SparseVector, ...]:
-        """The training-free queries of question `i`, a region each."""
-        records, pipeline = self.context.records, self.context.pipeline
-        heard = RecordingIndex(pipeline.index)
-        retrieve(
-            records.regions(i),
-            records.question(i),
-            Budget(tokens=0, passages=1),
-            pipeline.backbone.concepts,
-            heard,  # type: ignore[arg-type]
-            pipeline.config.retrieve,
-            StageRecord("retrieve"),
-        )
-        return (*heard.queries, *[NOTHING] * (MOST_REGIONS - len(heard.queries)))
+        """The training-free queries of question `i`, one per region."""
+        pipeline, records = self.context.pipeline, self.context.records
+        querier = ConceptQuerier(pipeline.config.retrieve, pipeline.backbone, pipeline.index)
+        queries, _ = querier.queries(records.found(i, len(pipeline.backbone.concepts)))
+        return (*queries, *[NOTHING] * (MOST_REGIONS - len(queries)))
 
     def scores(
         self,
         query: SparseRegionQuery,
-        some: Tensor,
+        batch: Tensor,
         tokens_BVd: Tensor,
         question_Bd: Tensor,
         gates_BV: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """[B, K] by the best region, and the mean distance from the untrained queries."""
-        rows = some.tolist()
-        region_BV = self.context.records["region_of"][some]
+        rows = batch.tolist()
+        region_BV = self.context.records["region_of"][batch]
         member_BRV = region_BV[:, None, :] == torch.arange(MOST_REGIONS)[:, None]
         weight_BRV = member_BRV * gates_BV[:, None, :]
         mass_BR = weight_BRV.sum(2)
@@ -72,7 +62,7 @@ class Asking:
         untrained = [vector for i in rows for vector in self.untrained(i)]
         terms = np.unique(np.concatenate([vector.terms for vector in (*passages, *untrained)]))
         passage_BKT = _dense(passages, terms).view(len(rows), -1, len(terms))
-        wanted_BRT = _dense(untrained, terms).view(len(rows), MOST_REGIONS, len(terms))
+        untrained_BRT = _dense(untrained, terms).view(len(rows), MOST_REGIONS, len(terms))
         hidden = F.gelu(query.of_region(centre_BRd) + query.of_question(question_Bd)[:, None, :])
         columns = torch.from_numpy(terms.astype(np.int64))
         weight, bias = query.to_terms.weight[columns], query.to_terms.bias[columns]
@@ -80,23 +70,8 @@ class Asking:
         there_BR = member_BRV.any(2)
         score_BRK = asked_BRT @ passage_BKT.transpose(1, 2)
         best_BK = score_BRK.masked_fill(~there_BR[..., None], -torch.inf).amax(1)
-        apart_BR = (asked_BRT - wanted_BRT.log1p()).square().sum(2)
-        return SCALE * best_BK, apart_BR[there_BR].mean()
-
-
-class RecordingIndex:
-    """An index that only hears what it is asked."""
-
-    def __init__(self, index: Index) -> None:
-        self.encoder, self._size = index.encoder, len(index)
-        self.queries: list[SparseVector] = []
-
-    def __len__(self) -> int:
-        return self._size
-
-    def search(self, queries: Sequence[SparseVector], k: int) -> list[list[Hit]]:
-        self.queries = list(queries)[:MOST_REGIONS]
-        return [[] for _ in queries]
+        distance_BR = (asked_BRT - untrained_BRT.log1p()).square().sum(2)
+        return SCALE * best_BK, distance_BR[there_BR].mean()
 
 
 def _dense(vectors: Sequence[SparseVector], terms: np.ndarray) -> Tensor:

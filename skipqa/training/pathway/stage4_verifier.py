@@ -1,27 +1,26 @@
-"""Stage IV: the verifier (SKV) learns which retrieved passages the answer is in.
+"""Stage IV: the verifier (SKV) learns which retrieved passages hold the answer.
 
 Enters: gathered records. Leaves: a verifier, and how it compares with the training-free verdict on
 held-out questions. The paper's label is the dense oracle's: how often the answer is right with
-passage j alone, relative to all (eq. D.4). A reader of a passage that states the answer is right,
-of one that does not is wrong, so a passage's label here is whether it is named as gold; on a sample
-of questions the reader itself is asked, passage by passage, where the run says so, and its verdict
-replaces the flag (`oracle_questions`). A passage that says of another thing what happens to be the
-answer is no evidence, and nobody could tell it from one that says something else; F1 with those
-counted as right, too, is reported beside. Questions that name no passage teach nothing and are not
-counted.
+passage j alone, relative to all passages (eq. D.4). A reader is right about a passage that states
+the answer and wrong about one that does not, so here a passage's label is whether it is gold; for
+`oracle_questions` of the questions the reader itself is asked, passage by passage, and its verdict
+replaces the label. A passage that states the answer about another object is no evidence; F1 with
+those counted as positive is reported too. Questions without a gold passage are neither trained on
+nor counted.
 
 Shape letters: N questions, K passages, d text width, S signals.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Annotated, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from skipqa.backbones.backbone import Decoding
 from skipqa.config import Between, Count, CountOrNone, Fraction
@@ -29,15 +28,16 @@ from skipqa.nn.verifier import Verifier, VerifierConfig, distillation_loss
 from skipqa.pipeline import Pipeline
 from skipqa.stages.prompts import reading_prompt
 from skipqa.stages.signals import SIGNALS, signals
-from skipqa.stages.verify import scores_of
+from skipqa.stages.verify import SimilarityScorer, mean_token
 from skipqa.tasks.okvqa import normalise
-from skipqa.training.loop import Decay, Phase, fit
+from skipqa.training.loop import Decay, Loss, Optimisation
 from skipqa.training.pathway.context import TrainingContext
 from skipqa.training.pathway.records import Records
-from skipqa.training.run import Run
+from skipqa.training.pathway.stage import PathwayPart, PathwaySettings, PathwayStage
 from skipqa.training.sampling import inverse_frequency
-from skipqa.types import KeptTokens
+from skipqa.training.stage import Metrics
 
+SPLITS = ("held-out", "val")  # the first decides, the other is reported
 THRESHOLDS = tuple(n / 20 for n in range(4, 17))
 
 
@@ -54,51 +54,17 @@ class VerifierTraining:
     oracle_questions: CountOrNone = 0
 
 
-def run(context: TrainingContext, settings: VerifierTraining) -> dict[str, Any]:
-    """The stage: train, choose tau_nu, compare, leave."""
-    if "verifier" in context.run.metrics():
-        return context.run.metrics()
-    records, pipeline = context.records, context.pipeline
-    held_out, val = context.rows("held-out", gold=True), context.rows("val", gold=True)
-    found = cases(context, compared={*held_out, *val})
-    train_rows = context.rows("train", gold=True)
-    asked = min(settings.oracle_questions, len(train_rows))
-    rows = Random(context.run.seed).sample(train_rows, asked)
-    oracle = ask_the_oracle(found, records, pipeline, rows, context.run) if rows else None
-    verifier = train(found, context, settings)
-    threshold = best_threshold(verifier, found, held_out)
-    compared = compare(verifier, found, held_out, threshold)
-    ships = all(
-        compared["trained"][name] >= compared["training_free"][name] for name in ("f1", "read")
-    )
-    context.leave(verifier, "verifier", ships=ships)
-    if ships:
-        least = pipeline.config.decode.max_passages  # as many as may be read
-        context.set(verify={"threshold": threshold, "min_passages": least})
-    context.run.finish(
-        "verifier",
-        {
-            "ships": ships,
-            "threshold": threshold,
-            "oracle": oracle,
-            "held-out": compared,
-            "val": compare(verifier, found, val, threshold) if val else None,
-        },
-    )
-    return context.run.metrics()
-
-
 @dataclass(frozen=True, slots=True)
 class Cases:
-    """What a verifier reads of every question, padded to K passages."""
+    """The inputs and labels of a verifier for every question, padded to K passages."""
 
     question: Tensor  # [N, d]
     visual: Tensor  # [N, d]
     passages: Tensor  # [N, K, d]
     signals: Tensor  # [N, K, S]
     there: Tensor  # [N, K] bool: a passage, not padding
-    label: Tensor  # [N, K] in [0, 1]
-    stating: Tensor  # [N, K] bool: also those that state the answer of another thing
+    labels: Tensor  # [N, K] in [0, 1]
+    stating: Tensor  # [N, K] bool: gold, or stating the answer about another object
     untrained: Tensor  # [N, K]: nu_j of the training-free stage
 
     def logits(self, verifier: Verifier, rows: Tensor) -> Tensor:
@@ -122,7 +88,7 @@ def _relation(passage_id: str) -> str:
     return passage_id.rpartition(":")[2].partition("#")[0]
 
 
-def cases(context: TrainingContext, compared: Collection[int] = ()) -> Cases:
+def collect_cases(context: TrainingContext, compared: Collection[int] = ()) -> Cases:
     """Over all records, in their order; of those `compared` also the training-free scores."""
     records = context.records
     num, most = records["passages"].shape
@@ -144,7 +110,7 @@ def cases(context: TrainingContext, compared: Collection[int] = ()) -> Cases:
         passages=passages,
         signals=told,
         there=records["passages"] >= 0,
-        label=records["gold"].float(),
+        labels=records["gold"].float(),
         stating=stating(records),
         untrained=untrained,
     )
@@ -155,87 +121,134 @@ Observed = tuple[list[float], list[list[float]], list[float]]
 
 @torch.no_grad()
 def _observe(pipeline: Pipeline, records: Records, scored: bool) -> list[Observed]:
-    """Of each question the mean kept token, the signals of its passages, and where wanted their
+    """Of each question the mean kept token, the signals of its passages and, if `scored`, their
     training-free scores."""
     return [_observe_one(pipeline, records, i, scored) for i in range(len(records))]
 
 
 def _observe_one(pipeline: Pipeline, records: Records, i: int, scored: bool) -> Observed:
-    backbone, candidates = pipeline.backbone, records.candidates(i)
-    tokens = records.tokens(i, len(backbone.concepts))
-    positions = records["kept"][i].nonzero()[:, 0]
-    visual = tokens.meaning[positions].mean(0).tolist()
-    if not candidates:
+    backbone = pipeline.backbone
+    state = records.found(i, len(backbone.concepts))
+    visual, passages = mean_token(state.kept).tolist(), state.retrieved.passages
+    if not passages:
         return visual, [], []
-    kept = KeptTokens(positions, records["saliency"][i].float(), tokens)
     embeddings = records.table.embeddings[records.places(i)]
-    question, regions = records.question(i), records.regions(i)
-    asked_of = records["asked_of"][i, : len(candidates)].float()
-    told = signals(candidates, embeddings, asked_of, question, kept, regions, backbone.concepts)
+    asked_of = records["asked_of"][i, : len(passages)].float()
+    told = signals(state, embeddings, asked_of, backbone.concepts)
     nu: list[float] = []
     if scored:
-        config = pipeline.config.verify
-        nu, _ = scores_of(candidates, embeddings, question, kept, regions, backbone, config)
+        nu, _ = SimilarityScorer(pipeline.config.verify, backbone).score(state, embeddings)
     return visual, told.tolist(), nu
 
 
-def build(context: TrainingContext, settings: VerifierTraining) -> Verifier:
-    width = context.records["question"].shape[1]
-    torch.manual_seed(context.run.seed)
-    config = VerifierConfig(
-        width, width, settings.hidden, SIGNALS, settings.dropout, settings.rivals
-    )
-    return Verifier(config)
+@dataclass(frozen=True, slots=True)
+class VerifierInputs:
+    cases: Cases
+    oracle: Metrics | None  # how far it agreed with the labels
 
 
-def loss_of(
-    context: TrainingContext, verifier: Verifier, found: Cases, settings: VerifierTraining
-) -> Callable[[int], Tensor]:
-    rows = [i for i in context.rows("train", gold=True) if bool(found.there[i].any())]
-    # Stage I is too sure of the photos that it saw: those that it did not count as much as all
-    fresh = (str(context.records.about[i]["fresh"]) for i in rows)
-    kinds = ["/".join(pair) for pair in zip(context.categories(rows), fresh, strict=True)]
-    draw = inverse_frequency(rows, kinds, settings.batch, context.run.seed)
+class VerifierPart(PathwayPart[VerifierTraining, VerifierInputs, Verifier]):
+    name = "verifier"
 
-    def loss(step: int) -> Tensor:
-        some = draw(step)
-        there = found.there[some]
-        return distillation_loss(found.logits(verifier, some)[there], found.label[some][there])
+    def prepare(self, context: TrainingContext, settings: VerifierTraining) -> VerifierInputs:
+        compared = {row for split in SPLITS for row in context.rows(split, gold=True)}
+        found = collect_cases(context, compared)
+        train_rows = context.rows("train", gold=True)
+        asked = min(settings.oracle_questions, len(train_rows))
+        rows = Random(context.run.seed).sample(train_rows, asked)
+        return VerifierInputs(found, ask_the_oracle(found, context, rows) if rows else None)
 
-    return loss
+    def build(self, context: TrainingContext, settings: VerifierTraining) -> Verifier:
+        width = context.records["question"].shape[1]
+        torch.manual_seed(context.run.seed)
+        config = VerifierConfig(
+            width, width, settings.hidden, SIGNALS, settings.dropout, settings.rivals
+        )
+        return Verifier(config)
+
+    def loss(
+        self,
+        context: TrainingContext,
+        settings: VerifierTraining,
+        data: VerifierInputs,
+        model: Verifier,
+    ) -> Loss:
+        found = data.cases
+        rows = [i for i in context.rows("train", gold=True) if bool(found.there[i].any())]
+        # Stage I is overconfident about the photos it was trained on: the others count as much
+        fresh = (str(context.records.about[i]["fresh"]) for i in rows)
+        kinds = ["/".join(pair) for pair in zip(context.categories(rows), fresh, strict=True)]
+        draw = inverse_frequency(rows, kinds, settings.batch, context.run.seed)
+
+        def loss(step: int) -> Tensor:
+            batch = draw(step)
+            there = found.there[batch]
+            return distillation_loss(found.logits(model, batch)[there], found.labels[batch][there])
+
+        return loss
+
+    def optimisation(self, settings: VerifierTraining) -> Optimisation:
+        return Optimisation(settings.steps, settings.lr, settings.warmup, settings.weight_decay)
+
+    def compare(
+        self,
+        context: TrainingContext,
+        settings: VerifierTraining,
+        data: VerifierInputs,
+        model: Verifier,
+    ) -> Metrics:
+        held_out, val = (context.rows(split, gold=True) for split in SPLITS)
+        threshold = best_threshold(model, data.cases, held_out)
+        return {
+            "threshold": threshold,
+            "oracle": data.oracle,
+            "held-out": compare(model, data.cases, held_out, threshold),
+            "val": compare(model, data.cases, val, threshold) if val else None,
+        }
+
+    def ships(self, context: TrainingContext, compared: Metrics) -> dict[str, bool]:
+        trained, free = (compared["held-out"][how] for how in ("trained", "training_free"))
+        return {"verifier": all(trained[name] >= free[name] for name in ("f1", "read"))}
+
+    def chosen_settings(
+        self, context: TrainingContext, compared: Metrics, ships: Mapping[str, bool]
+    ) -> dict[str, dict[str, Any]]:
+        if not ships["verifier"]:
+            return {}
+        least = context.pipeline.config.decode.max_passages  # as many as may be read
+        return {"verify": {"threshold": compared["threshold"], "min_passages": least}}
+
+    def components(self, settings: VerifierTraining, model: Verifier) -> Mapping[str, nn.Module]:
+        return {"verifier": model}
 
 
-def train(found: Cases, context: TrainingContext, settings: VerifierTraining) -> Verifier:
-    verifier = build(context, settings)
-    loss = loss_of(context, verifier, found, settings)
-    phase = Phase(settings.steps, settings.lr, settings.warmup)
-    return fit("verifier", verifier, loss, phase, context.run, weight_decay=settings.weight_decay)
+STAGE = PathwayStage("stage4", PathwaySettings(VerifierTraining()), (VerifierPart(),))
 
 
 @torch.inference_mode()
 def compare(
     verifier: Verifier, found: Cases, rows: Sequence[int], threshold: float = 0.5
-) -> dict[str, Any]:
+) -> Metrics:
     """Trained and training-free on the same passages: F1 of the verdict, and of the questions with
-    an answering passage the share that has one among the two best, which is what is read."""
+    an answering passage the fraction that has one among the two best, which are read."""
     some = torch.tensor(rows)
     nu = found.logits(verifier, some).sigmoid()
     return {
         "questions": len(rows),
         "passages": int(found.there[some].sum()),
-        "positive": float(found.label[some][found.there[some]].mean()),
+        "positive": float(found.labels[some][found.there[some]].mean()),
         "trained": quality(nu, found, some, threshold),
         "training_free": quality(found.untrained[some], found, some, 0.5),
     }
 
 
 def quality(nu: Tensor, found: Cases, rows: Tensor, threshold: float) -> dict[str, float]:
-    there, label = found.there[rows], found.label[rows] > 0.5
+    there, right = found.there[rows], found.labels[rows] > 0.5
     accepted = (nu >= threshold) & there
-    f1, precision, recall = _agreement(accepted, label)
+    f1, precision, recall = _agreement(accepted, right)
     best = nu.masked_fill(~there, -1.0).topk(2, dim=1).indices
-    findable = label.any(1)
-    read = label.gather(1, best).any(1)[findable]
+    findable = right.any(1)
+    read = right.gather(1, best).any(1)[findable]
     return {
         "f1": f1,
         "precision": precision,
@@ -247,9 +260,9 @@ def quality(nu: Tensor, found: Cases, rows: Tensor, threshold: float) -> dict[st
 
 def _agreement(accepted: Tensor, right: Tensor) -> tuple[float, float, float]:
     """F1, precision, recall."""
-    both, given, wanted = (int(x.sum()) for x in (accepted & right, accepted, right))
-    precision, recall = both / max(1, given), both / max(1, wanted)
-    return 2 * both / max(1, given + wanted), precision, recall
+    both, given, expected = (int(x.sum()) for x in (accepted & right, accepted, right))
+    precision, recall = both / max(1, given), both / max(1, expected)
+    return 2 * both / max(1, given + expected), precision, recall
 
 
 def best_threshold(verifier: Verifier, found: Cases, rows: Sequence[int]) -> float:
@@ -263,12 +276,11 @@ def best_threshold(verifier: Verifier, found: Cases, rows: Sequence[int]) -> flo
     )
 
 
-def ask_the_oracle(
-    found: Cases, records: Records, pipeline: Pipeline, rows: Sequence[int], run: Run
-) -> dict[str, Any]:
-    """The reader's verdict on each passage alone replaces the flag of these questions; how far
-    flag and verdict agree comes back."""
-    counted, agreed, asked = run.counted("asking the oracle"), 0, 0
+def ask_the_oracle(found: Cases, context: TrainingContext, rows: Sequence[int]) -> Metrics:
+    """The reader's verdict on each passage alone replaces the labels of these questions; returns
+    how far labels and verdicts agree."""
+    records, pipeline = context.records, context.pipeline
+    counted, agreed, asked = context.run.counted("asking the oracle"), 0, 0
     decoding = Decoding(pipeline.config.decode.max_new_tokens)
     for done, i in enumerate(rows):
         counted(done, len(rows))
@@ -278,8 +290,8 @@ def ask_the_oracle(
             prompt = reading_prompt([candidate.passage.text], about["seen"], about["question"])
             said = pipeline.backbone.generate(prompt, decoding).text
             verdict = right.get(normalise(said), 0.0)
-            agreed += (verdict > 0.5) == bool(found.label[i, k] > 0.5)
+            agreed += (verdict > 0.5) == bool(found.labels[i, k] > 0.5)
             asked += 1
-            found.label[i, k] = verdict
+            found.labels[i, k] = verdict
     counted(len(rows), len(rows))
     return {"questions": len(rows), "passages": asked, "agreement": agreed / max(1, asked)}

@@ -1,33 +1,30 @@
-"""Stage V: the budget controller (DBC) learns what a question deserves, on a held-out split.
+"""Stage V: the budget controller (DBC) learns which (V', K') each question needs.
 
 Enters: held-out records. Leaves: a controller, and how it compares with every fixed budget at the
-same mean FLOPs on questions that it did not learn from, with the interval of the difference.
+same mean FLOPs on questions that it was not trained on, with the interval of the gain.
 
-Each question goes through all stages from prune to decode at every point of a grid of budgets; what
-it is worth there is the score of the answer, what it costs are the FLOPs that the stages count. The
-controller's real-valued (V', K') looks both up among the points around it, far ones at first, so
-that a budget learns from others than its neighbours (the answer is right or wrong, so most points
-are as good as the next); the loss is eq. 9, and variant B learns which questions want passages at
-all. Half of the questions are OK-VQA's, where what is
-asked is seldom in a passage.
+Each question goes through all stages from prune to decode at every point of a grid of budgets
+(`budget_grid.py`); its value there is the score of the answer, its cost the FLOPs. The controller's
+real-valued (V', K') is looked up among the points around it, in a wide neighbourhood at first: an
+answer is right or wrong, so most neighbouring points have equal value. The loss is eq. 9; variant B
+learns which questions need passages at all. Half of the questions are OK-VQA's, whose answers are
+seldom in a passage.
 
 Shape letters: n questions, G points of V', H points of K', S samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from random import Random
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
-from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 from skipqa.config import Between, Count, CountOrNone, Fraction
-from skipqa.evaluation.systems.changes import with_backbone, with_components, with_config
 from skipqa.nn.budget import (
     BudgetController,
     DifficultyBudget,
@@ -36,24 +33,16 @@ from skipqa.nn.budget import (
     DiscreteBudgetConfig,
 )
 from skipqa.nn.relaxation import linear_schedule
-from skipqa.pipeline import Pipeline
-from skipqa.stages.decode import decode, facts, read_order
-from skipqa.stages.fuse import fuse
-from skipqa.stages.verify import verify
-from skipqa.tasks.okvqa import normalise
-from skipqa.trace import StageRecord
-from skipqa.training.loop import Decay, LearningRate, Phase, fit
-from skipqa.training.pathway.context import CachedBackbone, TrainingContext
-from skipqa.training.pathway.records import Records, replay
-from skipqa.types import Budget, Draft, Retrieved
+from skipqa.training.loop import Decay, LearningRate, Loss, Optimisation, fit
+from skipqa.training.pathway.budget_grid import PASSAGES, TOKENS, BudgetGrid, evaluate_grid
+from skipqa.training.pathway.context import TrainingContext
+from skipqa.training.pathway.stage import PathwayPart, PathwaySettings, PathwayStage
+from skipqa.training.stage import Metrics
 
 Variant = Literal["A", "B"]
 VARIANTS: tuple[Variant, ...] = ("A", "B")
-TOKENS = (32, 64, 128)
-PASSAGES = (0, 1, 2, 4, 6, 10, 16)
-GIGA = 1e9
-WIDTH = (2.0, 0.25)  # of what a budget looks up, in points of the grid, first and last
-FASTER = 20  # a single layer (B) that reads unit vectors has far to go
+WIDTH = (2.0, 0.25)  # of the neighbourhood of a budget, in grid points, first and last
+LR_SCALE_B = 20  # a single layer that reads unit vectors has far to go
 SAMPLES = 1_000
 
 
@@ -70,188 +59,110 @@ class BudgetTraining:
     questions: Count = 200  # of each data set and split, at most
 
 
-def run(context: TrainingContext, settings: BudgetTraining) -> dict[str, Any]:
-    """The stage: learn on two thirds of a held-out split, compare on the last, leave."""
-    if "budget" in context.run.metrics():
-        return context.run.metrics()
-    random = Random(context.run.seed)
-
-    def some(split: str) -> list[int]:
-        groups = [context.records.select(split, source) for source in ("pocket-kb", "okvqa")]
-        return [
-            i for rows in groups for i in random.sample(rows, min(settings.questions, len(rows)))
-        ]
-
-    held_out, val = some("held-out"), some("val")
-    random.shuffle(held_out)
-    others = max(1, len(held_out) // 3)  # decide whether it ships
-    tried = worth(context, [*held_out, *val])
-    unseen, known = tried[:others], tried[others : len(held_out)]
-    sets = {"held-out": unseen} | ({"val": tried[len(held_out) :]} if val else {})
-    num_tokens, found = context.records["meaning"].shape[1], {}
-    for variant in VARIANTS:
-        controller = train(context, known, replace(settings, variant=variant))
-        found[variant] = {
-            name: compare(controller, known, questions, num_tokens)
-            for name, questions in sets.items()
-        }
-        if variant == settings.variant:
-            # A split is small: to win by less than chance might is not to win
-            ships = found[variant]["held-out"]["gain"]["low"] > 0
-            context.leave(controller, "budget", ships=ships)
-    context.run.finish(
-        "budget", {"ships": ships, "variant": settings.variant, **found[settings.variant]} | found
-    )
-    return context.run.metrics()
-
-
 @dataclass(frozen=True, slots=True)
-class Worth:
-    """Of each question at each point of the grid."""
+class BudgetInputs:
+    """Two thirds of a held-out split are trained on; the last third decides what ships."""
 
-    value: Tensor  # [n, G, H] the score of the answer
-    giga: Tensor  # [n, G, H] FLOPs, in units of 1e9
-    visual: Tensor  # [n, d]
-    question: Tensor  # [n, d]
-
-    def __len__(self) -> int:
-        return len(self.value)
-
-    def __getitem__(self, some: slice) -> Worth:
-        return Worth(self.value[some], self.giga[some], self.visual[some], self.question[some])
-
-    def at(self, tokens_n: Tensor, passages_n: Tensor) -> tuple[Tensor, Tensor]:
-        """Value and cost [n], linear between grid points."""
-        places = _place(tokens_n, TOKENS), _place(passages_n, PASSAGES)
-        return _between(self.value, *places), _between(self.giga, *places)
-
-    def around(self, tokens_n: Tensor, passages_n: Tensor, width: float) -> tuple[Tensor, Tensor]:
-        """Value and cost [n], the mean over grid points, the nearer the more."""
-        row_nG = _nearness(_place(tokens_n, TOKENS), len(TOKENS), width)
-        column_nH = _nearness(_place(passages_n, PASSAGES), len(PASSAGES), width)
-        value, giga = (
-            torch.einsum("ngh,ng,nh->n", table, row_nG, column_nH)
-            for table in (self.value, self.giga)
-        )
-        return value, giga
+    train: BudgetGrid
+    compared: dict[str, BudgetGrid]  # by split
 
 
-def _nearness(place_n: Tensor, size: int, width: float) -> Tensor:
-    apart = (place_n[:, None] - torch.arange(size)) / width
-    return (-0.5 * apart.square()).softmax(1)
+class BudgetPart(PathwayPart[BudgetTraining, BudgetInputs, dict[Variant, BudgetController]]):
+    """Both variants are trained and compared; `settings.variant` may ship."""
+
+    name = "budget"
+
+    def prepare(self, context: TrainingContext, settings: BudgetTraining) -> BudgetInputs:
+        random = Random(context.run.seed)
+
+        def sample(split: str) -> list[int]:
+            groups = [context.records.select(split, source) for source in ("pocket-kb", "okvqa")]
+            return [
+                i
+                for rows in groups
+                for i in random.sample(rows, min(settings.questions, len(rows)))
+            ]
+
+        held_out, val = sample("held-out"), sample("val")
+        random.shuffle(held_out)
+        others = max(1, len(held_out) // 3)
+        grid = evaluate_grid(context, [*held_out, *val])
+        compared = {"held-out": grid[:others]} | ({"val": grid[len(held_out) :]} if val else {})
+        return BudgetInputs(grid[others : len(held_out)], compared)
+
+    def build(
+        self, context: TrainingContext, settings: BudgetTraining
+    ) -> dict[Variant, BudgetController]:
+        return {variant: _build(context, settings, variant) for variant in VARIANTS}
+
+    def loss(
+        self,
+        context: TrainingContext,
+        settings: BudgetTraining,
+        data: BudgetInputs,
+        model: dict[Variant, BudgetController],
+    ) -> Loss:
+        return loss_of(context, settings, data.train, model[settings.variant])
+
+    def optimisation(self, settings: BudgetTraining) -> Optimisation:
+        lr = settings.lr if settings.variant == "A" else LR_SCALE_B * settings.lr
+        return Optimisation(settings.steps, lr, settings.warmup, settings.weight_decay)
+
+    def train(
+        self, context: TrainingContext, settings: BudgetTraining, data: BudgetInputs
+    ) -> dict[Variant, BudgetController]:
+        return {
+            variant: self.train_one(context, replace(settings, variant=variant), data.train)
+            for variant in VARIANTS
+        }
+
+    def train_one(
+        self, context: TrainingContext, settings: BudgetTraining, grid: BudgetGrid
+    ) -> BudgetController:
+        """On the whole grid at once: a held-out split is small."""
+        controller = _build(context, settings, settings.variant)
+        if isinstance(controller, DifficultyBudget):
+            _store_phi(controller, grid, context.records["meaning"].shape[1])
+        loss = loss_of(context, settings, grid, controller)
+        name = f"budget-{settings.variant}-{settings.price:g}"
+        return fit(name, controller, loss, self.optimisation(settings), context.run)
+
+    def compare(
+        self,
+        context: TrainingContext,
+        settings: BudgetTraining,
+        data: BudgetInputs,
+        model: dict[Variant, BudgetController],
+    ) -> Metrics:
+        num_tokens = context.records["meaning"].shape[1]
+        found = {
+            variant: {
+                split: compare(controller, data.train, grid, num_tokens)
+                for split, grid in data.compared.items()
+            }
+            for variant, controller in model.items()
+        }
+        return {"variant": settings.variant, **found[settings.variant]} | found
+
+    def ships(self, context: TrainingContext, compared: Metrics) -> dict[str, bool]:
+        # A split is small: a gain within chance is no gain
+        return {"budget": compared["held-out"]["gain"]["low"] > 0}
+
+    def components(
+        self, settings: BudgetTraining, model: dict[Variant, BudgetController]
+    ) -> Mapping[str, nn.Module]:
+        return {"budget": model[settings.variant]}
 
 
-def _place(values: Tensor, grid: Sequence[int]) -> Tensor:
-    """Where on the grid, as a real-valued index; differentiable."""
-    points = torch.tensor(grid, dtype=values.dtype)
-    left = (torch.searchsorted(points, values.detach().contiguous(), right=True) - 1).clamp(
-        0, len(grid) - 2
-    )
-    return left + ((values - points[left]) / (points[left + 1] - points[left])).clamp(0, 1)
+STAGE = PathwayStage("stage5", PathwaySettings(BudgetTraining()), (BudgetPart(),))
 
 
-def _between(table_nGH: Tensor, row_n: Tensor, column_n: Tensor) -> Tensor:
-    every = torch.arange(len(row_n))
-    g, h = (
-        place.detach().floor().long().clamp(0, size - 2)
-        for place, size in ((row_n, table_nGH.shape[1]), (column_n, table_nGH.shape[2]))
-    )
-    y, x = row_n - g, column_n - h
-    upper = torch.lerp(table_nGH[every, g, h], table_nGH[every, g, h + 1], x)
-    lower = torch.lerp(table_nGH[every, g + 1, h], table_nGH[every, g + 1, h + 1], x)
-    return torch.lerp(upper, lower, y)
-
-
-def worth(context: TrainingContext, rows: Sequence[int]) -> Worth:
-    """By answering each question at every point, in all processes."""
-    found = torch.tensor(context.spread(answers, rows, "trying budgets", _seeing(context.pipeline)))
-    some = torch.tensor(rows)
-    embedded = (context.records[name][some].float() for name in ("low_res", "question"))
-    return Worth(found[..., 0], found[..., 1], *embedded)
-
-
-def _seeing(pipeline: Pipeline) -> tuple[float, float]:
-    """FLOPs of what comes before prune, in units of 1e9, without retrieval and with it: the same
-    for every picture, and next to the same for every question."""
-    picture, giga = Image.new("RGB", (640, 480), (120, 130, 90)), []
-    for passages in (0, 1):
-        fixed = with_config(pipeline, budget={"passages": passages, "min_information": 0.0})
-        fixed = with_components(fixed, budget=None)
-        trace = fixed.answer(picture, "What is this?", fast_path=False).trace
-        giga.append(sum(trace[name].flops for name in ("encode", "draft", "look")) / GIGA)
-    return giga[0], giga[1]
-
-
-@torch.inference_mode()
-def answers(
-    pipeline: Pipeline, records: Records, seeing: tuple[float, float]
-) -> list[list[list[tuple[float, float]]]]:
-    """For each question, V' and K': the score of the answer, and the FLOPs in units of 1e9."""
-    pipeline = with_backbone(pipeline, CachedBackbone(pipeline.backbone))
-    drafter = pipeline.components.drafter
-    vocabulary = drafter.config.answers if drafter else ()
-    return [
-        _answers(pipeline, records, i, records.draft(i, vocabulary), seeing)
-        for i in range(len(records))
-    ]
-
-
-def _answers(
-    pipeline: Pipeline, records: Records, i: int, drafted: Draft, seeing: tuple[float, float]
-) -> list[list[tuple[float, float]]]:
-    components, config, backbone = pipeline.components, pipeline.config, pipeline.backbone
-    question = records.question(i)
-    right = {normalise(text): float(s) for text, s in records.about[i]["answers"].items()}
-    said: dict[tuple[str, ...], tuple[float, float]] = {}  # by what is read
-
-    def at(tokens: int) -> list[tuple[float, float]]:
-        most = Budget(min(tokens, records["meaning"].shape[1]), PASSAGES[-1])
-        again = replay(records, i, pipeline, most, components.saliency, components.region_query)
-        found = []
-        for count in PASSAGES:
-            allowed = replace(most, passages=count)
-            retrieved = Retrieved(again.retrieved.passages[:count], 0, 0)
-            stages = [StageRecord(name) for name in ("verify", "fuse", "decode")]
-            verified = verify(
-                retrieved,
-                question,
-                allowed,
-                again.kept,
-                again.regions,
-                backbone,
-                config.verify,
-                stages[0],
-                components.verifier,
-            )
-            fused = fuse(again.kept, question, verified, config.fuse, stages[1], components.fusion)
-            used = read_order(verified, fused)[: config.decode.max_passages]
-            read = tuple(facts(verified, used))
-            if read not in said:
-                text = decode(
-                    question,
-                    drafted,
-                    allowed,
-                    again.kept,
-                    again.regions,
-                    verified,
-                    fused,
-                    backbone,
-                    config.decode,
-                    stages[2],
-                )
-                said[read] = right.get(normalise(text), 0.0), stages[2].flops / GIGA
-            score, reading = said[read]
-            spent = (stages[0].flops + stages[1].flops + (again.flops if count else 0)) / GIGA
-            found.append((score, seeing[count > 0] + spent + reading))
-        return found
-
-    return [at(tokens) for tokens in TOKENS]
-
-
-def build(context: TrainingContext, settings: BudgetTraining) -> BudgetController:
+def _build(
+    context: TrainingContext, settings: BudgetTraining, variant: Variant
+) -> BudgetController:
     width = context.records["question"].shape[1]
     torch.manual_seed(context.run.seed)
-    if settings.variant == "B":
+    if variant == "B":
         return DifficultyBudget(DifficultyBudgetConfig(width, width))
     config = DiscreteBudgetConfig(
         width, width, settings.hidden, (TOKENS[0], TOKENS[-1]), (PASSAGES[0], PASSAGES[-1])
@@ -259,38 +170,33 @@ def build(context: TrainingContext, settings: BudgetTraining) -> BudgetControlle
     return DiscreteBudget(config)
 
 
-def train(context: TrainingContext, known: Worth, settings: BudgetTraining) -> BudgetController:
-    """On all of `known` at once: a held-out split is small."""
-    controller = build(context, settings)
-    least, most = _range(known)
+def loss_of(
+    context: TrainingContext, settings: BudgetTraining, grid: BudgetGrid, model: BudgetController
+) -> Loss:
+    least, most = _range(grid)
     num_tokens = context.records["meaning"].shape[1]
-    needs = (known.value.amax((1, 2)) > known.value[:, :, 0].amax(1)).float()
-    if isinstance(controller, DifficultyBudget):
-        _store_phi(controller, known, num_tokens)
+    needs_passages = (grid.value.amax((1, 2)) > grid.value[:, :, 0].amax(1)).float()
 
     def loss(step: int) -> Tensor:
-        visual, question = (F.dropout(x, settings.dropout) for x in (known.visual, known.question))
-        if isinstance(controller, DifficultyBudget):
-            d = controller.estimate(visual, question).clamp(1e-6, 1 - 1e-6)
-            return F.binary_cross_entropy(d, needs)
-        chosen = controller(visual, question, num_tokens, PASSAGES[-1])
+        visual, question = (F.dropout(x, settings.dropout) for x in (grid.visual, grid.question))
+        if isinstance(model, DifficultyBudget):
+            d = model.estimate(visual, question).clamp(1e-6, 1 - 1e-6)
+            return F.binary_cross_entropy(d, needs_passages)
+        chosen = model(visual, question, num_tokens, PASSAGES[-1])
         width = linear_schedule(*WIDTH, step, settings.steps)
-        value, giga = known.around(chosen.tokens, chosen.passages, width)
+        value, giga = grid.around(chosen.tokens, chosen.passages, width)
         return settings.price * ((giga - least) / (most - least)).mean() - value.mean()
 
-    lr = settings.lr if settings.variant == "A" else FASTER * settings.lr
-    phase = Phase(settings.steps, lr, settings.warmup)
-    name = f"budget-{settings.variant}-{settings.price:g}"
-    return fit(name, controller, loss, phase, context.run, weight_decay=settings.weight_decay)
+    return loss
 
 
-def _range(known: Worth) -> tuple[float, float]:
+def _range(known: BudgetGrid) -> tuple[float, float]:
     """The mean cost of the cheapest budget, and of the dearest."""
     giga = known.giga.mean(0)
     return float(giga.min()), float(giga.max())
 
 
-def _store_phi(controller: DifficultyBudget, known: Worth, num_tokens: int) -> None:
+def _store_phi(controller: DifficultyBudget, known: BudgetGrid, num_tokens: int) -> None:
     """At each of 20 budgets the (rho_v, rho_r) that the split gets most from, never decreasing."""
     config = controller.config
     value, giga = known.value.mean(0), known.giga.mean(0)
@@ -321,17 +227,17 @@ class Gain:
 
 @torch.inference_mode()
 def compare(
-    controller: BudgetController, known: Worth, unseen: Worth, num_tokens: int
-) -> dict[str, Any]:
-    """The controller's mean score and FLOPs, and what fixed budgets, or a draw between two of
-    them, get for as many FLOPs: the best of all with hindsight, and the one that was best on the
-    questions that the controller learned from, as it had to be."""
+    controller: BudgetController, known: BudgetGrid, unseen: BudgetGrid, num_tokens: int
+) -> Metrics:
+    """The controller's mean score and FLOPs, and what fixed budgets, or a random mixture of two,
+    score at as many FLOPs: the best with hindsight, and the best on the questions that the
+    controller was trained on."""
     decided = [
         controller.decide(v, q, num_tokens, PASSAGES[-1])
         for v, q in zip(unseen.visual, unseen.question, strict=True)
     ]
     tokens = torch.tensor([float(one.tokens) for one in decided])
-    # What is retrieved and verified; a share of it (variant B) is more than the decoder reads
+    # What is retrieved and verified; a fraction of it (variant B) is more than the decoder reads
     passages = torch.tensor([float(one.passages) for one in decided])
     score, spent = unseen.at(tokens, passages)
     value, giga = unseen.value.flatten(1), unseen.giga.flatten(1)
@@ -378,7 +284,7 @@ def _gain(samples_S: Tensor) -> Gain:
 
 
 def best_fixed(value_P: Tensor, giga_P: Tensor, flops: float) -> tuple[Tensor, Tensor]:
-    """The best score of a fixed budget, or of a draw between two, at no more than `flops`; and how
+    """The best score of a fixed budget, or of a mixture of two, at no more than `flops`; and how
     often each is drawn, [P]. Where even the cheapest costs more, the cheapest."""
     flops = max(flops, float(giga_P.min())) + 1e-6
     affordable = giga_P <= flops

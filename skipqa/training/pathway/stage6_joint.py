@@ -1,28 +1,46 @@
-"""Stage VI: all components together, gently, with tau_G frozen at 0.1.
+"""Stage VI: all components are fine-tuned jointly at a low lr, with tau_G fixed at 0.1.
 
 Enters: gathered records and what stages II to IV trained, shipping or not. Leaves: the same
-components after a joint fine-tuning of their losses. One ships if it is at least as good as what
-answered before, trained or training-free. The controller of stage V stays as it was calibrated:
-its split is held out, so its loss has no place among theirs.
+components after a joint fine-tuning with the sum of their losses. A component ships if it is at
+least as good as what answered before, trained or training-free. The controller of stage V stays as
+it was calibrated: it is trained on held-out questions, so its loss cannot join.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from skipqa.config import Count, CountOrNone
 from skipqa.nn.verifier import Verifier
-from skipqa.training.loop import Decay, LearningRate, Phase, fit
-from skipqa.training.pathway import stage2_saliency as pruning
-from skipqa.training.pathway import stage3_fusion as pathways
-from skipqa.training.pathway import stage4_verifier as verifying
+from skipqa.training.loop import Decay, LearningRate, Loss, Optimisation
+from skipqa.training.pathway import (
+    saliency_quality,
+    stage2_saliency,
+    stage3_fusion,
+    stage4_verifier,
+)
 from skipqa.training.pathway.context import TrainingContext
-from skipqa.training.pathway.stage3_fusion import TAU_E, TAU_G, Pathways, PathwayTraining
-from skipqa.training.pathway.stage4_verifier import Cases, VerifierTraining
+from skipqa.training.pathway.fusion_quality import compare_fusion, fraction_read, fusion_ships
+from skipqa.training.pathway.saliency_quality import RECALL, Trial
+from skipqa.training.pathway.stage import PathwayPart, PathwaySettings, PathwayStage
+from skipqa.training.pathway.stage3_fusion import (
+    FINAL,
+    FusionInputs,
+    Pathways,
+    PathwaysPart,
+    PathwayTraining,
+)
+from skipqa.training.pathway.stage4_verifier import (
+    Cases,
+    VerifierInputs,
+    VerifierPart,
+    VerifierTraining,
+)
+from skipqa.training.stage import Metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,98 +53,102 @@ class JointTraining:
     verifier: VerifierTraining = field(default_factory=VerifierTraining)
 
 
-class Everything(nn.Module):
+class JointModel(nn.Module):
     def __init__(self, paths: Pathways, verifier: Verifier) -> None:
         super().__init__()
         self.paths, self.verifier = paths, verifier
 
 
-def run(context: TrainingContext, settings: JointTraining) -> dict[str, Any]:
-    """The stage: train, compare each part with what answers now, leave."""
-    if "together" in context.run.metrics():
-        return context.run.metrics()
-    held_out = context.rows("held-out", gold=True)
-    found = verifying.cases(context, compared=held_out)
-    parts = train(context, found, settings)
-    threshold = context.pipeline.config.verify.threshold
-    compared = {
-        "saliency": pruning.compare(context, parts.paths.saliency),
-        "verifier": verifying.compare(parts.verifier, found, held_out, threshold),
-        "fusion": pathways.compare_fusion(context, parts.paths.fusion, found, _nu(context, found)),
-    }
-    before = _before(context, found, threshold)
-    ships = {
-        "saliency": pruning.is_as_good(compared["saliency"], pruning.kept_tokens(context))
-        and _finds(compared["saliency"], context) >= before["saliency"],
-        "verifier": compared["verifier"]["trained"]["f1"] >= before["verifier"],
-        "fusion": pathways.fusion_ships(compared["fusion"])
-        and compared["fusion"]["trained"]["read"] >= before["fusion"],
-    }
-    modules = {
-        "saliency": parts.paths.saliency,
-        "verifier": parts.verifier,
-        "fusion": parts.paths.fusion,
-    }
-    for name, module in modules.items():
-        context.leave(module, name, ships=ships[name])
-    context.leave(parts.paths.region_query, "region_query", ships=False)
-    context.run.finish("together", {"ships": ships, "before": before, "held-out": compared})
-    return context.run.metrics()
+@dataclass(frozen=True, slots=True)
+class JointInputs:
+    fusion: FusionInputs
+    cases: Cases
 
 
-def build(context: TrainingContext, settings: JointTraining) -> Everything:
-    paths = pathways.build(context, settings.pathways)
-    verifier = context.learned.verifier or verifying.build(context, settings.verifier)
-    return Everything(paths, verifier).requires_grad_(True)
+class JointPart(PathwayPart[JointTraining, JointInputs, JointModel]):
+    name = "joint"
+
+    def prepare(self, context: TrainingContext, settings: JointTraining) -> JointInputs:
+        cases = stage4_verifier.collect_cases(context, context.rows("held-out", gold=True))
+        return JointInputs(PathwaysPart().prepare(context, settings.pathways), cases)
+
+    def build(self, context: TrainingContext, settings: JointTraining) -> JointModel:
+        paths = PathwaysPart().build(context, settings.pathways)
+        verifier = context.learned.verifier or VerifierPart().build(context, settings.verifier)
+        return JointModel(paths, verifier).requires_grad_(True)
+
+    def loss(
+        self,
+        context: TrainingContext,
+        settings: JointTraining,
+        data: JointInputs,
+        model: JointModel,
+    ) -> Loss:
+        paths = stage3_fusion.loss_at(
+            context, settings.pathways, data.fusion, model.paths, lambda _: FINAL
+        )
+        inputs = VerifierInputs(data.cases, oracle=None)
+        verify = VerifierPart().loss(context, settings.verifier, inputs, model.verifier)
+        return lambda step: paths(step) + verify(step)
+
+    def optimisation(self, settings: JointTraining) -> Optimisation:
+        return Optimisation(settings.steps, settings.lr, settings.warmup, settings.weight_decay)
+
+    def compare(
+        self,
+        context: TrainingContext,
+        settings: JointTraining,
+        data: JointInputs,
+        model: JointModel,
+    ) -> Metrics:
+        cases, held_out = data.cases, context.rows("held-out", gold=True)
+        threshold, nu = context.pipeline.config.verify.threshold, _nu(context, cases)
+        return {
+            "before": _before(context, cases, threshold),
+            "held-out": {
+                "saliency": stage2_saliency.compare(context, model.paths.saliency),
+                "verifier": stage4_verifier.compare(model.verifier, cases, held_out, threshold),
+                "fusion": compare_fusion(context, model.paths.fusion, cases, nu),
+            },
+        }
+
+    def ships(self, context: TrainingContext, compared: Metrics) -> dict[str, bool]:
+        found, before = compared["held-out"], compared["before"]
+        tokens = stage2_saliency.kept_tokens(context)
+        recall = found["saliency"]["by_tokens"][str(tokens)]["trained"][RECALL]
+        return {
+            "saliency": stage2_saliency.is_as_good(found["saliency"], tokens)
+            and recall >= before["saliency"],
+            "verifier": found["verifier"]["trained"]["f1"] >= before["verifier"],
+            "fusion": fusion_ships(found["fusion"])
+            and found["fusion"]["trained"]["read"] >= before["fusion"],
+        }
+
+    def components(self, settings: JointTraining, model: JointModel) -> Mapping[str, nn.Module]:
+        """The region query is compared in stage III alone, so it does not ship here."""
+        paths = PathwaysPart().components(settings.pathways, model.paths)
+        return {**paths, "verifier": model.verifier}
 
 
-def train(context: TrainingContext, found: Cases, settings: JointTraining) -> Everything:
-    parts = build(context, settings)
-    loss = loss_of(context, parts, found, settings, TAU_G[1], TAU_E[1])
-    phase = Phase(settings.steps, settings.lr, settings.warmup)
-    return fit("together", parts, loss, phase, context.run, weight_decay=settings.weight_decay)
-
-
-def loss_of(
-    context: TrainingContext,
-    parts: Everything,
-    found: Cases,
-    settings: JointTraining,
-    tau: float,
-    edge: float,
-) -> pathways.Loss:
-    lesson = pathways.prepare(context)
-    along = pathways.loss_of(
-        context, parts.paths, settings.pathways, lesson, lambda _: tau, lambda _: edge
-    )
-    verify = verifying.loss_of(context, parts.verifier, found, settings.verifier)
-    return lambda step: along(step) + verify(step)
+STAGE = PathwayStage("stage6", PathwaySettings(JointTraining()), (JointPart(),))
 
 
 @torch.inference_mode()
-def _nu(context: TrainingContext, found: Cases) -> Tensor:
-    """As answering scores passages now."""
+def _nu(context: TrainingContext, cases: Cases) -> Tensor:
+    """As passages are scored today."""
     verifier = context.pipeline.components.verifier
     if verifier is None:
-        return found.untrained
-    return found.logits(verifier, torch.arange(len(context.records))).sigmoid()
+        return cases.untrained
+    return cases.logits(verifier, torch.arange(len(context.records))).sigmoid()
 
 
-def _before(context: TrainingContext, found: Cases, threshold: float) -> dict[str, float]:
-    """What answers now, by the measures of `run`."""
-    held_out, now = context.rows("held-out", gold=True), context.pipeline.components
-    rule = context.pipeline.config.fuse
-    fusion = pathways.fraction_read(context, now.fusion, found, _nu(context, found), rule)
-    f1 = verifying.quality(_nu(context, found)[held_out], found, torch.tensor(held_out), threshold)
-    trial = pruning.Trial(pruning.kept_tokens(context), now.saliency, now.region_query)
-    [finds] = pruning.quality(context, held_out, [trial])
-    return {
-        "saliency": finds[f"recall@{pruning.AT}"],
-        "verifier": f1["f1"],
-        "fusion": fusion["read"],
-    }
-
-
-def _finds(compared: dict[str, Any], context: TrainingContext) -> float:
-    here = compared["by_tokens"][str(pruning.kept_tokens(context))]["trained"]
-    return float(here[f"recall@{pruning.AT}"])
+def _before(context: TrainingContext, cases: Cases, threshold: float) -> dict[str, float]:
+    """What answers today, by the same measures."""
+    held_out, today = context.rows("held-out", gold=True), context.pipeline.components
+    nu = _nu(context, cases)
+    fusion = fraction_read(context, context.pipeline, cases, nu)
+    f1 = stage4_verifier.quality(nu[held_out], cases, torch.tensor(held_out), threshold)
+    tokens = stage2_saliency.kept_tokens(context)
+    trial = Trial(tokens, today.saliency, today.region_query)
+    [found] = saliency_quality.quality(context, held_out, [trial])
+    return {"saliency": found[RECALL], "verifier": f1["f1"], "fusion": fusion["read"]}

@@ -1,10 +1,9 @@
-"""What questions are about, learned from Pocket-KB: the concept that each of its pictures shows.
+"""The concept prior: which concepts a question is about, learned from Pocket-KB.
 
 Enters: its training questions with the names of what they ask about, the published text encoder
-and the vision tower's classes. Leaves: an `Expectation`. Each question is asked in other words
-too. Questions about a whole scene are about nothing in particular, and teach that. A tenth of the
-entities is held out, and is not taught as wrong either; of these, words that nothing is taught in
-are measured.
+and the vision encoder's classes. Leaves: a `ConceptPriorHead`. Each question is trained on in
+several wordings. Questions about a whole scene have a uniform target. A tenth of the entities is
+held out, and is no negative either; for these, held-out wordings are measured.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from skipqa.data.held_out import is_id_held_out
 from skipqa.files import check_rows, read_jsonl
 from skipqa.nn.concept_prior import ConceptPriorConfig, ConceptPriorHead
 from skipqa.nn.tagger import said_of_a_picture
-from skipqa.training.loop import Phase, batches, fit
+from skipqa.training.loop import Optimisation, batches, fit
 from skipqa.training.retrieval import paraphrases
 from skipqa.training.run import Run
 from skipqa.training.stage1.mixture import KINDS
@@ -51,7 +50,7 @@ class Asked:
     concepts: Tensor  # [C, D]
     about: Tensor  # [Q, C] bool: all that bear the name; none where a scene is asked about
     held_out: Tensor  # [Q]
-    unseen: Tensor  # [Q]: in words that nothing is taught in, all of them held out
+    held_out_wording: Tensor  # [Q]: of held-out entities alone
 
 
 def read(
@@ -62,12 +61,12 @@ def read(
     reworded: int,
     seed: int,
 ) -> Asked:
-    """`classes` are what a picture may show beside Pocket-KB's own, each with its names."""
+    """`classes` are what an image may show besides Pocket-KB's own, each with its names."""
     path = pocket_kb / "train.jsonl"
     fields = {"question": str, "name": str, "entity": str, "category": str, "relation": str}
     written = check_rows(str(path), read_jsonl(path), fields)
     asked = [one for row in written for one in _wordings(row, reworded, seed)]
-    rows, questions, never_taught = zip(*asked, strict=True)
+    rows, questions, held_out_wording = zip(*asked, strict=True)
     names = [_said(row) for row in rows]
     concepts = [tuple(one) for one in classes]
     concepts += ((name,) for name in dict.fromkeys(names) if name)
@@ -86,31 +85,31 @@ def read(
         concepts=embed(text, tokenizer, [", ".join(one) for one in concepts]).cpu(),
         about=about,
         held_out=torch.tensor([is_id_held_out(row["entity"]) for row in rows]),
-        unseen=torch.tensor(never_taught),
+        held_out_wording=torch.tensor(held_out_wording),
     )
 
 
 def _wordings(
     row: dict[str, Any], reworded: int, seed: int
 ) -> Iterator[tuple[dict[str, Any], str, bool]]:
-    """The row, its question in each of its wordings, and whether nothing is taught in that."""
+    """The row, its question in each of its wordings, and whether the wording is held out."""
     question, relation, category = row["question"], row["relation"], row["category"]
     random = Random(f"{seed} {row['entity']} {question}")
     yield row, question, False
     for _ in range(reworded):
         if category == SCENE and random.random() < 0.5:
-            yield row, random.choice(paraphrases.table()["taught"]["scenes"]), False
+            yield row, random.choice(paraphrases.table()["train"]["scenes"]), False
         else:
-            yield row, paraphrases.taught(question, relation, category, random), False
+            yield row, paraphrases.train_wording(question, relation, category, random), False
     if is_id_held_out(row["entity"]):
-        others = paraphrases.unseen(question, relation, category)
-        others += paraphrases.table()["unseen"]["scenes"] if category == SCENE else []
+        others = paraphrases.held_out_wordings(question, relation, category)
+        others += paraphrases.table()["held_out"]["scenes"] if category == SCENE else []
         if others:
             yield row, random.choice(others), True
 
 
 def _said(row: dict[str, Any]) -> str:
-    """As the tagger says it of a picture; nothing of a scene."""
+    """As the tagger names it; nothing for a scene."""
     if row["category"] == SCENE:
         return ""
     return said_of_a_picture(row["name"].lower(), KINDS.get(row["category"], ""))
@@ -121,10 +120,10 @@ def train(
 ) -> tuple[ConceptPriorHead, dict[str, float]]:
     torch.manual_seed(run.seed)
     module = ConceptPriorHead(ConceptPriorConfig(width=asked.questions.shape[1]))
-    taught = (~asked.held_out).nonzero()[:, 0]
-    unknown_C = asked.about[asked.held_out].any(0) & ~asked.about[taught].any(0)
+    train_rows = (~asked.held_out).nonzero()[:, 0]
+    unknown_C = asked.about[asked.held_out].any(0) & ~asked.about[train_rows].any(0)
     concepts, about = asked.concepts[~unknown_C], asked.about[:, ~unknown_C]
-    at = batches([taught], min(settings.batch, len(taught)), run.seed)
+    at = batches([train_rows], min(settings.batch, len(train_rows)), run.seed)
 
     def loss(step: int) -> Tensor:
         rows = at(step)
@@ -133,20 +132,23 @@ def train(
         targets = torch.where(targets.any(1, keepdim=True), targets, True).float()
         return -(log_prob * targets).sum(1).div(targets.sum(1)).mean()
 
-    phase = Phase(settings.steps, settings.lr, warmup=settings.steps // 10)
-    module = fit(PART, module, loss, phase, run)
+    optimisation = Optimisation(settings.steps, settings.lr, warmup=settings.steps // 10)
+    module = fit(PART, module, loss, optimisation, run)
     return module, measure(module, asked)
 
 
 @torch.no_grad()
 def measure(module: ConceptPriorHead, asked: Asked) -> dict[str, float]:
-    """Nats by which held-out entities are likelier than by chance, and the factor by which the
-    concept that a question about a scene lets expect most is."""
-    fraction = module(asked.questions, asked.concepts).softmax(-1) * len(asked.concepts)
+    """The log-ratio of the probability of held-out entities to chance, in nats, and the largest
+    ratio of any concept for a question about a scene."""
+    ratio = module(asked.questions, asked.concepts).softmax(-1) * len(asked.concepts)
     scene, found = ~asked.about.any(1), {}
-    for words, these in (("", ~asked.unseen), (", unseen words", asked.unseen)):
+    for words, these in (
+        ("", ~asked.held_out_wording),
+        (", held-out wordings", asked.held_out_wording),
+    ):
         chosen = asked.held_out & ~scene & these
-        right = (fraction[chosen] * asked.about[chosen]).amax(1).log()
-        found[f"nats{words}"] = float(right.mean())
-        found[f"most for a scene{words}"] = float(fraction[scene & these].amax(1).mean())
+        right = (ratio[chosen] * asked.about[chosen]).amax(1).log()
+        found[f"information{words}"] = float(right.mean())
+        found[f"most for a scene{words}"] = float(ratio[scene & these].amax(1).mean())
     return found

@@ -1,8 +1,8 @@
 """Queries and passages as tensors: what the sparse encoder is trained and measured on.
 
-Enters: an index and the queries that its passages answer. Leaves: word pieces, gold rows, rows
-that look right to a lexical search and are not, and every passage's stored impacts. From then on
-neither the index nor its corpus is needed, so that training can go on elsewhere.
+Enters: an index and the queries that its passages answer. Leaves: word pieces, gold rows, hard
+negatives (rows that a lexical search ranks high), and every passage's stored impacts. From then on
+neither the index nor its corpus is needed, so training can continue on another machine.
 """
 
 from __future__ import annotations
@@ -117,6 +117,26 @@ class Pairs:
             found.append((best[:, :, None] == self.gold[which][:, None]).any(-1).any(-1))
         return torch.cat(found)
 
+    def save(self, path: Path) -> None:
+        tensors: dict[str, Tensor] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Ragged):
+                tensors |= {f"{field.name}.values": value.values, f"{field.name}.ends": value.ends}
+            else:
+                tensors[field.name] = value
+        partial = path.with_suffix(".partial")
+        save_file(tensors, partial)
+        partial.replace(path)
+
+    @staticmethod
+    def load(path: Path) -> Pairs:
+        tensors = load_file(path)
+        ragged = {name.removesuffix(".ends") for name in tensors if name.endswith(".ends")}
+        kept = {name: Ragged(tensors[f"{name}.values"], tensors[f"{name}.ends"]) for name in ragged}
+        plain = {name: value for name, value in tensors.items() if "." not in name}
+        return Pairs(**kept, **plain)  # type: ignore[arg-type]
+
 
 def prepare(index: Index, queries: Sequence[Query], num_hard: int, counted: Counted) -> Pairs:
     encoder = index.encoder
@@ -161,24 +181,3 @@ def prepare(index: Index, queries: Sequence[Query], num_hard: int, counted: Coun
         idf=torch.from_numpy(encoder.idf[:NUM_TERMS].copy()),
         matched_as=torch.from_numpy(encoder.vocabulary.matched_as[:NUM_TERMS].copy()),
     )
-
-
-def save(pairs: Pairs, path: Path) -> None:
-    tensors: dict[str, Tensor] = {}
-    for field in fields(pairs):
-        value = getattr(pairs, field.name)
-        if isinstance(value, Ragged):
-            tensors |= {f"{field.name}.values": value.values, f"{field.name}.ends": value.ends}
-        else:
-            tensors[field.name] = value
-    partial = path.with_suffix(".partial")
-    save_file(tensors, partial)
-    partial.replace(path)
-
-
-def load(path: Path) -> Pairs:
-    tensors = load_file(path)
-    ragged = {name.removesuffix(".ends") for name in tensors if name.endswith(".ends")}
-    kept = {name: Ragged(tensors[f"{name}.values"], tensors[f"{name}.ends"]) for name in ragged}
-    plain = {name: value for name, value in tensors.items() if "." not in name}
-    return Pairs(**kept, **plain)  # type: ignore[arg-type]

@@ -1,9 +1,9 @@
-"""The same question in other words: for training, and others that training never sees.
+"""Paraphrases of questions: some to train on, and held-out wordings that are only measured.
 
 Enters: a question of Pocket-KB with its relation and category. Leaves: what it asks for, and that
 in the wordings of `paraphrases.json`, where people refer to a thing in many ways and say "it".
-The table has two halves that share no wording: "taught", and "unseen", which is only measured. Its
-"fields" are of the World Factbook, each with the wordings of both halves.
+The table has two halves that share no wording: "train" and "held_out". Its "fields" are of the
+World Factbook, each with the wordings of both halves.
 """
 
 from __future__ import annotations
@@ -128,27 +128,27 @@ def say(wording: str, meaning: Meaning, half: str, random: Random) -> str:
     return text[0].upper() + text[1:]
 
 
-def taught(question: str, relation: str, category: str, random: Random) -> str:
-    """In some other words, where there are any, as loosely written as people do."""
+def train_wording(question: str, relation: str, category: str, random: Random) -> str:
+    """A random paraphrase to train on, where there is any, as loosely written as people write."""
     if (meaning := understand(question, relation, category)) is not None:
-        wording = random.choice(wordings("taught", relation, category))
-        question = say(wording, meaning, "taught", random)
+        wording = random.choice(wordings("train", relation, category))
+        question = say(wording, meaning, "train", random)
     return edited(question, random)
 
 
-def unseen(question: str, relation: str, category: str) -> list[str]:
-    """In all the wordings that nothing is taught in."""
+def held_out_wordings(question: str, relation: str, category: str) -> list[str]:
+    """All paraphrases that nothing is trained on."""
     if (meaning := understand(question, relation, category)) is None:
-        return [other for own, other in table()["unseen"]["own words"].items() if own == question]
+        return [other for own, other in table()["held_out"]["own words"].items() if own == question]
     random = Random(repr(meaning))
-    known = wordings("unseen", relation, category)
-    return [say(wording, meaning, "unseen", random) for wording in known]
+    known = wordings("held_out", relation, category)
+    return [say(wording, meaning, "held_out", random) for wording in known]
 
 
 def of_field(half: str, field: str) -> list[str]:
     """How the World Factbook's field is asked for, with a blank for the country."""
-    asked, never_taught = table()["fields"].get(field, ((), ()))
-    found = [*(asked if half == "taught" else never_taught)]
+    train, held_out = table()["fields"].get(field, ((), ()))
+    found = [*(train if half == "train" else held_out)]
     for relation in RELATIONS_OF.get(field, ()):
         found += wordings(half, relation)
     return found

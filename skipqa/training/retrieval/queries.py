@@ -1,10 +1,10 @@
 """Questions that passages answer, made from the passages themselves: what retrieval learns from.
 
 Enters: an index with WordNet and the World Factbook in it and, where it was built, Pocket-KB.
-Leaves: queries, each with the name of what is asked about (a picture would show it), a text, and
+Leaves: queries, each with the name of what is asked about (an image would show it), a text, and
 the ids of the passages that answer it. A tenth of the passages, and a tenth of Pocket-KB's
-entities, ask no question that is trained on; they are also asked for in wordings that no training
-question has. Of Pocket-KB only the training questions are read.
+entities, are held out; they are also asked for in held-out wordings. Of Pocket-KB only the
+training questions are read.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from skipqa.language import content_words
 from skipqa.training.retrieval.paraphrases import (
     Meaning,
     edited,
+    held_out_wordings,
     of_field,
     references,
     say,
-    taught,
-    unseen,
+    train_wording,
     wordings,
 )
 from skipqa.types import Passage
 from skipqa.wordnet import PARTS_OF_SPEECH, Synset, read_synsets
 
-# Where queries come from; the last two are in words that are never taught.
-SOURCES = ("wordnet", "factbook", "pocket-kb", "unseen words", "unseen words, factbook")
-TAUGHT, UNSEEN = SOURCES[:3], SOURCES[3:]
+# Where queries come from; the last two are in held-out wordings.
+SOURCES = ("wordnet", "factbook", "pocket-kb", "held-out wordings", "held-out wordings, factbook")
+TRAIN_SOURCES, HELD_OUT_SOURCES = SOURCES[:3], SOURCES[3:]
 BY_FLAG = Meaning("", "country", "flag", ())
 
 ABOUT_COUNTRY = (
@@ -94,20 +94,20 @@ class Query:
 def generate(
     index: Index, pocket_kb: Path | None, seed: int, fraction: float = 1.0, reworded: int = 1
 ) -> list[Query]:
-    """All queries that the index can answer, in a fixed order; a `share` of those made from
-    passages, and what Pocket-KB asks in so many other wordings."""
+    """All queries that the index can answer, in a fixed order; a `fraction` of those made from
+    passages, and each Pocket-KB question in so many other wordings."""
     passages = [index.passage(row) for row in range(len(index))]
     known = {passage.id for passage in passages}
 
-    def wanted(id: str) -> Random | None:
+    def drawn(id: str) -> Random | None:
         """Chance that depends on the passage alone."""
         random = Random(f"{seed} {id}")
         return random if random.random() < fraction else None
 
     found: list[Query] = []
-    found += (query for query in from_wordnet(_synsets(), wanted) if set(query.gold) <= known)
+    found += (query for query in from_wordnet(_synsets(), drawn) if set(query.gold) <= known)
     of_lands = [p for p in passages if p.source == "factbook"]
-    found += from_factbook(of_lands, wanted)
+    found += from_factbook(of_lands, drawn)
     found += from_fields(of_lands, seed)
     if pocket_kb is not None:
         asked = from_pocket_kb(pocket_kb, seed, reworded)
@@ -116,12 +116,12 @@ def generate(
 
 
 def from_wordnet(
-    synsets: Mapping[str, Synset], wanted: Callable[[str], Random | None]
+    synsets: Mapping[str, Synset], drawn: Callable[[str], Random | None]
 ) -> Iterator[Query]:
     """A definition without its word, its kind, what it says, its key words: one of these."""
     for synset in synsets.values():
         id = f"wordnet:{synset.id}"
-        if (random := wanted(id)) is None:
+        if (random := drawn(id)) is None:
             continue
         definition = synset.gloss.partition('; "')[0]
         named = {word for lemma in synset.lemmas for word in content_words(lemma)}
@@ -135,8 +135,8 @@ def from_wordnet(
         name, plain = random.choice(synset.lemmas), kind.split()[-1] if kind else "thing"
         if kind and ways and random.random() < 0.6:
             meaning = Meaning(random.choice(ways), "thing", "", (("noun", plain),))
-            wording = random.choice(wordings("taught", meaning.relation))
-            yield _query(name, edited(say(wording, meaning, "taught", random), random), id)
+            wording = random.choice(wordings("train", meaning.relation))
+            yield _query(name, edited(say(wording, meaning, "train", random), random), id)
             continue
         if kind and random.random() < 0.5:
             form = random.choice(ABOUT_KIND)
@@ -149,16 +149,16 @@ def from_wordnet(
 
 
 def from_factbook(
-    passages: Iterable[Passage], wanted: Callable[[str], Random | None]
+    passages: Iterable[Passage], drawn: Callable[[str], Random | None]
 ) -> Iterator[Query]:
     """Asks for a passage by its field, by the labels in it, and by words of what it says."""
     for passage in passages:
-        if (random := wanted(passage.id)) is None:
+        if (random := drawn(passage.id)) is None:
             continue
         name, field = _field(passage)
         said = passage.text.removeprefix(f"{name}, ")
         labels = [label for label in LABEL.findall(said) if label not in ("note", "name")]
-        country = random.choice(references("taught", BY_FLAG))
+        country = random.choice(references("train", BY_FLAG))
         asked = [random.choice(labels) if labels and random.random() < 0.5 else field]
         if keys := [word for word in content_words(said) if word not in field]:
             asked.append(" ".join(random.sample(keys, min(len(keys), random.randint(2, 4)))))
@@ -175,11 +175,11 @@ def from_fields(passages: Iterable[Passage], seed: int) -> Iterator[Query]:
     for id, some in parts.items():
         (name, field), gold = _field(some[0]), tuple(passage.id for passage in some)
         random, held_out = Random(f"{seed} {id} field"), is_id_held_out(id)
-        for half in ("taught", *(["unseen"] if held_out else [])):
+        for half in ("train", *(["held_out"] if held_out else [])):
             if known := of_field(half, field):
                 text = say(random.choice(known), BY_FLAG, half, random)
-                if half == "unseen":
-                    yield Query(name, text, gold, UNSEEN[1], held_out)
+                if half == "held_out":
+                    yield Query(name, text, gold, HELD_OUT_SOURCES[1], held_out)
                 else:
                     yield Query(name, edited(text, random), gold, "factbook", held_out)
 
@@ -205,16 +205,16 @@ def from_pocket_kb(folder: Path, seed: int, reworded: int) -> Iterator[Query]:
         if (asked := (row["entity"], question)) not in seen:
             seen.add(asked)
             yield Query(row["name"], question, gold, "pocket-kb", held_out)
-        if (wanted := (row["entity"], relation, *gold)) in seen:
+        if (fact := (row["entity"], relation, *gold)) in seen:
             continue
-        seen.add(wanted)
-        random = Random(f"{seed} {wanted}")
+        seen.add(fact)
+        random = Random(f"{seed} {fact}")
         for _ in range(reworded):
-            text = taught(question, relation, category, random)
+            text = train_wording(question, relation, category, random)
             yield Query(row["name"], text, gold, "pocket-kb", held_out)
         if held_out:
-            for text in unseen(question, relation, category):
-                yield Query(row["name"], text, gold, UNSEEN[0], held_out)
+            for text in held_out_wordings(question, relation, category):
+                yield Query(row["name"], text, gold, HELD_OUT_SOURCES[0], held_out)
 
 
 def _query(name: str, text: str, id: str) -> Query:

@@ -1,10 +1,10 @@
-"""The drafter: answers a question from the picture alone, out of a vocabulary.
+"""The drafter: answers a question from the image alone, out of a vocabulary.
 
-Enters: frozen features, the words that each picture deserves, questions. Leaves: a `Drafter` and a
-question encoder fine-tuned with it, and the logits of its answers to calibrate it by and for the
-reader to weigh. Answers get credit in proportion to how many people gave them. Where a passage is
-known to say what the picture does not, the right draft is none: the empty answer, which is the
-first of the vocabulary, and which takes its share of every confidence.
+Enters: frozen features, the words of each image, questions. Leaves: a `Drafter` and a question
+encoder fine-tuned with it, and the logits of its answers, for calibration and for the reader to
+combine with. Answers are weighted by how many people gave them. Where a passage is known to hold
+what the image does not show, the target is to abstain: the empty answer, the first of the
+vocabulary, whose probability lowers every confidence.
 """
 
 from __future__ import annotations
@@ -19,29 +19,27 @@ from torch import Tensor, nn
 from skipqa.backbones.networks.bert import Bert
 from skipqa.config import Count, Fraction, Weight
 from skipqa.nn.drafter import ABSTAIN, Drafter, DrafterConfig
-from skipqa.training.loop import Phase, batches, fit, steps_for
+from skipqa.training.example import TrainExample
+from skipqa.training.loop import Optimisation, batches, fit, steps_for
 from skipqa.training.run import Run
-from skipqa.training.stage1.mixture import Example
-from skipqa.training.stage1.photos import Seen
+from skipqa.training.stage1.photos import PhotoFeatures
 from skipqa.training.stage1.words import Words
 
 MAX_ANSWERS = 8  # of one question
 HEAD_WIDTH = 64
-TAUGHT = ("okvqa/train", "pocket-kb/train", "coco/train")
+TRAIN_GROUPS = ("okvqa/train", "pocket-kb/train", "coco/train")
 
 
 @dataclass(frozen=True, slots=True)
-class DraftTraining:
+class DrafterTraining:
     epochs: Weight = 7.0
-    focus_epochs: Weight = 3.0  # on OK-VQA and what to leave to others, at the lower rate; 0: none
+    focus_epochs: Weight = 3.0  # on OK-VQA and questions to abstain from, at focus_lr; 0: none
     batch: Count = 256
     lr: Weight = 4e-4
     focus_lr: Weight = 1e-4
     text_lr_scale: Fraction = 0.075  # the pretrained question encoder moves more slowly
-    knowledge_times: Count = 3  # how often a question of OK-VQA comes for each other one
-    blind: Fraction = (
-        0.08  # of the questions are asked without the picture, to measure what it adds
-    )
+    knowledge_times: Count = 3  # how often an OK-VQA question is repeated per epoch
+    blind: Fraction = 0.08  # of the questions come without the image, to measure what it adds
     width: Count = 384  # heads are 64 wide
     layers: Count = 4
     dropout: Fraction = 0.2
@@ -68,13 +66,13 @@ class DrafterModel(nn.Module):
 class Questions:
     """Token ids, masks and target answers of all examples, on the device.
 
-    `answer` and `score` are what is right, `taught` what the drafter learns: to leave questions
-    that need a passage.
+    `answer` and `score` are what is right; `target` and `target_weight` what the drafter is trained
+    on: to abstain from questions that need a passage.
     """
 
     def __init__(
         self,
-        examples: Sequence[Example],
+        examples: Sequence[TrainExample],
         answers: Sequence[str],
         tokenizer: Tokenizer,
         device: torch.device,
@@ -96,11 +94,11 @@ class Questions:
         self.ids, self.mask = ids.to(device), mask.to(device)
         self.answer, self.score = answer.to(device), score.to(device)
         self.photo = photo.to(device)
-        left = torch.tensor([example.needs_knowledge for example in examples])[:, None]
+        abstain = torch.tensor([example.needs_knowledge for example in examples])[:, None]
         assert answers[0] == ABSTAIN
         first = torch.arange(MAX_ANSWERS) == 0
-        self.taught = torch.where(left, 0, answer).to(device)
-        self.credit = torch.where(left, first.float(), score).to(device)
+        self.target = torch.where(abstain, 0, answer).to(device)
+        self.target_weight = torch.where(abstain, first.float(), score).to(device)
 
     def text(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Ids and mask, no longer than the longest of these."""
@@ -109,8 +107,8 @@ class Questions:
         return self.ids[rows, :length], mask[:, :length]
 
     def known(self, rows: Tensor) -> Tensor:
-        """Those of the rows that some answer of the vocabulary is right for."""
-        return rows[self.credit.sum(1).to(rows.device)[rows] > 0]
+        """Those of the rows that have a target in the vocabulary."""
+        return rows[self.target_weight.sum(1).to(rows.device)[rows] > 0]
 
     def accuracy(self, logits: Tensor, rows: Tensor) -> float:
         """The mean soft score of the best answers, in [0, 1]."""
@@ -123,15 +121,15 @@ def build(
     answers: tuple[str, ...],
     answer_names: Tensor,
     text: Bert,
-    seen: Seen,
-    training: DraftTraining,
+    features: PhotoFeatures,
+    training: DrafterTraining,
     seed: int,
 ) -> DrafterModel:
-    """A drafter with nothing learned yet; `answer_names` [answers, d] are what answers mean."""
+    """An untrained drafter; `answer_names` [answers, d] are the embeddings of the answers."""
     torch.manual_seed(seed)
     config = DrafterConfig(
-        visual_tokens=seen.features.shape[2],
-        visual_width=seen.features.shape[3],
+        visual_tokens=features.views.shape[2],
+        visual_width=features.views.shape[3],
         question_width=text.config.width,
         answers=answers,
         width=training.width,
@@ -142,23 +140,29 @@ def build(
         named_answers=True,
         dropout=training.dropout,
     )
-    drafter_model = DrafterModel(Drafter(config), text).to(seen.features.device)
-    drafter_model.drafter.answer_names.copy_(answer_names)
-    return drafter_model
+    model = DrafterModel(Drafter(config), text).to(features.views.device)
+    model.drafter.answer_names.copy_(answer_names)
+    return model
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterInputs:
+    questions: Questions
+    features: PhotoFeatures
+    words: Words  # of every photo, at low resolution
 
 
 def train(
-    drafter_model: DrafterModel,
-    seen: Seen,
-    words: Words,
-    questions: Questions,
+    model: DrafterModel,
+    inputs: DrafterInputs,
     groups: Mapping[str, Tensor],
     run: Run,
-    training: DraftTraining,
+    training: DrafterTraining,
 ) -> DrafterModel:
-    """`groups` are rows of `questions`, by the name of what they come from."""
-    device = seen.features.device
-    knowledge, own, other = (questions.known(groups[name]) for name in TAUGHT)
+    """`groups` are rows of the questions, by source and split."""
+    questions, views = inputs.questions, inputs.features.views
+    device = views.device
+    okvqa, pocket_kb, coco = (questions.known(groups[name]) for name in TRAIN_GROUPS)
 
     def phase(
         name: str, mixed: list[Tensor], epochs: float, lr: float, start: DrafterModel
@@ -167,84 +171,73 @@ def train(
 
         def loss(step: int) -> Tensor:
             rows = batch_at(step).to(device)
-            view = torch.randint(len(seen.features), (len(rows),), device=device)
-            features = seen.features[view, questions.photo[rows]]
+            view = torch.randint(len(views), (len(rows),), device=device)
             blind = torch.rand(len(rows), device=device) < training.blind
-            logits = _logits(start, features, rows, questions, words, blind)
-            picked = logits.log_softmax(-1).gather(1, questions.taught[rows])
-            credit = questions.credit[rows]
-            return -(picked * credit / credit.sum(1, keepdim=True)).sum(1).mean()
+            logits = _logits(start, views[view, questions.photo[rows]], rows, inputs, blind)
+            log_prob = logits.log_softmax(-1).gather(1, questions.target[rows])
+            weight = questions.target_weight[rows]
+            return -(log_prob * weight / weight.sum(1, keepdim=True)).sum(1).mean()
 
         steps = steps_for(epochs, mixed, training.batch)
-        slower = [(start.text, training.text_lr_scale)]
-        return fit(name, start, loss, Phase(steps, lr), run, slower=slower, ema_decay=0.998)
+        lr_scales = [(start.text, training.text_lr_scale)]
+        return fit(name, start, loss, Optimisation(steps, lr, ema_decay=0.998), run, lr_scales)
 
-    mixed = [knowledge] * training.knowledge_times + [own, other]
-    drafter_model = phase("drafter", mixed, training.epochs, training.lr, drafter_model)
+    mixed = [okvqa] * training.knowledge_times + [pocket_kb, coco]
+    model = phase("drafter", mixed, training.epochs, training.lr, model)
     if training.focus_epochs:
         epochs, lr = training.focus_epochs, training.focus_lr
-        drafter_model = phase("drafter-focus", [knowledge, own], epochs, lr, drafter_model)
-    return drafter_model
+        model = phase("drafter-focus", [okvqa, pocket_kb], epochs, lr, model)
+    return model
 
 
 def _logits(
-    drafter_model: DrafterModel,
-    features: Tensor,
-    rows: Tensor,
-    questions: Questions,
-    words: Words,
-    blind: Tensor,
+    model: DrafterModel, features: Tensor, rows: Tensor, inputs: DrafterInputs, blind: Tensor
 ) -> Tensor:
-    """`blind` [B] is true of questions asked without the picture."""
-    sees = (~blind).float()[:, None]
-    embeddings, probs = words.embedded(questions.photo[rows])
+    """`blind` [B] is true of questions asked without the image."""
+    questions, sees = inputs.questions, (~blind).float()[:, None]
+    embeddings, probs = inputs.words.embedded(questions.photo[rows])
     shown = embeddings * sees[..., None], probs * sees
     kind = features.device.type
     with torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda"):
-        logits: Tensor = drafter_model(
-            features.float() * sees[..., None], *questions.text(rows), shown
-        )
+        logits: Tensor = model(features.float() * sees[..., None], *questions.text(rows), shown)
     return logits.float()
 
 
 @dataclass(frozen=True, slots=True)
 class DrafterEval:
-    """Questions that nothing is trained on, and what a drafter makes of them."""
+    """Questions that nothing is trained on, and a drafter's logits for them."""
 
-    groups: Mapping[str, Tensor]  # name -> rows of `questions`
-    questions: Questions
-    seen: Seen
-    words: Words
+    groups: Mapping[str, Tensor]  # name -> rows of the questions
+    inputs: DrafterInputs
 
     @torch.inference_mode()
-    def logits(self, drafter_model: DrafterModel, name: str, *, blind: bool = False) -> Tensor:
+    def logits(self, model: DrafterModel, name: str, *, blind: bool = False) -> Tensor:
         """Uncalibrated, [rows, answers]."""
-        features, photo = self.seen.features[0], self.questions.photo
+        features, photo = self.inputs.features.views[0], self.inputs.questions.photo
         parts = self.groups[name].to(features.device).split(512)
 
         def of(rows: Tensor) -> Tensor:
             unseen = torch.full(rows.shape, blind, device=rows.device)
-            return _logits(
-                drafter_model, features[photo[rows]], rows, self.questions, self.words, unseen
-            )
+            return _logits(model, features[photo[rows]], rows, self.inputs, unseen)
 
         return torch.cat([of(part) for part in parts])
 
-    def all_logits(self, drafter_model: DrafterModel, *, blind: bool = False) -> dict[str, Tensor]:
-        return {name: self.logits(drafter_model, name, blind=blind) for name in self.groups}
+    def all_logits(self, model: DrafterModel, *, blind: bool = False) -> dict[str, Tensor]:
+        return {name: self.logits(model, name, blind=blind) for name in self.groups}
 
     def accuracies(self, logits: Mapping[str, Tensor]) -> dict[str, float]:
-        return {name: self.questions.accuracy(logits[name], self.groups[name]) for name in logits}
+        questions = self.inputs.questions
+        return {name: questions.accuracy(logits[name], self.groups[name]) for name in logits}
 
-    def accuracy(self, drafter_model: DrafterModel, name: str) -> float:
-        return self.accuracies({name: self.logits(drafter_model, name)})[name]
+    def accuracy(self, model: DrafterModel, name: str) -> float:
+        return self.accuracies({name: self.logits(model, name)})[name]
 
-    def calibrate(self, drafter_model: DrafterModel, names: Sequence[str]) -> None:
-        """The temperature by which confidence fits how often the best answer is the people's."""
-        found = [self.logits(drafter_model, name) for name in names]
+    def calibrate(self, model: DrafterModel, names: Sequence[str]) -> None:
+        """The temperature at which confidence matches how often the best answer is right."""
+        found = [self.logits(model, name) for name in names]
         logits, rows = torch.cat(found), torch.cat([self.groups[name] for name in names])
-        rows = rows.to(logits.device)
-        score = self.questions.score[rows]
-        best = self.questions.answer[rows].gather(1, score.argmax(1, keepdim=True))[:, 0]
+        rows, questions = rows.to(logits.device), self.inputs.questions
+        score = questions.score[rows]
+        best = questions.answer[rows].gather(1, score.argmax(1, keepdim=True))[:, 0]
         known = score.sum(1) > 0
-        drafter_model.drafter.calibrate(logits[known], best[known])
+        model.drafter.calibrate(logits[known], best[known])

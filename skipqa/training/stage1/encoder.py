@@ -1,10 +1,11 @@
-"""The vision tower learns to tell things apart: breeds, flowers, products, flags, large and small.
+"""The vision encoder is fine-tuned to tell things apart: breeds, flowers, products, flags.
 
-Enters: photos as bytes, where things are in them, what they are called, and the published tower.
-Leaves: the tower fine-tuned at its native size, so that what it sees of a view names the thing in
-it. What it knew it keeps: on every crop it also has to say what the published tower says. Labels of
-COCO photos are left to the tagger, which is cross-fitted; a tower would know its own photos by
-heart, and the readers would learn to trust words that are never so right again.
+Enters: photos as bytes, the boxes and names of things in them, and the published encoder. Leaves:
+the encoder fine-tuned at its native size, so that its features of a view name the thing in it. A
+distillation loss on every crop keeps what the published encoder knows, and the weights are
+interpolated with the published ones at the end (WiSE-FT). Labels of COCO photos are left to the
+tagger, which is cross-fitted: an encoder would memorise its own photos, and the readers would learn
+to trust words that are never as accurate again.
 """
 
 from __future__ import annotations
@@ -20,103 +21,103 @@ from torch import Tensor, nn
 from skipqa.backbones.networks.efficientnet_lite import EfficientNetLite
 from skipqa.config import Count, Fraction, Weight
 from skipqa.nn.tagger import Tagger, TaggerConfig
-from skipqa.training.loop import Phase, batches, fit, steps_for
+from skipqa.training.loop import Optimisation, batches, fit, steps_for
 from skipqa.training.run import Run
-from skipqa.training.stage1 import photos
-from skipqa.training.stage1.photos import Things
+from skipqa.training.stage1.photos import Things, as_input, crop, zooms
 from skipqa.training.stage1.tagger import UNKNOWN, Targets
 
-LIKELY = -5.0  # where a name's logit starts: one in so many is right
-SMOOTHED = 0.1  # of the right name, shared among all
-FEWEST = 56  # pixels a side that a picture may be enlarged from
+INITIAL_LOGIT = -5.0  # of a name: few of them are right
+LABEL_SMOOTHING = 0.1
+MIN_PIXELS = 56  # per side, that an image may be enlarged from
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderTraining:
-    epochs: Weight = 18.0  # through the photos of things, others beside them
+    epochs: Weight = 18.0  # over the photos of things, as many others with them
     batch: Count = 256
-    lr: Weight = 1e-3  # of the names; the tower moves more slowly
+    lr: Weight = 1e-3  # of the new head; the encoder's is scaled
     encoder_lr_scale: Fraction = 0.4
-    pasted: Fraction = 0.4  # of the things that fill their photo are made small in another
-    enlarged: Fraction = 0.3  # of the views come from few pixels, as what is small and cut out does
-    mixed: Fraction = (
-        0.5  # the most of another view that a step mixes into each; mostly it is little
-    )
-    apart: Weight = 1.0  # how much it counts to have the right name before all others
-    memory: Weight = 2.0  # how much it counts to say what the published tower says
-    kept: Fraction = 0.9  # of the way from the published tower; the rest is given back at the end
+    pasted: Fraction = 0.4  # of the things that fill their photo are pasted small into another
+    enlarged: Fraction = 0.3  # of the views are enlarged from few pixels, as small crops are
+    mixup: Fraction = 0.5  # the largest mixing coefficient; most draws are far smaller
+    cross_entropy_weight: Weight = 1.0  # of the one right name among all, next to each by itself
+    distillation_weight: Weight = 2.0
+    wise_ft_alpha: Fraction = 0.9  # weight of the fine-tuned encoder in the final interpolation
 
 
-class Namer(nn.Module):
-    """The tower and, while it learns, names for things."""
+@dataclass(frozen=True, slots=True)
+class LabelledPhotos:
+    pixels: Tensor  # [P, 3, S, S] bytes
+    things: Things
+    targets: Targets
+    rows: Sequence[int]  # the photos to train on
+
+
+class NamingModel(nn.Module):
+    """The encoder and, during fine-tuning, a head that names things."""
 
     def __init__(self, encoder: EfficientNetLite, names: Tagger) -> None:
         super().__init__()
         self.encoder, self.names = encoder, names
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits of names and of the tower's own classes."""
+        """Logits of names and of the encoder's own classes."""
         found = self.encoder(pixels.contiguous(memory_format=torch.channels_last))
         logits = self.names(found.flatten(2).transpose(1, 2).float())
         return logits, self.encoder.classifier(found.mean((2, 3)))
 
 
-def teach(
-    published: EfficientNetLite,
-    pixels: Tensor,
-    things: Things,
-    targets: Targets,
-    rows: Sequence[int],
-    run: Run,
-    training: EncoderTraining,
-    device: torch.device,
+def finetune(
+    published: EfficientNetLite, photos: LabelledPhotos, run: Run, training: EncoderTraining
 ) -> EfficientNetLite:
-    """`pixels` are bytes [P, 3, S, S], `rows` the photos to learn from."""
-    wanted, named = _of_things(targets)
-    shows_one = (wanted == 1).any(1)
-    if not shows_one.any():  # no such photos: nothing to learn
+    """On the device of `published`, which stays as it is."""
+    device = next(published.parameters()).device
+    labels, names = _of_things(photos.targets)
+    shows_one = (labels == 1).any(1)
+    if not shows_one.any():  # no such photos: nothing to train on
         return published
-    namer = _namer(published, named, run.seed).to(device)
-    namer = namer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    allowed = torch.tensor(rows)
+    model = _naming_model(published, names, run.seed).to(device)
+    model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    allowed = torch.tensor(photos.rows)
     with_things, others = allowed[shows_one[allowed]], allowed[~shows_one[allowed]]
     half = max(2, training.batch // 2)
     things_at = batches([with_things], half, run.seed)
     others_at = batches([others], half, run.seed) if len(others) else things_at
-    pixels, wanted = pixels.to(device), wanted.to(device)
+    pixels, labels = photos.pixels.to(device), labels.to(device)
 
-    def named_wrongly(logits: Tensor, right: Tensor) -> Tensor:
-        return _naming(logits, right) + training.apart * _telling_apart(logits, right)
+    def naming_loss(logits: Tensor, right: Tensor) -> Tensor:
+        weight = training.cross_entropy_weight
+        return _binary_loss(logits, right) + weight * _cross_entropy(logits, right)
 
     def loss(step: int) -> Tensor:
         photo = torch.cat((things_at(step), others_at(step)))
         generator = torch.Generator().manual_seed(run.seed * 1_000_003 + step)
-        shown = _views(pixels, photo, things, training, generator)
+        shown = _views(pixels, photo, photos.things, training, generator)
         other = torch.randperm(len(shown), generator=generator).to(device)
-        little = training.mixed * float(torch.rand(1, generator=generator)) ** 3
-        shown = shown.lerp(shown[other], little)
+        mixing = training.mixup * float(torch.rand(1, generator=generator)) ** 3
+        shown = shown.lerp(shown[other], mixing)
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            logits, classes = namer(shown)
+            logits, classes = model(shown)
             with torch.no_grad():
                 before = published.classifier(published(shown).mean((2, 3)))
-        logits, right = logits.float(), wanted[photo.to(device)]
-        learned = (1 - little) * named_wrongly(logits, right) + little * named_wrongly(
+        logits, right = logits.float(), labels[photo.to(device)]
+        named = (1 - mixing) * naming_loss(logits, right) + mixing * naming_loss(
             logits, right[other]
         )
-        return learned + training.memory * _distillation(classes, before)
+        return named + training.distillation_weight * _distillation(classes, before)
 
     steps = steps_for(training.epochs, [with_things], half)
-    slower = [(namer.encoder, training.encoder_lr_scale)]
-    phase = Phase(steps, training.lr)
-    taught = fit("encoder", namer, loss, phase, run, slower=slower, ema_decay=0.99).encoder
-    return _part_of_the_way(published, taught, training.kept).requires_grad_(False)
+    lr_scales = [(model.encoder, training.encoder_lr_scale)]
+    optimisation = Optimisation(steps, training.lr, ema_decay=0.99)
+    tuned = fit("encoder", model, loss, optimisation, run, lr_scales).encoder
+    return _wise_ft(published, tuned, training.wise_ft_alpha).requires_grad_(False)
 
 
-def _namer(published: EfficientNetLite, named: tuple[str, ...], seed: int) -> Namer:
+def _naming_model(published: EfficientNetLite, names: tuple[str, ...], seed: int) -> NamingModel:
     torch.manual_seed(seed)
-    names = Tagger(TaggerConfig(named, named, width=published.config.features, dropout=0.2))
-    nn.init.constant_(names.out.bias, LIKELY)
-    return Namer(copy.deepcopy(published), names).requires_grad_(True)
+    head = Tagger(TaggerConfig(names, names, width=published.config.features, dropout=0.2))
+    nn.init.constant_(head.out.bias, INITIAL_LOGIT)
+    return NamingModel(copy.deepcopy(published), head).requires_grad_(True)
 
 
 def _views(
@@ -126,43 +127,44 @@ def _views(
     training: EncoderTraining,
     generator: torch.Generator,
 ) -> Tensor:
-    """A crop of each photo in which its thing is large or small, in another light."""
-    shown = photos.as_input(pixels[photo.to(pixels.device)], pixels.device)
+    """A crop of each photo in which its thing is large or small, with other brightness."""
+    shown = as_input(pixels[photo.to(pixels.device)], pixels.device)
     shown, boxes = things.paste(shown, photo, pixels, generator, training.pasted)
-    around = photos.zooms(boxes, generator, things.may_mirror[photo], least=0.2)
-    shown = _enlarged(photos.crop(shown, around), generator, training.enlarged)
+    around = zooms(boxes, generator, things.may_mirror[photo], least=0.2)
+    shown = _enlarged(crop(shown, around), generator, training.enlarged)
     return _relit(shown, generator)
 
 
-def _part_of_the_way(
-    published: EfficientNetLite, taught: EfficientNetLite, kept: float
+def _wise_ft(
+    published: EfficientNetLite, tuned: EfficientNetLite, alpha: float
 ) -> EfficientNetLite:
-    """Between both towers little that was learned is lost, and some that was forgotten is back
+    """Interpolated weights lose little of what was learned and restore some of what was forgotten
     (Wortsman et al., 2022)."""
-    before, after = published.state_dict(), taught.state_dict()
-    taught.load_state_dict({name: before[name].lerp(after[name], kept) for name in after})
-    return taught
+    before, after = published.state_dict(), tuned.state_dict()
+    tuned.load_state_dict({name: before[name].lerp(after[name], alpha) for name in after})
+    return tuned
 
 
 def _of_things(targets: Targets) -> tuple[Tensor, tuple[str, ...]]:
     chosen = [i for i, kind in enumerate(targets.kinds) if kind]
-    return targets.wanted[:, chosen], tuple(targets.names[i] for i in chosen)
+    return targets.labels[:, chosen], tuple(targets.names[i] for i in chosen)
 
 
-def _naming(logits: Tensor, wanted: Tensor) -> Tensor:
-    """Every name by itself, summed, so that the one right name counts beside all the wrong."""
-    each = F.binary_cross_entropy_with_logits(logits, wanted.clamp(min=0), reduction="none")
-    return (each * (wanted != UNKNOWN)).sum(1).mean()
+def _binary_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Binary cross-entropy per name, summed, so that the right name counts among all the others."""
+    each = F.binary_cross_entropy_with_logits(logits, labels.clamp(min=0), reduction="none")
+    return (each * (labels != UNKNOWN)).sum(1).mean()
 
 
-def _telling_apart(logits: Tensor, wanted: Tensor) -> Tensor:
-    """One name before all others, where a thing is shown."""
-    shows_one = (wanted == 1).any(1)
-    return F.cross_entropy(logits[shows_one], wanted[shows_one].argmax(1), label_smoothing=SMOOTHED)
+def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Of the right name among all names, where a thing is shown."""
+    shows_one = (labels == 1).any(1)
+    right = labels[shows_one].argmax(1)
+    return F.cross_entropy(logits[shows_one], right, label_smoothing=LABEL_SMOOTHING)
 
 
 def _distillation(classes: Tensor, before: Tensor) -> Tensor:
-    """How far what the tower says of its own classes is from what it said."""
+    """KL divergence of the encoder's own classes from the published encoder's."""
     return F.kl_div(
         classes.float().log_softmax(-1),
         before.float().log_softmax(-1),
@@ -172,12 +174,12 @@ def _distillation(classes: Tensor, before: Tensor) -> Tensor:
 
 
 def _enlarged(pixels: Tensor, generator: torch.Generator, fraction: float) -> Tensor:
-    """That share of the pictures as if they had been enlarged from fewer pixels."""
+    """That fraction of the images as if enlarged from fewer pixels."""
     size = pixels.shape[-1]
     some = (torch.rand(len(pixels), generator=generator) < fraction).nonzero()[:, 0]
     if len(some) == 0:
         return pixels
-    fewest, most = min(FEWEST, size // 2), size * 5 // 8
+    fewest, most = min(MIN_PIXELS, size // 2), size * 5 // 8
     fewer = int(torch.randint(fewest, most + 1, (1,), generator=generator))
     small = F.interpolate(pixels[some], (fewer, fewer), mode="bilinear", antialias=True)
     again = F.interpolate(small, (size, size), mode="bicubic").clamp(-1, 1)
@@ -185,7 +187,7 @@ def _enlarged(pixels: Tensor, generator: torch.Generator, fraction: float) -> Te
 
 
 def _relit(pixels: Tensor, generator: torch.Generator, most: float = 0.25) -> Tensor:
-    """Each picture brighter or darker, and of more or less contrast."""
+    """Random brightness and contrast per image."""
 
     def factor() -> Tensor:
         draw = torch.rand(len(pixels), 1, 1, 1, generator=generator).to(pixels.device)

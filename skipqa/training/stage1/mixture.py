@@ -1,12 +1,12 @@
 """Questions of several data sets as one list, with the photos that they are about.
 
-Enters: a folder laid out as `okvqa/`, `coco/`, `vqav2/` (JSON Lines beside zips of photos) and,
+Enters: a folder laid out as `okvqa/`, `coco/`, `vqav2/` (JSON Lines next to zips of photos) and,
 where it was built, Pocket-KB. Leaves: examples with answers scored in [0, 1], labels, and one
-table of photos. A tenth of OK-VQA's training photos is held out by name, so that choices need not
-look at the validation questions, and a tenth of the things that Pocket-KB's `train` is made of, so
-that later stages meet mistakes. A photo that its `val` is made of is not trained on,
-whatever else asks about it or labels it. COCO questions about held-out photos are kept: they need
-no knowledge, and who may answer alone is chosen on both kinds.
+table of photos. A tenth of OK-VQA's training photos is held out by name, so that no choice is made
+on validation questions, and a tenth of the things in Pocket-KB's `train`, so that later stages meet
+mistakes. A photo in its `val` is never trained on, whichever question or label it has. COCO
+questions about held-out photos are kept: they need no knowledge, and the fast path is chosen on
+both kinds.
 """
 
 from __future__ import annotations
@@ -23,51 +23,38 @@ from skipqa.data.held_out import Split, is_held_out, photos_of_val, pocket_kb_sp
 from skipqa.errors import UserError
 from skipqa.files import Fields, check_rows, read_jsonl
 from skipqa.tasks.okvqa import normalise
+from skipqa.tasks.pocket_kb import box_from_centre
+from skipqa.training.example import TrainExample
+from skipqa.types import Box
 
-Box = tuple[float, float, float, float]  # its middle, across and down, its width and height
 AGREEING = 3  # people who make an answer fully right
-# What Pocket-KB calls a kind, and what people do; the tower knows its own classes already
+# What Pocket-KB calls a kind, and what people call it; other kinds are the encoder's own classes
 KINDS = {"dog": "dog", "cat": "cat", "flower": "flower", "grocery": "food", "country": "flag"}
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    photo: int  # a row of the table of photos
-    question: str
-    answers: Mapping[str, float]  # normalised text -> score in (0, 1]
-    source: str
-    split: Split
-    hops: tuple[tuple[str, ...], ...] = ()  # for each step to the answer, passages that state it
-
-    @property
-    def needs_knowledge(self) -> bool:
-        """The picture is not enough, and a passage is known that says the rest."""
-        return bool(self.hops)
 
 
 @dataclass(slots=True)
 class Mixture:
-    examples: list[Example] = field(default_factory=list)
+    examples: list[TrainExample] = field(default_factory=list)
     photos: dict[tuple[Path, str], int] = field(default_factory=dict)  # (zip, name) -> row
     labels: dict[int, tuple[str, ...]] = field(default_factory=dict)  # all that a photo shows
     entities: dict[int, tuple[str, str]] = field(default_factory=dict)  # (kind, name) of one thing
-    boxes: dict[int, Box] = field(default_factory=dict)  # where that is, in a composed picture
+    boxes: dict[int, Box] = field(default_factory=dict)  # of that thing, in a composed image
     checks: dict[Split, dict[int, tuple[str, str]]] = field(default_factory=dict)  # to score by
     facts: dict[str, str] = field(default_factory=dict)  # passages that state answers, by id
 
     def photo(self, archive: Path, name: str) -> int:
         return self.photos.setdefault((archive, name), len(self.photos))
 
-    def ask(self, example: Example) -> None:
-        """What nobody answered teaches nothing, but counts where it is scored."""
+    def ask(self, example: TrainExample) -> None:
+        """A question without answers is not trained on, but counts where it is scored."""
         if example.answers or example.split == "val":
             self.examples.append(example)
 
-    def select(self, source: str, split: Split) -> list[int]:
+    def select(self, source: str, split: str) -> list[int]:
         return [i for i, e in enumerate(self.examples) if (e.source, e.split) == (source, split)]
 
-    def to_learn_from(self) -> list[int]:
-        """The photos that training may look at."""
+    def train_photos(self) -> list[int]:
+        """Rows of the photos that may be trained on."""
         asked = {example.photo for example in self.examples if example.split == "train"}
         return sorted(asked.union(self.labels, self.entities))
 
@@ -91,9 +78,11 @@ def read(data: Path, pocket_kb: Path | None = None, limit: int | None = None) ->
     return mixture
 
 
-def answer_vocabulary(examples: Iterable[Example], size: int, least: int = 4) -> tuple[str, ...]:
-    """Answers that most people gave, the commonest first; knowledge questions count threefold,
-    being a few among many."""
+def answer_vocabulary(
+    examples: Iterable[TrainExample], size: int, least: int = 4
+) -> tuple[str, ...]:
+    """The most common answers, first the commonest; those of knowledge questions, which are few,
+    count threefold."""
     count: Counter[str] = Counter()
     for example in examples:
         if example.split == "train":
@@ -107,15 +96,24 @@ def _read_okvqa(mixture: Mixture, data: Path, held_out: frozenset[str], limit: i
     fields = {"image": str, "question": str, "answers": dict}
     for name in ("train", "val"):
         archive = data / "okvqa" / f"{name}.zip"
-        for row in _rows(data / "okvqa" / f"{name}.jsonl", fields, limit):
+        rows = _rows(data / "okvqa" / f"{name}.jsonl", fields, limit)
+        for number, row in enumerate(rows):
             split: Split = "val"
             if name == "train":
                 if row["image"] in held_out:
                     continue
                 split = "held-out" if is_held_out(row["image"]) else "train"
-            photo = mixture.photo(archive, row["image"])
-            answers = _scored(row["answers"])
-            mixture.ask(Example(photo, row["question"], answers, "okvqa", split))
+            mixture.ask(
+                TrainExample(
+                    row.get("question_id", number),
+                    row["image"],
+                    row["question"],
+                    _scored(row["answers"]),
+                    split=split,
+                    source="okvqa",
+                    photo=mixture.photo(archive, row["image"]),
+                )
+            )
 
 
 def _read_coco(mixture: Mixture, data: Path, held_out: frozenset[str], limit: int | None) -> None:
@@ -130,11 +128,19 @@ def _read_coco(mixture: Mixture, data: Path, held_out: frozenset[str], limit: in
         return mixture.photo(archive, name)
 
     fields = {"image": str, "question": str, "answers": dict}
-    for row in _rows(data / "coco" / "questions.jsonl", fields, limit):
+    for number, row in enumerate(_rows(data / "coco" / "questions.jsonl", fields, limit)):
         if (photo := photo_of(row)) is not None:
-            answers = _soft_scores(row["answers"])
-            split: Split = "held-out" if is_held_out(row["image"]) else "train"
-            mixture.ask(Example(photo, row["question"], answers, "coco", split))
+            mixture.ask(
+                TrainExample(
+                    number,
+                    row["image"],
+                    row["question"],
+                    _soft_scores(row["answers"]),
+                    split="held-out" if is_held_out(row["image"]) else "train",
+                    source="coco",
+                    photo=photo,
+                )
+            )
     for row in _rows(data / "coco" / "labels.jsonl", {"image": str, "labels": list}, limit):
         if not is_held_out(row["image"]) and (photo := photo_of(row)) is not None:
             mixture.labels[photo] = tuple(row["labels"])
@@ -157,10 +163,18 @@ def _scored(answers: Mapping[str, float]) -> dict[str, float]:
 
 def _read_vqav2(mixture: Mixture, data: Path, limit: int | None) -> None:
     fields = {"image": str, "question": str, "answer": str}
-    for row in _rows(data / "vqav2" / "val.jsonl", fields, limit):
-        photo = mixture.photo(data / "vqav2" / "val.zip", row["image"])
-        answers = _scored({row["answer"]: 1.0})
-        mixture.ask(Example(photo, row["question"], answers, "vqav2", "val"))
+    for number, row in enumerate(_rows(data / "vqav2" / "val.jsonl", fields, limit)):
+        mixture.ask(
+            TrainExample(
+                number,
+                row["image"],
+                row["question"],
+                _scored({row["answer"]: 1.0}),
+                split="val",
+                source="vqav2",
+                photo=mixture.photo(data / "vqav2" / "val.zip", row["image"]),
+            )
+        )
 
 
 def _read_pocket_kb(
@@ -171,7 +185,7 @@ def _read_pocket_kb(
     fields = {"image": str, "question": str, "answers": dict, "hops": list, "entity": str}
     for name in ("train", "val"):
         path = folder / f"{name}.jsonl"
-        for row in _rows(path, fields | {"name": str}, limit):
+        for number, row in enumerate(_rows(path, fields | {"name": str}, limit)):
             split: Split = "val"
             if name == "train":
                 _check_apart(path, row, held_out)
@@ -181,15 +195,27 @@ def _read_pocket_kb(
                 hops = tuple(tuple(mixture.facts[id] for id in hop) for hop in row["hops"])
             except KeyError as error:
                 raise UserError(f"{folder / 'gold.jsonl'} lacks the passage {error}") from None
-            answers = _scored(row["answers"])
-            mixture.ask(Example(photo, row["question"], answers, "pocket-kb", split, hops))
+            box = box_from_centre(row["box"], f"{path} row {number}") if row.get("box") else None
+            mixture.ask(
+                TrainExample(
+                    row.get("question_id", number),
+                    row["image"],
+                    row["question"],
+                    _scored(row["answers"]),
+                    box=box,
+                    split=split,
+                    source="pocket-kb",
+                    photo=photo,
+                    hops=hops,
+                )
+            )
             kind = row["entity"].partition(":")[0]
             if kind in KINDS:
                 train = split == "train"
                 named = mixture.entities if train else mixture.checks.setdefault(split, {})
                 named[photo] = KINDS[kind], row["name"].lower()
-                if box := row.get("box"):
-                    mixture.boxes[photo] = tuple(box)
+                if box is not None:
+                    mixture.boxes[photo] = box
 
 
 def _check_apart(
@@ -211,10 +237,10 @@ def _finder(*archives: Path) -> Callable[[str], Path | None]:
 
 def _check_photos(mixture: Mixture) -> None:
     """Before anything is trained: every photo is where its row says."""
-    wanted: dict[Path, set[str]] = {}
+    named: dict[Path, set[str]] = {}
     for archive, name in mixture.photos:
-        wanted.setdefault(archive, set()).add(name)
-    for archive, names in wanted.items():
+        named.setdefault(archive, set()).add(name)
+    for archive, names in named.items():
         if absent := sorted(names - _names(archive)):
             raise UserError(f"{archive} lacks {len(absent):,} photos, the first is {absent[0]}")
 

@@ -1,19 +1,18 @@
-"""Photos decoded once, and what the vision tower sees in each.
+"""Photos decoded once, and the vision encoder's features of each.
 
-Enters: zips of photos, and where things are in them. Leaves: features [views, photos, N, F] of the
-picture at the tower's native size, its class evidence, and, pooled, windows of the closer look and
-crops in which the thing is larger, or was made smaller first and pasted into another photo. When it
-has been taught the tower is frozen, so that its views can be kept instead of computed again for
-every question.
+Enters: zips of photos, and the boxes of things in them. Leaves: features [views, photos, N, F] at
+the encoder's native size, its class probabilities and, pooled, windows at high resolution and crops
+in which the thing is larger, or was first made smaller and pasted into another photo. After its
+fine-tuning the encoder is frozen, so its views are computed once and not per question.
 """
 
 from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,47 +27,49 @@ from skipqa.backbones.presets.pocket_vision import NATIVE_CELLS
 from skipqa.costs.environment import available_cores
 from skipqa.errors import UserError
 from skipqa.nn.tagger import pool_views, pooled
+from skipqa.parallel import Here, Workers
 from skipqa.training.run import Counted
 from skipqa.training.stage1.mixture import Mixture
 
 PIXELS = 256  # the native size
 CELLS = NATIVE_CELLS**2
 HIGH_RES = 512
-WINDOWS = 25  # of 8 x 8 cells, every second one, on the closer look's 16 x 16
+WINDOWS = 25  # of 8 x 8 cells, stride 2, on the 16 x 16 at high resolution
 PASTED = (0.15, 0.35)  # how wide a thing becomes in another photo
 SOFT = 0.12  # of its width, the edge that fades into it
 BATCH = 256
-CHUNK = 400  # photos a worker decodes at once
+BOX = torch.float64  # sides are subtracted, and crops have to be the same on every machine
+CHUNK = 400  # photos per job
 Job = tuple[Path, list[tuple[int, str]]]  # a zip; rows and names of photos in it
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    features: Tensor  # [views, P, N, F]; the first view is the picture as it is
-    overview: Tensor  # [P, classes], the tower's own evidence
-    windows: Tensor  # [P, windows, 2 F], mean and maximum of each, as the closer look has them
-    zoomed: Tensor  # [crops, P, 2 F], mean and maximum of crops around the thing, or anywhere
+class PhotoFeatures:
+    views: Tensor  # [views, P, N, F]; the first view is the photo as it is
+    overview: Tensor  # [P, classes], the encoder's own class probabilities
+    windows: Tensor  # [P, windows, 2 F], mean and maximum of each, at high resolution
+    crops: Tensor  # [crops, P, 2 F], mean and maximum of crops around the thing, or anywhere
 
 
 @dataclass(frozen=True, slots=True)
 class Things:
-    """What has to be known of photos to crop them."""
+    """What is known of photos to crop them."""
 
-    boxes: Tensor  # [P, 4] middle, width and height; the whole picture where nothing is known
-    may_mirror: Tensor  # [P] false of flags, which then are others
-    whole: Tensor  # [P] true of a thing to learn that fills its photo
+    boxes: Tensor  # [P, 4] left, top, right, bottom; the whole image where nothing is known
+    may_mirror: Tensor  # [P] false of flags: mirrored, they are other flags
+    whole: Tensor  # [P] true of an entity that fills its photo
     grounds: Tensor  # rows of photos of no such thing, to paste one into
 
     @staticmethod
     def of(mixture: Mixture) -> Things:
-        boxes = torch.tensor([[0.5, 0.5, 1.0, 1.0]]).repeat(len(mixture.photos), 1)
+        boxes = torch.tensor([[0.0, 0.0, 1.0, 1.0]], dtype=BOX).repeat(len(mixture.photos), 1)
         may_mirror = torch.ones(len(mixture.photos), dtype=torch.bool)
         whole = torch.zeros(len(mixture.photos), dtype=torch.bool)
         for photo, (kind, _) in mixture.entities.items():
             may_mirror[photo] = kind != "flag"
             whole[photo] = photo not in mixture.boxes
         for photo, box in mixture.boxes.items():
-            boxes[photo] = torch.tensor(box)
+            boxes[photo] = torch.tensor(box, dtype=BOX)
         grounds = torch.tensor(sorted(mixture.labels.keys() - mixture.entities.keys()))
         return Things(boxes, may_mirror, whole, grounds.long())
 
@@ -80,9 +81,9 @@ class Things:
         generator: torch.Generator,
         fraction: float,
     ) -> tuple[Tensor, Tensor]:
-        """`shown` are the photos `rows`: that share of the things that fill theirs, small in
-        another; and the boxes of all."""
-        boxes = self.boxes[rows]
+        """`shown` are the photos `rows`: that fraction of the things that fill theirs are pasted
+        small into another. Also the boxes of all."""
+        boxes = self.boxes[rows].to(BOX)
         drawn = torch.rand(len(rows), generator=generator) < fraction
         some = (drawn & self.whole[rows]).nonzero()[:, 0]
         if len(some) == 0 or len(self.grounds) == 0:
@@ -100,36 +101,35 @@ def decode(photos: Mapping[tuple[Path, str], int], counted: Counted = lambda *_:
     for (archive, name), row in photos.items():
         by_archive.setdefault(archive, []).append((row, name))
     jobs: list[Job] = [
-        (archive, wanted[start : start + CHUNK])
-        for archive, wanted in by_archive.items()
-        for start in range(0, len(wanted), CHUNK)
+        (archive, names[start : start + CHUNK])
+        for archive, names in by_archive.items()
+        for start in range(0, len(names), CHUNK)
     ]
     pixels = torch.empty(len(photos), 3, PIXELS, PIXELS, dtype=torch.uint8)
     done = 0
-    for (_, wanted), found in zip(jobs, _decode_all(jobs, len(photos)), strict=True):
-        rows = torch.tensor([row for row, _ in wanted])
+    for (_, names), found in zip(jobs, _decode_all(jobs, len(photos)), strict=True):
+        rows = torch.tensor([row for row, _ in names])
         pixels[rows] = torch.from_numpy(found).permute(0, 3, 1, 2)
-        done += len(wanted)
+        done += len(names)
         counted(done, len(photos))
     return pixels
 
 
-def _decode_all(jobs: list[Job], photos: int) -> Iterable[NDArray[np.uint8]]:
-    if photos < CHUNK:  # not worth starting processes for
-        yield from map(_decode_some, jobs)
-    else:
-        with ProcessPoolExecutor(available_cores()) as pool:
-            yield from pool.map(_decode_some, jobs)
+def _decode_all(jobs: list[Job], photos: int) -> Iterator[NDArray[np.uint8]]:
+    prepare = partial(partial, _decode_some, PIXELS)
+    few = photos < CHUNK  # not worth starting processes for
+    with Here(prepare) if few else Workers(prepare, available_cores()) as workers:
+        yield from workers.map(jobs)
 
 
-def _decode_some(job: Job) -> NDArray[np.uint8]:
-    archive, wanted = job
-    found = np.empty((len(wanted), PIXELS, PIXELS, 3), np.uint8)
+def _decode_some(size: int, job: Job) -> NDArray[np.uint8]:
+    archive, names = job
+    found = np.empty((len(names), size, size, 3), np.uint8)
     with zipfile.ZipFile(archive) as file:
-        for place, (_, name) in enumerate(wanted):
+        for place, (_, name) in enumerate(names):
             try:
                 with Image.open(io.BytesIO(file.read(name))) as image:
-                    small = image.convert("RGB").resize((PIXELS, PIXELS), Image.Resampling.BICUBIC)
+                    small = image.convert("RGB").resize((size, size), Image.Resampling.BICUBIC)
             except (OSError, zipfile.BadZipFile) as error:
                 raise UserError(f"{archive} holds no photo at {name}: {error}") from None
             found[place] = np.asarray(small)
@@ -137,27 +137,27 @@ def _decode_some(job: Job) -> NDArray[np.uint8]:
 
 
 @torch.inference_mode()
-def see(
+def extract(
     encoder: EfficientNetLite,
     pixels: Tensor,
     things: Things,
-    device: torch.device,
     *,
     views: int = 3,
     crops: int = 6,
     counted: Counted = lambda *_: None,
-) -> Seen:
-    """All photos through the tower, in half precision where the device computes in it. In every
-    third crop a thing is pasted into another photo first."""
+) -> PhotoFeatures:
+    """All photos through the encoder, on its device, in half precision where that computes in it.
+    In every third crop a thing is pasted into another photo first."""
+    device = next(encoder.parameters()).device
     total, width = len(pixels), encoder.config.features
     half = {"dtype": torch.bfloat16, "device": device}
     features = torch.empty(views, total, CELLS, width, **half)  # type: ignore[call-overload]
     windows = torch.empty(total, WINDOWS, 2 * width, **half)  # type: ignore[call-overload]
-    zoomed = torch.empty(crops, total, 2 * width, **half)  # type: ignore[call-overload]
+    cropped = torch.empty(crops, total, 2 * width, **half)  # type: ignore[call-overload]
     overview = torch.empty(total, encoder.config.classes, device=device)
     generator, rows = torch.Generator().manual_seed(0), torch.arange(total)
 
-    def look(shown: Tensor) -> Tensor:
+    def encode(shown: Tensor) -> Tensor:
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             found: Tensor = encoder(shown.contiguous(memory_format=torch.channels_last))
         return found
@@ -172,7 +172,7 @@ def see(
                 shown = torch.where(mirrored.to(device)[:, None, None, None], plain.flip(3), plain)
             elif view > 1:
                 shown = crop(plain, frames(len(plain), generator, mirrored))
-            found = look(shown)
+            found = encode(shown)
             features[view, some] = found.flatten(2).transpose(1, 2)
             if view == 0:
                 logits = encoder.classifier(found.float().mean((2, 3)))
@@ -181,20 +181,20 @@ def see(
             small = float(number % 3 == 2)
             shown, boxes = things.paste(plain, rows[some], pixels, generator, small)
             around = zooms(boxes, generator, mirrored)
-            zoomed[number, some] = pooled(look(crop(shown, around)).flatten(2).transpose(1, 2))
+            cropped[number, some] = pooled(encode(crop(shown, around)).flatten(2).transpose(1, 2))
         high_res = F.interpolate(plain, (HIGH_RES, HIGH_RES), mode="bicubic", antialias=True)
-        windows[some] = pool_views(look(high_res), NATIVE_CELLS).flatten(1, 2)
+        windows[some] = pool_views(encode(high_res), NATIVE_CELLS).flatten(1, 2)
         counted(some.stop, total)
-    return Seen(features, overview, windows, zoomed)
+    return PhotoFeatures(features, overview, windows, cropped)
 
 
 def as_input(pixels: Tensor, device: torch.device) -> Tensor:
-    """Bytes as the tower wants them."""
+    """Bytes as the encoder's input, in [-1, 1]."""
     return pixels.to(device, non_blocking=True).float() / 127.5 - 1
 
 
 def paste(things: Tensor, grounds: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Each picture small on another, all as small and each anywhere; and where, [B, 4]."""
+    """Each image small on another, all of one size and each anywhere; and where, [B, 4]."""
     size, (least, most) = things.shape[-1], PASTED
     side = round(size * (least + (most - least) * float(torch.rand(1, generator=generator))))
     small = F.interpolate(things, (side, side), mode="bicubic", antialias=True).clamp(-1, 1)
@@ -205,8 +205,8 @@ def paste(things: Tensor, grounds: Tensor, generator: torch.Generator) -> tuple[
     scenes = grounds.clone()
     for scene, thing, (left, top) in zip(scenes, small, corner_B2.tolist(), strict=True):
         scene[:, top : top + side, left : left + side].lerp_(thing, mask)
-    middle_B2 = (corner_B2 + side / 2) / size
-    return scenes, torch.cat((middle_B2, torch.full_like(middle_B2, side / size)), dim=1)
+    corners_B4 = torch.cat((corner_B2, corner_B2 + side), dim=1).to(BOX)
+    return scenes, corners_B4 / size
 
 
 def frames(
@@ -227,9 +227,11 @@ def frames(
 def zooms(
     boxes_B4: Tensor, generator: torch.Generator, may_mirror: Tensor, least: float = 0.3
 ) -> Tensor:
-    """[B, 2, 3] square windows in which the box is at least `least` wide or high, and whole. One
-    that fills the picture is cut down to a quarter of it at most."""
-    x, y, w, h = boxes_B4.T
+    """[B, 2, 3] square windows in which the box is at least `least` wide or high, and whole. A box
+    that fills the image is cropped to a quarter of it at most."""
+    left, top, right, bottom = boxes_B4.to(BOX).T
+    x, y = ((left + right) / 2).float(), ((top + bottom) / 2).float()
+    w, h = (right - left).float(), (bottom - top).float()
 
     def draw() -> Tensor:
         return torch.rand(len(boxes_B4), generator=generator)
@@ -240,7 +242,7 @@ def zooms(
     side = torch.where(fills, 0.5 + 0.5 * draw(), side)
 
     def middle(centre: Tensor, size: Tensor) -> Tensor:
-        """Anywhere such that box and window are inside; of what fills the picture, the window."""
+        """Anywhere such that box and window are inside; of what fills the image, the window."""
         low = torch.where(fills, side / 2, torch.maximum(side / 2, centre + size / 2 - side / 2))
         high = torch.where(
             fills, 1 - side / 2, torch.minimum(1 - side / 2, centre - size / 2 + side / 2)
@@ -263,6 +265,6 @@ def _windows(width: Tensor, height: Tensor, across: Tensor, down: Tensor, sign: 
 
 
 def crop(pixels: Tensor, windows_B23: Tensor) -> Tensor:
-    """Each picture's window, as large as the picture."""
+    """Each image's window, as large as the image."""
     grid = F.affine_grid(windows_B23.to(pixels.device), list(pixels.shape), align_corners=False)
     return F.grid_sample(pixels, grid, align_corners=False, padding_mode="reflection")

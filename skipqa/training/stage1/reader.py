@@ -1,9 +1,9 @@
-"""The reader: the language model learns to answer in few words from words and facts.
+"""The reader: the language model is fine-tuned to answer in few words from words and passages.
 
-Enters: questions, the words and facts that stand beside them, answers with their scores. Leaves:
-the decoder with all layers trained, its greedy answers and what it thinks of others'. An answer
-is drawn anew each time in proportion to the square of its score, so that the model learns how
-people spread, and leans to where they agree.
+Enters: questions, the words and passages of their prompts, answers with their scores. Leaves: the
+decoder with all layers trained, its greedy answers and its log-probabilities of others. The answer
+to train on is drawn anew each time in proportion to the square of its score, so that the model
+learns how people's answers are distributed, with more weight where they agree.
 """
 
 from __future__ import annotations
@@ -26,53 +26,53 @@ from skipqa.errors import UserError
 from skipqa.nn import low_rank
 from skipqa.stages.prompts import reading_prompt
 from skipqa.tasks.okvqa import normalise
-from skipqa.training.loop import Phase, bucketed, fit, steps_for
+from skipqa.training.example import TrainExample
+from skipqa.training.loop import Optimisation, bucketed, fit, steps_for
 from skipqa.training.run import Counted, Run
-from skipqa.training.stage1.drafter import TAUGHT
-from skipqa.training.stage1.mixture import Example
+from skipqa.training.stage1.drafter import TRAIN_GROUPS
 from skipqa.training.stage1.words import Words
 
 MAX_ANSWER_TOKENS = 8
-UNWANTED = -100  # no target: what stands in the prompt, and padding
-GOLD = 0.8  # how often passages that state the answer are among the facts
-MISPLACED = 0.3  # how often the facts are in any order, not the best last
-MANY = 16  # facts that a dense system reads
+IGNORED = -100  # no label: the prompt and padding
+GOLD = 0.8  # how often the passages include those that state the answer
+SHUFFLED = 0.3  # how often the passages are in random order, not the best last
+MANY = 16  # passages that a dense system reads
 Form = Literal["few", "unread", "blind", "many"]
-# How often a question is asked with the few facts of a sparse system, with none (at a glance, as
-# without retrieval), without the picture too, and with a dense system's many: all systems share
-# this reader, so each finds it taught in its own form.
+# How often a question comes with the few passages of a sparse system, with none (at low resolution,
+# as without retrieval), without the image too, and with a dense system's many: all systems share
+# this reader, so it is trained in the form of each.
 FORMS: Mapping[Form, float] = {"few": 0.72, "unread": 0.16, "blind": 0.05, "many": 0.07}
-MOST_TOKENS = 24_576  # of a batch: with many facts it has fewer questions
+MOST_TOKENS = 24_576  # of a batch: with many passages it has fewer questions
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderTraining:
     epochs: Weight = 1.5
-    focus_epochs: Weight = 3.0  # on knowledge questions alone, at the lower rate; 0: none
+    focus_epochs: Weight = 3.0  # on knowledge questions alone, at focus_lr; 0: none
     batch: Count = 128
     lr: Weight = 2e-4
     focus_lr: Weight = 5e-5
-    knowledge_times: Count = 2  # how often a knowledge question comes for each other one
+    knowledge_times: Count = 2  # how often a knowledge question is repeated per epoch
 
 
 @dataclass(frozen=True, slots=True)
-class Seeing:
-    """What may stand beside a question: words of its picture, and passages."""
+class PromptWriter:
+    """Writes prompts: a question with words of its image and passages."""
 
     low_res: Words
     high_res: Words
     glosses: Mapping[int, str]  # definitions of some of the words, by their index
-    facts: Mapping[str, str]  # passages that state answers, by id; others' lead astray
+    facts: Mapping[str, str]  # passages that state answers, by id; those of others are distractors
 
     def prompts(
         self,
-        examples: Sequence[Example],
+        examples: Sequence[TrainExample],
         rows: Iterable[int],
         seed: int,
         form: Form | None = None,
     ) -> list[str]:
         """Of those rows, empty elsewhere; in one form, or each in a form of its own."""
-        near = Neighbours(self.facts)
+        near = HardNegatives(self.facts)
         low_res, high_res = self.low_res.to("cpu"), self.high_res.to("cpu")
         texts = [""] * len(examples)
         for row in rows:
@@ -87,10 +87,10 @@ class Seeing:
 
 
 def facts_shown(
-    example: Example, form: Form, seen: Sequence[str], near: Neighbours, draw: random.Random
+    example: TrainExample, form: Form, seen: Sequence[str], near: HardNegatives, draw: random.Random
 ) -> list[str]:
-    """What the reader finds beside a question while it learns: passages that state the answer
-    after others that do not, or only others, or none, as retrieval will bring them."""
+    """The passages of a training prompt: those that state the answer after others that do not, or
+    only others, or none, as retrieval will find them."""
     if form in ("blind", "unread"):
         return []
     gold = [draw.choice(hop) for hop in example.hops] if draw.random() < GOLD else []
@@ -102,13 +102,13 @@ def facts_shown(
     others = near.some(example, draw, 4) if example.hops else list(seen[:4])
     count = max(0, draw.choice((0, 1, 2, 2)) - len(gold))
     facts = [*draw.sample(others, min(len(others), count)), *gold]
-    if draw.random() < MISPLACED:
+    if draw.random() < SHUFFLED:
         draw.shuffle(facts)
     return facts
 
 
-class Neighbours:
-    """Passages that look like an answer's: of the same thing, or with the same to say of others."""
+class HardNegatives:
+    """Hard negatives: passages about the same thing, or with the same relation of others."""
 
     def __init__(self, facts: Mapping[str, str]) -> None:
         self.ids = sorted(facts)
@@ -118,7 +118,7 @@ class Neighbours:
         for id in self.ids:
             self.alike.setdefault(self._says(id), []).append(id)
 
-    def some(self, example: Example, draw: random.Random, count: int) -> list[str]:
+    def some(self, example: TrainExample, draw: random.Random, count: int) -> list[str]:
         right = {text for hop in example.hops for text in hop}
         found: list[str] = []
         for hop in example.hops[:1]:
@@ -156,45 +156,46 @@ class Prompts:
     def batch(
         self, rows: Sequence[int], answers: Sequence[str], device: torch.device
     ) -> tuple[Tensor, Tensor]:
-        """Ids [B, L] padded at the end, and the ids to predict, unwanted elsewhere."""
+        """Ids [B, L] padded at the end, and the labels, IGNORED elsewhere."""
         prompts = [self.ids[row] for row in rows]
         pairs = list(zip(prompts, map(self.answer, answers), strict=True))
         length = max(len(prompt) + len(answer) for prompt, answer in pairs)
         ids = torch.zeros(len(pairs), length, dtype=torch.long)
-        wanted = torch.full((len(pairs), length), UNWANTED)
+        labels = torch.full((len(pairs), length), IGNORED)
         for place, (prompt, answer) in enumerate(pairs):
             end = len(prompt) + len(answer)
             ids[place, :end] = torch.tensor(prompt + answer)
-            wanted[place, len(prompt) : end] = torch.tensor(answer)
-        return ids.to(device, non_blocking=True), wanted.to(device, non_blocking=True)
+            labels[place, len(prompt) : end] = torch.tensor(answer)
+        return ids.to(device, non_blocking=True), labels.to(device, non_blocking=True)
 
 
-def losses(decoder: Llama, ids: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """The loss of each wanted token, and which they are, [B, L - 1]."""
+def losses(decoder: Llama, ids: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The loss of each labelled token, and which these are, [B, L - 1]."""
     kind = ids.device.type
     with torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda"):
         hidden = decoder.states(decoder.embedding(ids))[:, :-1]
-        chosen = wanted[:, 1:] != UNWANTED
+        chosen = labels[:, 1:] != IGNORED
         logits = decoder.logits(hidden[chosen])
-    return F.cross_entropy(logits.float(), wanted[:, 1:][chosen], reduction="none"), chosen
+    return F.cross_entropy(logits.float(), labels[:, 1:][chosen], reduction="none"), chosen
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderInputs:
+    prompts: Prompts
+    examples: Sequence[TrainExample]
+    groups: Mapping[str, Tensor]  # rows of prompts and examples alike, by source and split
 
 
 def train(
-    decoder: Llama,
-    prompts: Prompts,
-    examples: Sequence[Example],
-    groups: Mapping[str, Tensor],
-    run: Run,
-    training: ReaderTraining,
-    rank: int,
+    decoder: Llama, inputs: ReaderInputs, run: Run, training: ReaderTraining, rank: int
 ) -> Llama:
-    """`groups`: rows of prompts and examples alike, by the name of what they come from. All
-    weights learn from the mixture, then factors of `rank`, so that shipping them costs nothing."""
-    device = decoder.embedding.weight.device
+    """All weights are trained on the mixture, then factors of `rank` on knowledge questions, so
+    that truncating the delta to it costs nothing."""
+    device, prompts, examples = decoder.embedding.weight.device, inputs.prompts, inputs.examples
     published = copy.deepcopy(decoder.state_dict())
     lengths = torch.tensor([len(ids) for ids in prompts.ids])
     decoder.requires_grad_(True)
-    decoder.embedding.requires_grad_(False)  # shared by everything ever learned; and large
+    decoder.embedding.requires_grad_(False)  # shared by everything learned before, and large
 
     def phase(name: str, mixed: list[Tensor], epochs: float, lr: float, start: Llama) -> Llama:
         batch_at = bucketed(mixed, lengths, training.batch, run.seed, most=MOST_TOKENS)
@@ -206,9 +207,9 @@ def train(
             return losses(start, *prompts.batch(rows, answers, device))[0].mean()
 
         steps = steps_for(epochs, mixed, training.batch)
-        return fit(name, start, loss, Phase(steps, lr), run)
+        return fit(name, start, loss, Optimisation(steps, lr), run)
 
-    *knowledge, other = (groups[name] for name in TAUGHT)
+    *knowledge, other = (inputs.groups[name] for name in TRAIN_GROUPS)
     mixed = knowledge * training.knowledge_times + [other]
     decoder = phase("reader", mixed, training.epochs, training.lr, decoder)
     if training.focus_epochs:
@@ -219,7 +220,7 @@ def train(
     return decoder
 
 
-def _draw(example: Example, draw: random.Random) -> str:
+def _draw(example: TrainExample, draw: random.Random) -> str:
     texts = list(example.answers)
     return draw.choices(texts, [example.answers[text] ** 2 for text in texts])[0]
 
@@ -232,7 +233,7 @@ def generate(
     counted: Counted = lambda *_: None,
     size: int = 256,
 ) -> list[str]:
-    """Greedy answers, normalised. Every step reads its prompts anew: they are short and few."""
+    """Greedy answers, normalised. No KV cache: the prompts are short and few."""
     device = decoder.embedding.weight.device
     kind = device.type
     found: dict[int, list[int]] = {row: [] for row in rows}
@@ -268,7 +269,7 @@ def log_probs(
     counted: Counted = lambda *_: None,
     size: int = 1_024,
 ) -> Tensor:
-    """Of each (row, answer), the answer's end included."""
+    """Log-probability of each (row, answer), the end token included."""
     device = decoder.embedding.weight.device
     found = torch.zeros(len(pairs))
     order = sorted(range(len(pairs)), key=lambda i: len(prompts.ids[pairs[i][0]]))

@@ -1,8 +1,8 @@
-"""The drafter and the reader together: whose answer counts how much, and who is asked at all.
+"""The drafter and the reader together: whose answer counts how much, and when drafts are enough.
 
 Enters: the drafter's log-probabilities and the reader. Leaves: accuracies of joint answers by the
-weight of the drafter's opinion, and the confidence above which the drafter may answer alone. The
-weight is the one that does best on held-out questions, for every other set alike.
+weight of the drafter, and the confidence above which the drafter answers alone. The weight is the
+best one on held-out questions, and the same for every other set.
 """
 
 from __future__ import annotations
@@ -17,16 +17,22 @@ from torch import Tensor
 from skipqa.backbones.networks.llama import Llama
 from skipqa.config import DraftConfig
 from skipqa.nn.drafter import above_chance, calibrate_threshold
+from skipqa.training.example import TrainExample
 from skipqa.training.run import Counted
 from skipqa.training.stage1 import reader
-from skipqa.training.stage1.mixture import Example
 from skipqa.training.stage1.reader import Prompts
 
-DRAFTED = DraftConfig().candidates  # that the reader weighs
-# Of the held-out questions. A thousand of them cannot tell a point from none: where the drafter
-# is less sure than here it may lose more on others.
+DRAFTED = DraftConfig().candidates  # that the reader scores
+# Of the held-out questions. A thousand of them cannot tell a loss of one point from none: where the
+# drafter is less confident it may lose more on others.
 MOST_DRAFTED = 0.4
-WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5)  # of the drafter's opinion beside the reader's
+WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5)  # of the drafter next to the reader
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    answers: Sequence[str]  # the vocabulary; the first answer is to abstain
+    log_probs: Tensor  # [rows, answers], calibrated
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +42,13 @@ class Candidates:
     drafted_QC: Tensor  # the drafter's log-probability
     read_QC: Tensor  # the reader's
     score_QC: Tensor  # how right it is
-    abstain_prob_Q: Tensor  # how sure the drafter is that the answer has to be looked up
+    abstain_prob_Q: Tensor  # the drafter's
     confidence_Q: Tensor  # of the drafter in its best answer
 
     def chosen(self, weight: float) -> Tensor:
-        """The scores [Q] of the answers that both together prefer."""
-        say_Q1 = weight * (1 - self.abstain_prob_Q)[:, None]
-        best = (self.read_QC + say_Q1 * self.drafted_QC).argmax(1, keepdim=True)
+        """The scores [Q] of the answers with the best joint log-probability."""
+        weight_Q1 = weight * (1 - self.abstain_prob_Q)[:, None]
+        best = (self.read_QC + weight_Q1 * self.drafted_QC).argmax(1, keepdim=True)
         return self.score_QC.gather(1, best)[:, 0]
 
     def alone(self) -> tuple[Tensor, Tensor]:
@@ -53,14 +59,13 @@ class Candidates:
 def gather(
     decoder: Llama,
     prompts: Prompts,
-    examples: Sequence[Example],
+    examples: Sequence[TrainExample],
     rows: Sequence[int],
-    log_probs: Tensor,
-    answers: Sequence[str],
+    drafter: Drafted,
     counted: Counted = lambda *_: None,
 ) -> Candidates:
-    """`log_probabilities` [rows, answers] are the drafter's, calibrated; the first answer, to look
-    it up, is none."""
+    """The drafter's best answers to the questions `rows`, and the reader's own."""
+    answers, log_probs = drafter.answers, drafter.log_probs
     best = log_probs[:, 1:].cpu().topk(min(DRAFTED, len(answers) - 1))
     own = reader.generate(decoder, prompts, rows)
     given = [
@@ -68,8 +73,8 @@ def gather(
         for indices, text in zip(best.indices.tolist(), own, strict=True)
     ]
     vocabulary = frozenset(answers)
-    # As in answering: what the drafter knows and did not draft has the support of the last, what
-    # it does not know that of the best.
+    # As in answering: an answer of the vocabulary that was not drafted has the support of the last
+    # draft, any other that of the best.
     support = [
         values[texts.index(texts[-1]) if texts[-1] in texts[:-1] else -1]
         if texts[-1] in vocabulary
@@ -80,7 +85,7 @@ def gather(
     pairs = [(row, text) for row, texts in zip(rows, given, strict=True) for text in texts]
     read = reader.log_probs(decoder, prompts, pairs, counted).view(len(rows), -1)
     silent = torch.tensor([[not text for text in texts] for texts in given])
-    read = read.masked_fill(silent, float("-inf"))  # no reply is no answer
+    read = read.masked_fill(silent, float("-inf"))  # an empty completion is no answer
     scores = [examples[row].answers.get(text, 0.0) for row, text in pairs]
     score = torch.tensor(scores).view(len(rows), -1)
     probs = best.values[:, 0].exp().tolist()
@@ -89,8 +94,8 @@ def gather(
     return Candidates(drafted, read, score, abstain_prob, torch.tensor(sure))
 
 
-def loglikelihood(sets: Mapping[str, Candidates], held_out: str) -> tuple[float, dict[str, Any]]:
-    """The weight, and for every set of questions what each weight gives."""
+def choose_weight(sets: Mapping[str, Candidates], held_out: str) -> tuple[float, dict[str, Any]]:
+    """The weight, and the accuracy of each weight on every set of questions."""
     by_weight = {
         name: {weight: float(candidates.chosen(weight).mean()) for weight in WEIGHTS}
         for name, candidates in sets.items()
@@ -106,9 +111,8 @@ def loglikelihood(sets: Mapping[str, Candidates], held_out: str) -> tuple[float,
 def open_fast_path(
     sets: Mapping[str, Candidates], held_out: Sequence[str], weight: float
 ) -> tuple[float, dict[str, Any]]:
-    """The threshold that drafts most on all of `held_out` together for at most a point lost, but
-    no more than `MOST_DRAFTED`; and for every set how many questions it answers and what the
-    whole then is."""
+    """The threshold that drafts most on all of `held_out` together while losing at most a point,
+    and no more than `MOST_DRAFTED`; and for every set the fraction drafted and the accuracy."""
 
     def both(names: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
         alone = [sets[name].alone() for name in names]

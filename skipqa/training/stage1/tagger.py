@@ -1,10 +1,10 @@
-"""The tagger: which names a picture deserves, from labels of whole photos.
+"""The tagger: which names an image deserves, from labels of whole photos.
 
-Enters: frozen features, labels of COCO photos (all that they show, of 80 classes) and of entity
-photos (the one breed, flower, product or flag that they show). Leaves: a `Tagger`, and for every
-photo the probabilities that later parts read, at a glance and after a closer look. Those of a photo
-that it was trained on come from a tagger that was not: else the readers would learn to trust words
-that are never so right again.
+Enters: frozen features, labels of COCO photos (everything they show, of 80 classes) and of entity
+photos (the one breed, flower, product or flag they show). Leaves: a `Tagger`, and for every photo
+the probabilities that later parts read, at low and at high resolution. They are cross-fitted: those
+of a training photo come from a tagger that was not trained on it, or the readers would learn to
+trust words that are never as accurate again.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from torch import Tensor
 
 from skipqa.config import Count, Weight
 from skipqa.nn.tagger import Tagger, TaggerConfig, pooled
-from skipqa.training.loop import Phase, batches, fit, steps_for
+from skipqa.training.loop import Optimisation, batches, fit, steps_for
 from skipqa.training.run import Run
 from skipqa.training.stage1.mixture import Mixture
-from skipqa.training.stage1.photos import Seen
+from skipqa.training.stage1.photos import PhotoFeatures
 
 FOLDS = 5
-UNKNOWN = -1.0  # a label that nobody gave: neither right nor wrong
+UNKNOWN = -1.0  # no label: neither positive nor negative
 # Which of COCO's classes may hide a thing of each kind: without them, a photo shows none
 HIDDEN: Mapping[str, frozenset[str]] = {
     "dog": frozenset({"dog"}),
@@ -39,18 +39,18 @@ HIDDEN: Mapping[str, frozenset[str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class TagTraining:
+class TaggerTraining:
     epochs: Weight = 10.0
     batch: Count = 256
     lr: Weight = 1e-3
-    things_times: Count = 2  # how often a photo of an entity comes for each other one
+    things_times: Count = 2  # how often an entity photo is repeated per epoch
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
     names: tuple[str, ...]
     kinds: tuple[str, ...]  # "dog" of a breed, "flag" of a country; empty where the name says it
-    wanted: Tensor  # [P, names] of 1, 0 or unknown
+    labels: Tensor  # [P, names]: 1, 0 or UNKNOWN
 
 
 def targets(mixture: Mixture) -> Targets:
@@ -63,48 +63,50 @@ def targets(mixture: Mixture) -> Targets:
     columns = {
         kind: [entity_place[entity] for entity in entities if entity[0] == kind] for kind in HIDDEN
     }
-    wanted = torch.full((len(mixture.photos), len(common) + len(entities)), UNKNOWN)
+    labels = torch.full((len(mixture.photos), len(common) + len(entities)), UNKNOWN)
     for photo, shown in mixture.labels.items():
-        wanted[photo, : len(common)] = 0
+        labels[photo, : len(common)] = 0
         for name in shown:
-            wanted[photo, place[name]] = 1
+            labels[photo, place[name]] = 1
         for kind, hiding in HIDDEN.items():
             if hiding.isdisjoint(shown):
-                wanted[photo, columns[kind]] = 0
+                labels[photo, columns[kind]] = 0
     for photo, entity in mixture.entities.items():
-        wanted[photo, len(common) :] = 0
-        wanted[photo, entity_place[entity]] = 1
+        labels[photo, len(common) :] = 0
+        labels[photo, entity_place[entity]] = 1
     return Targets(
         names=(*common, *(name for _, name in entities)),
         kinds=(*("" for _ in common), *(kind for kind, _ in entities)),
-        wanted=wanted,
+        labels=labels,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class TagProbs:
-    """Of every photo, how surely it deserves each name, [P, names]."""
+    """Of every photo and name, [P, names]."""
 
     low_res: Tensor
-    high_res: (
-        Tensor  # as far as the surest of the glance and of the windows of a closer look has it
-    )
+    high_res: Tensor  # the largest over the low-resolution image and the high-resolution windows
 
 
 def train(
-    seen: Seen, targets: Targets, config: TaggerConfig, run: Run, training: TagTraining
+    features: PhotoFeatures,
+    targets: Targets,
+    config: TaggerConfig,
+    run: Run,
+    training: TaggerTraining,
 ) -> tuple[Tagger, TagProbs]:
-    """The tagger over all labelled photos, and cross-fitted shares."""
-    device = seen.features.device
-    views = Views.of(seen, targets)
-    labelled = (views.wanted != UNKNOWN).any(1)
+    """The tagger over all labelled photos, and cross-fitted probabilities."""
+    device = features.views.device
+    views = Views.of(features, targets)
+    labelled = (views.labels != UNKNOWN).any(1)
     generator = torch.Generator().manual_seed(run.seed)
-    fold = torch.randint(0, FOLDS, (len(views.wanted),), generator=generator).to(device)
-    probs = TagProbs(torch.empty_like(views.wanted), torch.empty_like(views.wanted))
+    fold = torch.randint(0, FOLDS, (len(views.labels),), generator=generator).to(device)
+    probs = TagProbs(torch.empty_like(views.labels), torch.empty_like(views.labels))
 
     def judge(tagger: Tagger, chosen: Tensor) -> None:
         probs.low_res[chosen] = probabilities(tagger, views.pooled[0, chosen])
-        windows = probabilities(tagger, seen.windows[chosen]).amax(1)
+        windows = probabilities(tagger, features.windows[chosen]).amax(1)
         probs.high_res[chosen] = torch.maximum(probs.low_res[chosen], windows)
 
     for held_out in range(FOLDS):
@@ -119,52 +121,57 @@ def train(
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """Everything that the tagger learns from, pooled."""
+    """Everything the tagger is trained on, pooled."""
 
-    pooled: Tensor  # [views, P, 2 F]: whole pictures, then crops
+    pooled: Tensor  # [views, P, 2 F]: whole images, then crops
     whole: int  # how many of them are whole
-    wanted: Tensor  # [P, names]
+    labels: Tensor  # [P, names]
     of_things: Tensor  # [names], true of what a crop must show, too
 
     @staticmethod
-    def of(seen: Seen, targets: Targets) -> Views:
-        device = seen.features.device
-        whole = torch.stack([pooled(view) for view in seen.features])
+    def of(features: PhotoFeatures, targets: Targets) -> Views:
+        device = features.views.device
+        whole = torch.stack([pooled(view) for view in features.views])
         of_things = torch.tensor([bool(kind) for kind in targets.kinds], device=device)
         return Views(
-            torch.cat((whole, seen.zoomed)), len(whole), targets.wanted.to(device), of_things
+            torch.cat((whole, features.crops)), len(whole), targets.labels.to(device), of_things
         )
 
     def draw(self, photo: Tensor) -> tuple[Tensor, Tensor]:
-        """A view of each, and what is known of it: a crop may have lost what a photo shows."""
+        """A view of each, and its labels: a crop may have lost what the photo shows."""
         view = torch.randint(len(self.pooled), (len(photo),), device=photo.device)
         cut = (view >= self.whole)[:, None] & ~self.of_things
-        return self.pooled[view, photo].float(), self.wanted[photo].masked_fill(cut, UNKNOWN)
+        return self.pooled[view, photo].float(), self.labels[photo].masked_fill(cut, UNKNOWN)
 
 
 def _fit(
-    name: str, views: Views, config: TaggerConfig, chosen: Tensor, run: Run, training: TagTraining
+    name: str,
+    views: Views,
+    config: TaggerConfig,
+    chosen: Tensor,
+    run: Run,
+    training: TaggerTraining,
 ) -> Tagger:
-    device = views.wanted.device
+    device = views.labels.device
     torch.manual_seed(run.seed)
     tagger = Tagger(config).to(device)
-    shows_a_thing = ((views.wanted == 1) & views.of_things).any(1)
+    shows_a_thing = ((views.labels == 1) & views.of_things).any(1)
     groups = [(chosen & ~shows_a_thing).nonzero()[:, 0].cpu()]
     groups += [(chosen & shows_a_thing).nonzero()[:, 0].cpu()] * training.things_times
     batch_at = batches(groups, training.batch, run.seed)
 
     def loss(step: int) -> Tensor:
-        features, wanted = views.draw(batch_at(step).to(device))
-        return loss_of_known(tagger.judge(features), wanted)
+        pooled_views, labels = views.draw(batch_at(step).to(device))
+        return loss_of_known(tagger.judge(pooled_views), labels)
 
-    phase = Phase(steps_for(training.epochs, groups, training.batch), training.lr)
-    return fit(name, tagger, loss, phase, run, ema_decay=0.99)
+    steps = steps_for(training.epochs, groups, training.batch)
+    return fit(name, tagger, loss, Optimisation(steps, training.lr, ema_decay=0.99), run)
 
 
-def loss_of_known(logits: Tensor, wanted: Tensor) -> Tensor:
-    """Cross-entropy of every name by itself; what is unknown teaches nothing."""
-    known = wanted != UNKNOWN
-    each = F.binary_cross_entropy_with_logits(logits, wanted.clamp(min=0), reduction="none")
+def loss_of_known(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean binary cross-entropy over the known labels."""
+    known = labels != UNKNOWN
+    each = F.binary_cross_entropy_with_logits(logits, labels.clamp(min=0), reduction="none")
     return (each * known).sum() / known.sum().clamp(min=1)
 
 
@@ -175,7 +182,7 @@ def probabilities(tagger: Tagger, pooled: Tensor) -> Tensor:
 
 
 def recognised(probs_PN: Tensor, targets: Targets, checks: Mapping[int, tuple[str, str]]) -> float:
-    """The share of photos whose thing is the surest of all things."""
+    """The fraction of photos whose thing is the most probable of all things."""
     entities = list(zip(targets.kinds, targets.names, strict=True))
     things = [i for i, kind in enumerate(targets.kinds) if kind]
     if not things:
@@ -185,10 +192,10 @@ def recognised(probs_PN: Tensor, targets: Targets, checks: Mapping[int, tuple[st
     return sum(right) / max(1, len(right))
 
 
-def mean_average_precision(probs: Tensor, wanted: Tensor) -> float:
+def mean_average_precision(probs: Tensor, labels: Tensor) -> float:
     """Over the names that some photo has; unknown labels are left out."""
     found = []
-    for prob, label in zip(probs.T, wanted.T, strict=True):
+    for prob, label in zip(probs.T, labels.T, strict=True):
         known = label != UNKNOWN
         right = label[known][prob[known].argsort(descending=True)]
         if right.sum() > 0:

@@ -1,7 +1,7 @@
-"""What each picture shows, in words: the best of the tagger's names and of the tower's classes.
+"""What each image shows, in words: the best of the tagger's names and of the encoder's classes.
 
-Enters: the evidence for both kinds of names. Leaves: for every photo its best few with the share
-of evidence for each, as the drafter reads them (embedded) and as the reader does (written).
+Enters: the probabilities of both kinds of names. Leaves: for every photo its best few words with
+their probabilities, as the drafter reads them (embedded) and as the reader does (as text).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from skipqa.backbones.networks import bert
 from skipqa.config import DecodeConfig
 
-ASKED_WITH = DecodeConfig()  # the reader learns from prompts as it will be asked with
+PROMPT = DecodeConfig()  # the reader is trained on prompts as answering writes them
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Words:
         return self.embeddings[self.indices[photos]], self.probs[photos]
 
     def written(self, photo: int) -> list[str]:
-        shown, least = ASKED_WITH.words, ASKED_WITH.min_prob
+        shown, least = PROMPT.words, PROMPT.min_prob
         best = self.indices[photo, :shown].tolist(), self.probs[photo, :shown].tolist()
         return [self.names[i] for i, prob in zip(*best, strict=True) if prob > least]
 
@@ -43,7 +43,7 @@ class Words:
 def best_words(
     names: Sequence[str], embeddings: Tensor, probs_PN: Tensor, overview_PC: Tensor, count: int
 ) -> Words:
-    """`names` and `embeddings` are of the tagger's columns, then of the tower's."""
+    """`names` and `embeddings` are of the tagger's names, then of the encoder's classes."""
     best = torch.cat((probs_PN, overview_PC), dim=1).topk(count, dim=1)
     return Words(tuple(names), embeddings, best.indices, best.values)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,57 +12,69 @@ import small_world
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
-from skipqa.evaluation.systems.changes import with_components
 
 from skipqa import components
-from skipqa.config import PruneConfig
 from skipqa.data.held_out import Split
 from skipqa.errors import UserError
 from skipqa.evaluation import systems
 from skipqa.evaluation.systems import Variant
 from skipqa.pipeline import Pipeline
 from skipqa.trace import StageRecord
-from skipqa.training.pathway import gather
-from skipqa.training.pathway import stage2_saliency as pruning
-from skipqa.training.pathway import stage3_fusion as pathways
-from skipqa.training.pathway import stage4_verifier as verifying
-from skipqa.training.pathway import stage5_budget as budgeting
-from skipqa.training.pathway import stage6_joint as together
+from skipqa.training.pathway import (
+    budget_grid,
+    gather,
+    saliency_quality,
+    stage2_saliency,
+    stage3_fusion,
+    stage4_verifier,
+    stage5_budget,
+    stage6_joint,
+)
 from skipqa.training.pathway.collapse import openness
-from skipqa.training.pathway.context import Gathering, TrainingContext, take_over
-from skipqa.training.pathway.gather import Asked
-from skipqa.training.pathway.records import replay
+from skipqa.training.pathway.context import Gathering, TrainingContext
+from skipqa.training.pathway.gather import Gathered
+from skipqa.training.pathway.records import replay, replaying
+from skipqa.training.pathway.stage import PathwayStage
+from skipqa.training.pipelines import Source
 from skipqa.training.run import Run
 from skipqa.training.sampling import inverse_frequency
 from skipqa.types import Budget
 
 COUNTS = {f"pocket-kb/{kind}": 99 for kind in ("train", "fresh", "held-out", "val")}
-PATHS = pathways.PathwayTraining(steps=3, batch=4, query_hidden=8)
-STAGES: dict[str, tuple[Callable[..., dict[str, Any]], Any, tuple[str, ...]]] = {
+PATHS = stage3_fusion.PathwayTraining(steps=3, batch=4, query_hidden=8)
+# By the part that ends the stage: the stage, its settings, and the files it leaves
+STAGES: dict[str, tuple[PathwayStage, Any, tuple[str, ...]]] = {
     "saliency": (
-        pruning.run,
-        pruning.SaliencyTraining(steps=6, batch=4, hidden=8),
+        stage2_saliency.STAGE,
+        stage2_saliency.SaliencyTraining(steps=6, batch=4, hidden=8),
         ("saliency", "keep_head"),
     ),
-    "pathways": (pathways.run, PATHS, ("saliency", "region_query", "fusion")),
+    "pathways": (stage3_fusion.STAGE, PATHS, ("saliency", "region_query", "fusion")),
     "verifier": (
-        verifying.run,
-        verifying.VerifierTraining(steps=30, batch=8, hidden=16, oracle_questions=1),
+        stage4_verifier.STAGE,
+        stage4_verifier.VerifierTraining(steps=30, batch=8, hidden=16, oracle_questions=1),
         ("verifier",),
     ),
     "budget": (
-        budgeting.run,
-        budgeting.BudgetTraining(steps=10, questions=4),
+        stage5_budget.STAGE,
+        stage5_budget.BudgetTraining(steps=10, questions=4),
         ("budget",),
     ),
-    "together": (
-        together.run,
-        together.JointTraining(
-            steps=3, pathways=PATHS, verifier=verifying.VerifierTraining(batch=4, hidden=16)
+    "joint": (
+        stage6_joint.STAGE,
+        stage6_joint.JointTraining(
+            steps=3, pathways=PATHS, verifier=stage4_verifier.VerifierTraining(batch=4, hidden=16)
         ),
         ("saliency", "region_query", "fusion", "verifier"),
     ),
 }
+
+
+def run_stage(name: str, context: TrainingContext) -> dict[str, Any]:
+    stage, settings, _ = STAGES[name]
+    for part in stage.parts:
+        part.run(context, settings)
+    return context.run.metrics()
 
 
 class Killed(Exception):
@@ -77,9 +87,10 @@ def world(tmp_path_factory: pytest.TempPathFactory, photo: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def rows(world: Path) -> list[Asked]:
+def rows(world: Path) -> list[Gathered]:
     found = sorted(
-        gather.questions(None, world, COUNTS, seed=1), key=lambda row: int(row.id.partition("-")[2])
+        gather.questions(None, world, COUNTS, seed=1),
+        key=lambda row: int(str(row.id).partition("-")[2]),
     )
     counts: dict[Split, int] = {
         "train": small_world.TRAIN,
@@ -91,7 +102,7 @@ def rows(world: Path) -> list[Asked]:
 
 
 @pytest.fixture(scope="module")
-def context(world: Path, pipeline: Pipeline, rows: list[Asked]) -> TrainingContext:
+def context(world: Path, pipeline: Pipeline, rows: list[Gathered]) -> TrainingContext:
     return small_world.context(world, pipeline, rows)
 
 
@@ -99,9 +110,9 @@ def context(world: Path, pipeline: Pipeline, rows: list[Asked]) -> TrainingConte
 def finished(context: TrainingContext, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Every stage, each in a folder of its own."""
     folders = {}
-    for name, (run, settings, _) in STAGES.items():
+    for name in STAGES:
         folders[name] = tmp_path_factory.mktemp(name)
-        run(small_world.again(context, folders[name]), settings)
+        run_stage(name, small_world.again(context, folders[name]))
     return folders
 
 
@@ -121,7 +132,7 @@ def test_questions_are_drawn_by_the_seed(world: Path) -> None:
         gather.questions(None, world, {"pocket-kb/val": 5}, seed=1)
 
 
-def test_records_hold_what_the_pipeline_saw(context: TrainingContext, rows: list[Asked]) -> None:
+def test_records_hold_what_the_pipeline_saw(context: TrainingContext, rows: list[Gathered]) -> None:
     records = context.records
     assert len(records) == len(rows)
     assert records["meaning"].shape == (len(rows), 256, 384)
@@ -131,16 +142,15 @@ def test_records_hold_what_the_pipeline_saw(context: TrainingContext, rows: list
     for i in range(len(rows)):
         ids = [one.passage.id for one in records.candidates(i)]
         flags = records["gold"][i].tolist()
-        assert [id in rows[i].gold for id in ids] == flags[: len(ids)]
+        assert [id in rows[i].gold_ids for id in ids] == flags[: len(ids)]
         assert not any(flags[len(ids) :])
 
 
 def test_a_record_goes_through_the_stages_as_its_question_did(context: TrainingContext) -> None:
     records, budget = context.records, context.pipeline.config.budget
+    pipeline = replaying(context.pipeline, saliency=None, region_query=None)
     for i in (0, 5):
-        again = replay(
-            records, i, context.pipeline, Budget(budget.most_tokens(256), 16), None, None
-        )
+        again, _ = replay(records, i, pipeline, Budget(budget.most_tokens(256), 16))
         kept = again.kept.positions == records["kept"][i].nonzero()[:, 0]
         assert kept.float().mean() > 0.95
         found = [p.row for p in again.retrieved.passages]
@@ -149,27 +159,27 @@ def test_a_record_goes_through_the_stages_as_its_question_did(context: TrainingC
 
 
 def test_gathering_goes_on_after_a_kill(
-    context: TrainingContext, rows: list[Asked], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    context: TrainingContext, rows: list[Gathered], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gather, "A_FILE", 2)
     observed: list[str] = []
     observe = gather.observe
 
-    def counted(pipeline: Pipeline, row: Asked) -> Any:
+    def counted(pipeline: Pipeline, row: Gathered, photo: bytes) -> Any:
         observed.append(row.id)
         if len(observed) == 4:
             raise Killed
-        return observe(pipeline, row)
+        return observe(pipeline, row, photo)
 
     monkeypatch.setattr(gather, "observe", counted)
-    source = small_world.Shared()
+    of, here = {"of": "tests"}, small_world.workers()
     with pytest.raises(Killed):
-        gather.gather(rows[:4], source, Run(tmp_path), workers=1)
+        gather.gather(rows[:4], of, here, Run(tmp_path))
     assert len(list(tmp_path.glob("*.safetensors"))) == 1
-    gather.gather(rows[:4], source, Run(tmp_path), workers=1)
+    gather.gather(rows[:4], of, here, Run(tmp_path))
     assert observed[4:] == [row.id for row in rows[2:4]]
     with pytest.raises(UserError, match="holds a run with other number, questions"):
-        gather.gather(rows[:3], source, Run(tmp_path), workers=1)
+        gather.gather(rows[:3], of, here, Run(tmp_path))
 
 
 @pytest.mark.parametrize("name", STAGES)
@@ -189,7 +199,8 @@ def test_a_stage_leaves_its_parts_and_says_which_won(finished: dict[str, Path], 
 def test_what_a_stage_leaves_needs_no_other_records(finished: dict[str, Path]) -> None:
     """None of it sees, so the next stage may begin with it."""
     seeing = {
-        gather.Source(components=folder).fingerprint()["seeing"] for folder in finished.values()
+        Source(components=folder).fingerprint(gather.LEARNED_FROM_RECORDS)["seeing"]
+        for folder in finished.values()
     }
     assert len(seeing) == 1
 
@@ -200,31 +211,30 @@ def test_what_a_stage_leaves_needs_no_other_records(finished: dict[str, Path]) -
         ("saliency", "pruning questions"),
         ("saliency", "keep_head"),
         ("verifier", "reading records"),
-        ("together", "together"),
+        ("joint", "joint"),
     ],
 )
 def test_a_killed_stage_ends_with_the_same_bits(
     context: TrainingContext, finished: dict[str, Path], tmp_path: Path, name: str, stop_at: str
 ) -> None:
     """And the same again from nothing: the seed decides."""
-    run, settings, files = STAGES[name]
 
     def progress(what: str, done: int, total: int, loss: float | None) -> None:
         if what == stop_at:
             raise Killed
 
     with pytest.raises(Killed):
-        run(small_world.again(context, tmp_path, progress=progress), settings)
-    run(small_world.again(context, tmp_path), settings)
-    assert same(tmp_path, finished[name], files)
+        run_stage(name, small_world.again(context, tmp_path, progress=progress))
+    run_stage(name, small_world.again(context, tmp_path))
+    assert same(tmp_path, finished[name], STAGES[name][2])
 
 
 def test_a_finished_stage_does_nothing(context: TrainingContext, finished: dict[str, Path]) -> None:
     def progress(*_: object) -> None:
         raise AssertionError
 
-    for name, (run, settings, _) in STAGES.items():
-        metrics = run(small_world.again(context, finished[name], progress=progress), settings)
+    for name in STAGES:
+        metrics = run_stage(name, small_world.again(context, finished[name], progress=progress))
         assert metrics == json.loads((finished[name] / "metrics.json").read_text())
 
 
@@ -241,18 +251,14 @@ def test_the_keep_head_is_measured_as_the_saliency_is_and_prunes(
     learned = components.load(finished["saliency"], preset="pocket")
     components.check_widths(learned, context.pipeline.backbone.widths, preset="pocket")
     assert learned.keep_head is not None
-    tokens = context.records.tokens(0, len(context.pipeline.backbone.concepts))
-    pruner = systems.build(
-        Variant("skip", "dynamicvit"),
-        with_components(context.pipeline, keep_head=learned.keep_head),
-    ).stages.prune
-    concepts, record = context.pipeline.backbone.concepts, StageRecord("prune")
-    one, other = (
-        pruner(tokens, context.records.question(i), Budget(29, 1), concepts, PruneConfig(), record)
-        for i in (0, 1)
-    )
-    wanted = learned.keep_head(context.records["meaning"][0].float()).topk(29).indices
-    assert set(one.positions.tolist()) == set(wanted.tolist())
+    pipeline = context.pipeline.with_components(keep_head=learned.keep_head)
+    pruner = systems.build(Variant("skip", "dynamicvit"), pipeline).stages["prune"]
+    record = StageRecord("prune")
+    state = context.records.seen(0, len(pipeline.backbone.concepts)).add(budget=Budget(29, 1))
+    asked_otherwise = state.add(question=context.records.question(1))
+    one, other = (pruner(some, record).kept for some in (state, asked_otherwise))
+    expected = learned.keep_head(context.records["meaning"][0].float()).topk(29).indices
+    assert set(one.positions.tolist()) == set(expected.tolist())
     assert torch.equal(one.positions, other.positions)  # whatever is asked
     assert record.why == "by the keep head"
 
@@ -279,25 +285,28 @@ def test_the_gates_shut_out_what_speaks_for_others() -> None:
     """The right passage is likelier when only the token that fits it is let through."""
     tokens = torch.eye(4)[None, :3]
     question, passages = torch.zeros(1, 4), torch.eye(4)[None, :2]
-    everything = pruning.passage_logits(question, tokens, torch.ones(1, 3), passages)
-    chosen = pruning.passage_logits(question, tokens, torch.tensor([[1.0, 0.0, 0.0]]), passages)
+    everything = stage2_saliency.passage_logits(question, tokens, torch.ones(1, 3), passages)
+    chosen = stage2_saliency.passage_logits(
+        question, tokens, torch.tensor([[1.0, 0.0, 0.0]]), passages
+    )
     assert everything.softmax(1)[0, 0] == pytest.approx(0.5)
     assert chosen.softmax(1)[0, 0] > 0.99
 
 
 def test_shut_gates_leave_a_loss(context: TrainingContext) -> None:
     """At a low temperature a gate is 0 to the last bit, and all of them may be."""
-    settings, some = pathways.PathwayTraining(), torch.tensor(context.rows("train", gold=True)[:2])
-    parts, lesson = pathways.build(context, settings), pathways.prepare(context)
-    shut = torch.zeros(len(some), context.records["meaning"].shape[1])
-    said, _ = pathways.read(context, parts.fusion, settings, lesson, some, shut, 0.1, 0.6)
+    part, settings = stage3_fusion.PathwaysPart(), stage3_fusion.PathwayTraining()
+    batch = torch.tensor(context.rows("train", gold=True)[:2])
+    model, inputs = part.build(context, settings), part.prepare(context, settings)
+    shut = torch.zeros(len(batch), context.records["meaning"].shape[1])
+    said, _ = inputs.answer_logits(model.fusion, batch, shut, stage3_fusion.FINAL)
     assert torch.isfinite(said).all()
 
 
 def test_boxes_are_tokens() -> None:
-    assert pruning.in_box((0, 0, 1, 1), 4).all()
-    assert pruning.in_box((0.0, 0.0, 0.5, 0.25), 4).nonzero()[:, 0].tolist() == [0, 1]
-    assert int(pruning.in_box((0.52, 0.52, 0.53, 0.53), 4).sum()) == 1
+    assert saliency_quality.in_box((0, 0, 1, 1), 4).all()
+    assert saliency_quality.in_box((0.0, 0.0, 0.5, 0.25), 4).nonzero()[:, 0].tolist() == [0, 1]
+    assert int(saliency_quality.in_box((0.52, 0.52, 0.53, 0.53), 4).sum()) == 1
 
 
 def test_fixed_budgets_may_be_mixed() -> None:
@@ -310,7 +319,7 @@ def test_fixed_budgets_may_be_mixed() -> None:
         50.0: (0.6, [0.0, 1.0, 0.0]),
     }
     for flops, (best, drawn) in expected.items():
-        found = budgeting.best_fixed(value, giga, flops)
+        found = stage5_budget.best_fixed(value, giga, flops)
         assert float(found[0]) == pytest.approx(best, abs=1e-5)
         assert found[1].tolist() == pytest.approx(drawn, abs=1e-5)
 
@@ -319,34 +328,24 @@ def test_a_controller_learns_who_needs_passages(context: TrainingContext, tmp_pa
     """Where the question says whether passages help, adaptive budgets beat all fixed ones."""
     generator = torch.Generator().manual_seed(0)
     n, needs = 240, torch.arange(240) % 2 == 0
-    points = torch.tensor(budgeting.PASSAGES)
+    points = torch.tensor(budget_grid.PASSAGES)
     value = torch.where(needs[:, None], (points > 0).float(), (points == 0).float())
     direction = torch.randn(384, generator=generator)
     question = torch.randn(n, 384, generator=generator) + 2 * needs[:, None] * direction
-    whole = budgeting.Worth(
-        value[:, None, :].expand(-1, len(budgeting.TOKENS), -1),
-        (10.0 + points).expand(n, len(budgeting.TOKENS), -1),
+    whole = budget_grid.BudgetGrid(
+        value[:, None, :].expand(-1, len(budget_grid.TOKENS), -1),
+        (10.0 + points).expand(n, len(budget_grid.TOKENS), -1),
         torch.zeros(n, 384),
         F.normalize(question, dim=1),
     )
     known, unseen = whole[:160], whole[160:]
-    for variant in budgeting.VARIANTS:
-        settings = budgeting.BudgetTraining(variant=variant)
-        controller = budgeting.train(small_world.again(context, tmp_path), known, settings)
-        found = budgeting.compare(controller, known, unseen, 256)
+    for variant in stage5_budget.VARIANTS:
+        settings = stage5_budget.BudgetTraining(variant=variant)
+        again = small_world.again(context, tmp_path)
+        controller = stage5_budget.BudgetPart().train_one(again, settings, known)
+        found = stage5_budget.compare(controller, known, unseen, 256)
         assert found["gain"]["low"] > 0
         assert 0.3 < found["no_retrieval"] < 0.7
-
-
-def test_settings_are_merged_and_read_back(tmp_path: Path) -> None:
-    start = tmp_path / "start"
-    start.mkdir()
-    components.write_settings(
-        start / "settings.toml", {"decode": {"prompt": "short"}, "x": {"y": [1, True]}}
-    )
-    take_over(start, tmp_path / "run")
-    found = tomllib.loads((tmp_path / "run" / "settings.toml").read_text())
-    assert found == {"decode": {"prompt": "short"}, "x": {"y": [1, True]}}
 
 
 def test_a_limit_is_of_every_kind() -> None:

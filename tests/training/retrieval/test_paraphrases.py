@@ -11,26 +11,26 @@ from skipqa.training.retrieval.paraphrases import (
     RELATIONS_OF,
     Meaning,
     edited,
+    held_out_wordings,
     of_field,
     say,
     table,
-    taught,
+    train_wording,
     understand,
-    unseen,
     wordings,
 )
 
-HALVES = ("taught", "unseen")
+HALVES = ("train", "held_out")
 RELATIONS = tuple(templates()["questions"])
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
-def test_every_relation_has_wordings_that_are_never_taught(relation: str) -> None:
-    known = {*wordings("taught", relation), *templates()["questions"][relation]}
-    never_taught = wordings("unseen", relation)
+def test_every_relation_has_held_out_wordings(relation: str) -> None:
+    known = {*wordings("train", relation), *templates()["questions"][relation]}
+    held_out = wordings("held_out", relation)
     assert len(known) >= 4
-    assert len(never_taught) >= 3
-    assert known.isdisjoint(never_taught)
+    assert len(held_out) >= 3
+    assert known.isdisjoint(held_out)
     meaning = Meaning(relation, "dog", "origin", (("rank", "order"),))
     for half in HALVES:
         for wording in wordings(half, relation):
@@ -41,7 +41,7 @@ def test_every_relation_has_wordings_that_are_never_taught(relation: str) -> Non
 def test_halves_share_no_reference_and_no_name(part: str) -> None:
     one, other = ({x for some in table()[half][part].values() for x in some} for half in HALVES)
     assert one.isdisjoint(other)
-    assert set(table()["taught"]["names"]) >= set(templates()["names"])
+    assert set(table()["train"]["names"]) >= set(templates()["names"])
     assert all(set(table()[half]["countries"]) == set(templates()["countries"]) for half in HALVES)
 
 
@@ -70,14 +70,14 @@ def test_templates_are_understood() -> None:
 
 def test_the_same_question_in_other_words() -> None:
     asked = "What is the currency of the country with this flag?", "currency", "country"
-    some = {taught(*asked, Random(seed)) for seed in range(300)}
+    some = {train_wording(*asked, Random(seed)) for seed in range(300)}
     assert len(some) > 100
-    assert some.isdisjoint(unseen(*asked))
-    assert len(unseen(*asked)) >= 3
-    assert unseen("How does this fruit taste?", "description", "grocery") == [
+    assert some.isdisjoint(held_out_wordings(*asked))
+    assert len(held_out_wordings(*asked)) >= 3
+    assert held_out_wordings("How does this fruit taste?", "description", "grocery") == [
         "Is it sour or sweet?"
     ]
-    assert unseen("Is it hairy?", "description", "grocery") == []
+    assert held_out_wordings("Is it hairy?", "description", "grocery") == []
 
 
 def test_edits_change_little() -> None:

@@ -9,7 +9,7 @@ from tiny_training import write_lines
 
 from skipqa.data.held_out import is_id_held_out
 from skipqa.training.retrieval.queries import (
-    UNSEEN,
+    HELD_OUT_SOURCES,
     Query,
     from_factbook,
     from_fields,
@@ -83,11 +83,11 @@ def test_fields_are_asked_for_in_peoples_words() -> None:
     found = list(from_fields(parts, seed=1))
     assert found == list(from_fields(parts, seed=1))
     assert all(len(query.gold) == 2 for query in found)
-    never_taught = [query for query in found if query.source in UNSEEN]
-    assert never_taught
-    assert all(query.held_out for query in never_taught)
+    held_out = [query for query in found if query.source in HELD_OUT_SOURCES]
+    assert held_out
+    assert all(query.held_out for query in held_out)
     assert {q.name for q in found} == {f"L{land}" for land in range(60)}
-    words = {query.text for query in never_taught}
+    words = {query.text for query in held_out}
     assert words.isdisjoint(query.text for query in found if query.source == "factbook")
 
 
@@ -113,8 +113,8 @@ def test_only_training_questions_of_pocket_kb_and_the_same_in_other_words(tmp_pa
     ]
     assert sum(query.source == "pocket-kb" for query in found) == 5 * 31
     assert sum(query.gold == ("p:3",) for query in found) == 5
-    words = {query.text for query in found if query.source == UNSEEN[0]}
+    words = {query.text for query in found if query.source == HELD_OUT_SOURCES[0]}
     assert words
-    assert all(query.held_out for query in found if query.source == UNSEEN[0])
+    assert all(query.held_out for query in found if query.source == HELD_OUT_SOURCES[0])
     assert words.isdisjoint(query.text for query in found if query.source == "pocket-kb")
     assert "Never read" not in {query.text for query in found}

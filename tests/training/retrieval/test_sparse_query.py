@@ -18,19 +18,17 @@ from skipqa.knowledge.sources.tables import JsonLines
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
 from skipqa.training.export import read_back
 from skipqa.training.loop import Diverged
-from skipqa.training.retrieval import concept_prior as concept_prior
-from skipqa.training.retrieval import pairs
-from skipqa.training.retrieval import sparse_query as sparse
+from skipqa.training.retrieval import concept_prior, sparse_query
 from skipqa.training.retrieval.concept_prior import Asked, ConceptPriorTraining
-from skipqa.training.retrieval.pairs import NO_ROW, Pairs, Ragged
-from skipqa.training.retrieval.queries import SOURCES, UNSEEN, Query
+from skipqa.training.retrieval.pairs import NO_ROW, Pairs, Ragged, prepare
+from skipqa.training.retrieval.queries import HELD_OUT_SOURCES, SOURCES, Query
 from skipqa.training.run import Run
 
 TINY = BertConfig(width=24, layers=1, heads=2, ffn=32, positions=64)
 LANDS = ("france", "japan", "kenya", "peru", "norway", "india", "egypt", "canada", "chad", "cuba")
 # What is asked for, and the word that the passage has for it
 FACTS = {"money": "currency", "chief town": "capital", "tallest place": "summit"}
-SETTINGS = sparse.SparseTraining(
+SETTINGS = sparse_query.SparseTraining(
     hard=4, steps=60, batch=8, hard_used=2, lr=1e-2, asked_times=1, ranks=(2, 8)
 )
 
@@ -60,7 +58,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
         for asked, word in FACTS.items()
         for kind in SOURCES
     ]
-    return pairs.prepare(index, queries, SETTINGS.hard, lambda *_: None)
+    return prepare(index, queries, SETTINGS.hard, lambda *_: None)
 
 
 def test_pairs_are_what_the_index_holds(made: Pairs, tmp_path: Path) -> None:
@@ -70,8 +68,8 @@ def test_pairs_are_what_the_index_holds(made: Pairs, tmp_path: Path) -> None:
     assert (made.gold[:, 1:] == NO_ROW).all()
     assert not (gold == hard).any()
     assert (hard[:, 0] >= 0).all()  # the same land's other facts
-    pairs.save(made, tmp_path / "pairs.safetensors")
-    again = pairs.load(tmp_path / "pairs.safetensors")
+    made.save(tmp_path / "pairs.safetensors")
+    again = Pairs.load(tmp_path / "pairs.safetensors")
     for field in dataclasses.fields(made):
         one, other = getattr(made, field.name), getattr(again, field.name)
         for a, b in [(one.values, other.values)] if isinstance(one, Ragged) else [(one, other)]:
@@ -96,7 +94,7 @@ def test_scores_are_inner_products(made: Pairs) -> None:
 
 def first_hits(network: SparseQuery, made: Pairs, rows: torch.Tensor) -> float:
     """How often the best passage of all is the right one."""
-    weights, _ = sparse.ask(network, made, rows, torch.zeros(len(rows)))
+    weights, _ = sparse_query.ask(network, made, rows, torch.zeros(len(rows)))
     best = made.scores(weights * made.idf, torch.arange(len(made.terms.ends))).argmax(1)
     return float((best == made.gold[rows, 0]).float().mean())
 
@@ -106,41 +104,41 @@ def test_it_learns_which_word_a_passage_has_for_it(made: Pairs, tmp_path: Path) 
     by_luck = first_hits(learner, made, rows)
     # Random words are near no other: many terms must begin in sight.
     eager = dataclasses.replace(SETTINGS, steps=100, lr=3e-2, text_lr_scale=0.3, joining=200)
-    metrics = sparse.train(learner, made, eager, Run(tmp_path, seed=3))
+    metrics = sparse_query.train(learner, made, eager, Run(tmp_path, seed=3))
     assert first_hits(learner, made, rows) > by_luck + 0.5
     assert metrics["terms"]["joined"] > 0
     assert metrics["trained"].keys() == metrics["training_free"].keys()
 
 
-def test_a_term_of_no_use_is_quietened_and_one_of_use_is_not(made: Pairs) -> None:
+def test_a_useless_term_is_suppressed_and_a_useful_one_is_not(made: Pairs) -> None:
     loud = network()
     currency, number = (int(made.matched_as[i]) for i in (9598, 2193))  # as the passages have them
     with torch.no_grad():
         loud.head.bias.fill_(-1.0)
         loud.head.bias[[currency, 5]] = 2.0  # in a third of the passages, in none
     rows = made.select("factbook", held_out=False)
-    sparse.quieten(loud, made, seed=0, fraction=0.5)
-    _, joined = sparse.ask(loud, made, rows, torch.ones(len(rows)))
+    sparse_query.suppress_useless(loud, made, seed=0, fraction=0.5)
+    _, joined = sparse_query.ask(loud, made, rows, torch.ones(len(rows)))
     assert not joined[:, 5].any()
     assert not joined[:, number].any()
     assert not joined[:, currency].any()  # of use to a third, joined in for all
     with torch.no_grad():
         loud.head.bias[currency] = 2.0
-    sparse.quieten(loud, made, seed=0, fraction=0.7)
-    _, joined = sparse.ask(loud, made, rows, torch.ones(len(rows)))
+    sparse_query.suppress_useless(loud, made, seed=0, fraction=0.7)
+    _, joined = sparse_query.ask(loud, made, rows, torch.ones(len(rows)))
     assert joined[:, currency].all()
 
 
-def test_what_is_shipped_reads_back_the_same(made: Pairs, tmp_path: Path) -> None:
+def test_what_is_exported_reads_back_the_same(made: Pairs, tmp_path: Path) -> None:
     trained = network()
     published = {name: value.clone() for name, value in trained.state_dict().items()}
     settings = dataclasses.replace(SETTINGS, steps=6)
-    metrics = sparse.train(trained, made, settings, Run(tmp_path))
+    metrics = sparse_query.train(trained, made, settings, Run(tmp_path))
     again = network()
-    read_back(again, published, tmp_path / sparse.DELTA)
-    assert sparse.measure(again, made, SOURCES) == metrics["trained"]
-    assert metrics["before_truncation"].keys().isdisjoint(UNSEEN)  # no say in the rank
-    assert "head.to_word.weight" in load_file(tmp_path / sparse.DELTA)  # whole
+    read_back(again, published, tmp_path / sparse_query.DELTA)
+    assert sparse_query.measure(again, made, SOURCES) == metrics["trained"]
+    assert metrics["before_truncation"].keys().isdisjoint(HELD_OUT_SOURCES)  # no say in the rank
+    assert "head.to_word.weight" in load_file(tmp_path / sparse_query.DELTA)  # whole
 
 
 def test_the_same_seed_gives_the_same_bits_also_after_a_kill(made: Pairs, tmp_path: Path) -> None:
@@ -153,11 +151,13 @@ def test_the_same_seed_gives_the_same_bits_also_after_a_kill(made: Pairs, tmp_pa
         if done >= 4:
             raise Killed
 
-    sparse.train(network(), made, settings, Run(tmp_path / "a"))
+    sparse_query.train(network(), made, settings, Run(tmp_path / "a"))
     with pytest.raises(Killed):
-        sparse.train(network(), made, settings, Run(tmp_path / "b", progress=kill, save_every_s=0))
-    sparse.train(network(), made, settings, Run(tmp_path / "b", save_every_s=0))
-    one, other = (load_file(tmp_path / run / sparse.DELTA) for run in "ab")
+        sparse_query.train(
+            network(), made, settings, Run(tmp_path / "b", progress=kill, save_every_s=0)
+        )
+    sparse_query.train(network(), made, settings, Run(tmp_path / "b", save_every_s=0))
+    one, other = (load_file(tmp_path / run / sparse_query.DELTA) for run in "ab")
     assert one.keys() == other.keys()
     assert all(torch.equal(value, other[name]) for name, value in one.items())
 
@@ -167,7 +167,7 @@ def test_a_loss_that_is_no_number_stops_it(made: Pairs, tmp_path: Path) -> None:
     with torch.no_grad():
         broken.head.gate.weight.fill_(torch.nan)
     with pytest.raises(Diverged):
-        sparse.train(broken, made, dataclasses.replace(SETTINGS, steps=2), Run(tmp_path))
+        sparse_query.train(broken, made, dataclasses.replace(SETTINGS, steps=2), Run(tmp_path))
 
 
 def asked() -> Asked:
@@ -180,15 +180,17 @@ def asked() -> Asked:
     about[number[:40], number[:40] % 20] = True
     kind = torch.where(number < 40, number % 20 // 10, 2)
     held_out = (number < 40) & (number % 5 == 0) | (number > 55)
-    unseen = held_out & (number % 2 == 0)
-    return Asked(kinds[kind], things, about, held_out, unseen)
+    reworded = held_out & (number % 2 == 0)
+    return Asked(kinds[kind], things, about, held_out, reworded)
 
 
 def test_a_question_is_about_things_of_its_kind(tmp_path: Path) -> None:
     settings = ConceptPriorTraining(steps=80, batch=32, lr=2e-2)
     module, metrics = concept_prior.train(asked(), settings, Run(tmp_path))
-    for words in ("", ", unseen words"):
-        assert metrics[f"nats{words}"] > 0.4  # at most log 2: half of all things are of a kind
+    for words in ("", ", held-out wordings"):
+        assert (
+            metrics[f"information{words}"] > 0.4
+        )  # at most log 2: half of all things are of a kind
         assert metrics[f"most for a scene{words}"] < 1.6
     again, _ = concept_prior.train(asked(), settings, Run(tmp_path / "again"))
     for one, other in zip(module.parameters(), again.parameters(), strict=True):
@@ -207,8 +209,8 @@ def test_what_is_asked_is_read_in_many_wordings(tmp_path: Path) -> None:
     text = network().text.eval()
     found = concept_prior.read(tmp_path, [("bus", "coach")], text, tokenizer, reworded=2, seed=1)
     assert found.concepts.shape == (41, TINY.width)  # the bus and forty dogs
-    assert len(found.questions) == 3 * len(rows) + int(found.unseen.sum())
-    assert found.unseen.any()
-    assert found.held_out[found.unseen].all()
-    assert len(found.questions[~found.unseen].unique(dim=0)) > 10
+    assert len(found.questions) == 3 * len(rows) + int(found.held_out_wording.sum())
+    assert found.held_out_wording.any()
+    assert found.held_out[found.held_out_wording].all()
+    assert len(found.questions[~found.held_out_wording].unique(dim=0)) > 10
     assert (found.about.sum(1) == 1).sum() == (found.about.any(1)).sum()

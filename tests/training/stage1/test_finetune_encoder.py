@@ -1,4 +1,4 @@
-"""The tower learns names of things, keeps what it knew, and looks at no photo it may not see."""
+"""The encoder learns names of things, keeps what it knew, and sees no held-out photo."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from torch import Tensor
 
 from skipqa.backbones.networks.efficientnet_lite import EfficientNetLite
 from skipqa.training.run import Run
-from skipqa.training.stage1 import encoder as encoder
-from skipqa.training.stage1 import photos
-from skipqa.training.stage1.encoder import EncoderTraining
+from skipqa.training.stage1 import encoder, photos
+from skipqa.training.stage1.encoder import EncoderTraining, LabelledPhotos
 from skipqa.training.stage1.photos import Things
 from skipqa.training.stage1.tagger import UNKNOWN, Targets
 
@@ -45,14 +44,14 @@ class World:
 def world() -> World:
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 80, (PHOTOS, 3, SIZE, SIZE), generator=generator)
-    wanted = torch.full((PHOTOS, 4), UNKNOWN)
-    wanted[::3, :2] = torch.tensor([1.0, 0.0])
-    boxes = torch.tensor([[0.5, 0.5, 1.0, 1.0]]).repeat(PHOTOS, 1)
+    labels = torch.full((PHOTOS, 4), UNKNOWN)
+    labels[::3, :2] = torch.tensor([1.0, 0.0])
+    boxes = torch.tensor([[0.0, 0.0, 1.0, 1.0]]).repeat(PHOTOS, 1)
     for photo in (photo for photo in range(PHOTOS) if photo % 3):
         thing = photo % 2
         pixels[photo, 2 * thing, 16:48, 16:48] = 255
-        wanted[photo, 2:] = torch.eye(2)[thing]
-        boxes[photo] = torch.tensor([0.5, 0.5, 0.5, 0.5])
+        labels[photo, 2:] = torch.eye(2)[thing]
+        boxes[photo] = torch.tensor([0.25, 0.25, 0.75, 0.75])
     return World(
         pixels.to(torch.uint8),
         Things(
@@ -61,11 +60,11 @@ def world() -> World:
             whole=torch.zeros(PHOTOS, dtype=torch.bool),
             grounds=torch.arange(0, PHOTOS, 3),
         ),
-        Targets(("cup", "dog", "mali", "pug"), ("", "", "flag", "dog"), wanted),
+        Targets(("cup", "dog", "mali", "pug"), ("", "", "flag", "dog"), labels),
     )
 
 
-def teach(
+def finetune(
     world: World,
     run: Run,
     training: EncoderTraining = TRAINING,
@@ -73,7 +72,8 @@ def teach(
     published: EfficientNetLite | None = None,
 ) -> EfficientNetLite:
     start = published or networks().vision
-    return encoder.teach(start, world.pixels, world.things, world.targets, rows, run, training, CPU)
+    labelled = LabelledPhotos(world.pixels, world.things, world.targets, rows)
+    return encoder.finetune(start, labelled, run, training)
 
 
 def weights(network: EfficientNetLite) -> dict[str, Tensor]:
@@ -89,31 +89,33 @@ def losses(folder: Path) -> list[float]:
     return [json.loads(line)["loss"] for line in (folder / "metrics.jsonl").open()]
 
 
-def test_the_published_tower_is_left_alone(world: World, tmp_path: Path) -> None:
+def test_the_published_encoder_is_left_alone(world: World, tmp_path: Path) -> None:
     published = networks().vision
     before = weights(published)
-    taught = teach(world, Run(tmp_path), published=published)
-    assert taught is not published
+    tuned = finetune(world, Run(tmp_path), published=published)
+    assert tuned is not published
     assert all(torch.equal(before[name], value) for name, value in published.state_dict().items())
     assert not any(parameter.requires_grad for parameter in published.parameters())
-    assert not any(parameter.requires_grad for parameter in taught.parameters())
-    assert not taught.training
-    assert taught.state_dict().keys() == before.keys()
-    after = taught.state_dict()
+    assert not any(parameter.requires_grad for parameter in tuned.parameters())
+    assert not tuned.training
+    assert tuned.state_dict().keys() == before.keys()
+    after = tuned.state_dict()
     changed = {name.partition(".")[0] for name in before if not after[name].equal(before[name])}
     assert changed == {"stem", "blocks", "head", "classifier"}
 
 
 def test_it_learns(world: World, tmp_path: Path) -> None:
-    """Without a memory, and nothing mixed or smoothed, so that the loss can become none."""
-    alone = dataclasses.replace(TRAINING, memory=0.0, mixed=0.0, apart=0.0)
+    """Without distillation, mixup or label smoothing, so that the loss can vanish."""
+    alone = dataclasses.replace(
+        TRAINING, distillation_weight=0.0, mixup=0.0, cross_entropy_weight=0.0
+    )
     training = dataclasses.replace(alone, epochs=30.0, lr=4e-2, encoder_lr_scale=0.3)
-    teach(world, Run(tmp_path), training)
+    finetune(world, Run(tmp_path), training)
     first, *_, last = losses(tmp_path)
     assert last < 0.2 * first
 
 
-def test_memory_keeps_what_the_published_tower_says(world: World, tmp_path: Path) -> None:
+def test_distillation_keeps_what_the_published_encoder_says(world: World, tmp_path: Path) -> None:
     published = networks().vision
     shown = photos.as_input(world.pixels[ROWS], CPU)
 
@@ -121,56 +123,56 @@ def test_memory_keeps_what_the_published_tower_says(world: World, tmp_path: Path
         with torch.inference_mode():
             return network.classifier(network(shown).mean((2, 3))).log_softmax(-1)
 
-    def forgot(memory: float) -> float:
+    def forgot(weight: float) -> float:
         training = dataclasses.replace(
-            TRAINING, epochs=5.0, lr=1e-2, encoder_lr_scale=0.5, memory=memory
+            TRAINING, epochs=5.0, lr=1e-2, encoder_lr_scale=0.5, distillation_weight=weight
         )
-        taught = teach(world, Run(tmp_path / str(memory)), training)
+        tuned = finetune(world, Run(tmp_path / str(weight)), training)
         before = says(published)
-        return float((before.exp() * (before - says(taught))).sum(1).mean())
+        return float((before.exp() * (before - says(tuned))).sum(1).mean())
 
     assert forgot(50.0) < 0.5 * forgot(0.0)
 
 
 def test_other_photos_are_never_looked_at(world: World, tmp_path: Path) -> None:
     """Neither their pixels nor what is known of them."""
-    first = teach(world, Run(tmp_path / "a"))
+    first = finetune(world, Run(tmp_path / "a"))
     held_out = torch.ones(PHOTOS, dtype=torch.bool)
     held_out[torch.tensor(ROWS)] = False
     world.pixels[held_out] = 255 - world.pixels[held_out]
-    world.things.boxes[held_out] = torch.tensor([0.2, 0.2, 0.1, 0.1])
-    world.targets.wanted[held_out] = 1 - world.targets.wanted[held_out]
-    assert same(first, teach(world, Run(tmp_path / "b")))
+    world.things.boxes[held_out] = torch.tensor([0.15, 0.15, 0.25, 0.25])
+    world.targets.labels[held_out] = 1 - world.targets.labels[held_out]
+    assert same(first, finetune(world, Run(tmp_path / "b")))
     world.pixels[ROWS[1]] = 255 - world.pixels[ROWS[1]]
-    assert not same(first, teach(world, Run(tmp_path / "c")))
+    assert not same(first, finetune(world, Run(tmp_path / "c")))
 
 
 def test_what_else_a_photo_shows_is_left_to_the_tagger(world: World, tmp_path: Path) -> None:
-    first = teach(world, Run(tmp_path / "a"))
-    world.targets.wanted[::3, :2] = torch.tensor([0.0, 1.0])
-    assert same(first, teach(world, Run(tmp_path / "b")))
+    first = finetune(world, Run(tmp_path / "a"))
+    world.targets.labels[::3, :2] = torch.tensor([0.0, 1.0])
+    assert same(first, finetune(world, Run(tmp_path / "b")))
 
 
 def test_without_things_there_is_nothing_to_learn(world: World, tmp_path: Path) -> None:
     published, targets = networks().vision, world.targets
     nothing = dataclasses.replace(
-        world, targets=Targets(targets.names[:2], ("", ""), targets.wanted[:, :2])
+        world, targets=Targets(targets.names[:2], ("", ""), targets.labels[:, :2])
     )
-    assert teach(nothing, Run(tmp_path), published=published) is published
+    assert finetune(nothing, Run(tmp_path), published=published) is published
     assert not list(tmp_path.iterdir())
 
 
 def test_things_alone_will_do(world: World, tmp_path: Path) -> None:
     rows = [photo for photo in ROWS if photo % 3]
     published = networks().vision
-    assert not same(teach(world, Run(tmp_path), rows=rows), published)
+    assert not same(finetune(world, Run(tmp_path), rows=rows), published)
 
 
 @pytest.mark.parametrize("kill_at", [1, 4])
 def test_a_killed_run_ends_with_the_same_bits(
     world: World, tmp_path: Path, kill_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = teach(world, Run(tmp_path / "whole"))
+    whole = finetune(world, Run(tmp_path / "whole"))
     zooms, left = photos.zooms, [kill_at]
 
     def killed(*arguments: object, **named: object) -> Tensor:
@@ -181,23 +183,23 @@ def test_a_killed_run_ends_with_the_same_bits(
 
     run = Run(tmp_path / "killed", save_every_s=0)
     with monkeypatch.context() as patch:
-        patch.setattr(photos, "zooms", killed)
+        patch.setattr(encoder, "zooms", killed)
         with pytest.raises(Killed):
-            teach(world, run)
+            finetune(world, run)
     assert torch.load(run.state("encoder"), weights_only=True)["step"] == kill_at
-    assert same(whole, teach(world, run))
-    assert same(whole, teach(world, run))  # and of a finished one, its result
+    assert same(whole, finetune(world, run))
+    assert same(whole, finetune(world, run))  # and of a finished one, its result
 
 
 def test_a_seed_decides(world: World, tmp_path: Path) -> None:
-    first = teach(world, Run(tmp_path / "a", seed=1))
-    assert not same(first, teach(world, Run(tmp_path / "b", seed=2)))
+    first = finetune(world, Run(tmp_path / "a", seed=1))
+    assert not same(first, finetune(world, Run(tmp_path / "b", seed=2)))
 
 
-def test_every_name_counts_and_what_is_unknown_does_not() -> None:
-    wanted = torch.tensor([[1.0, 0.0, UNKNOWN], [UNKNOWN, UNKNOWN, UNKNOWN]])
+def test_every_name_counts_and_unknown_ones_do_not() -> None:
+    labels = torch.tensor([[1.0, 0.0, UNKNOWN], [UNKNOWN, UNKNOWN, UNKNOWN]])
     logits = torch.zeros(2, 3, requires_grad=True)
-    loss = encoder._naming(logits, wanted)
+    loss = encoder._binary_loss(logits, labels)
     assert float(loss.detach()) == pytest.approx(2 * 0.6931 / 2, abs=1e-3)  # summed, then a mean
     loss.backward()
     assert logits.grad is not None

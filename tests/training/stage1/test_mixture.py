@@ -7,12 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tiny_training import COLOURS, write_data, write_lines
+from tiny_training import COLOURS, make_example, write_data, write_lines
 
 from skipqa.data.held_out import is_held_out, pocket_kb_split
 from skipqa.errors import UserError
+from skipqa.tasks.pocket_kb import box_from_centre
+from skipqa.training.example import TrainExample
 from skipqa.training.stage1.mixture import (
-    Example,
     Mixture,
     answer_vocabulary,
     read,
@@ -116,7 +117,7 @@ def test_things_to_check_by_are_not_to_learn_from(data: Path, pocket_kb: Path) -
     assert set(mixture.checks["val"].values()) == set(mixture.entities.values())
     for split, things in mixture.checks.items():
         assert photos_of(mixture, split) >= names_of(mixture, {*things})
-        assert not {*things} & {*mixture.to_learn_from()}
+        assert not {*things} & {*mixture.train_photos()}
 
 
 @pytest.mark.parametrize(
@@ -143,13 +144,13 @@ def test_boxes_are_of_composed_pictures(data: Path, pocket_kb: Path) -> None:
     composed |= {f"photos/entities/val{n}.webp" for n in range(4) if n % 3}
     assert names_of(mixture, {*mixture.boxes}) == composed
     assert {*mixture.boxes} <= of_things
-    assert set(mixture.boxes.values()) == {(0.4, 0.5, 0.3, 0.6)}
+    assert set(mixture.boxes.values()) == {box_from_centre((0.4, 0.5, 0.3, 0.6))}
 
 
 def test_what_training_may_look_at(data: Path, pocket_kb: Path) -> None:
     """Photos that are asked about to train on, or labelled; no held-out one, none to score by."""
     mixture = read(data, pocket_kb)
-    rows = mixture.to_learn_from()
+    rows = mixture.train_photos()
     assert rows == sorted(set(rows))
     looked_at = names_of(mixture, {*rows})
     assert looked_at >= photos_of(mixture, "train")
@@ -180,13 +181,13 @@ def test_the_fingerprint_is_of_the_content(data: Path, pocket_kb: Path, tmp_path
     whole = read(data, pocket_kb)
     assert whole.fingerprint() != read(data).fingerprint()
     moved = read(data, pocket_kb)
-    moved.boxes[next(iter(moved.boxes))] = (0.5, 0.5, 0.2, 0.2)
+    moved.boxes[next(iter(moved.boxes))] = (0.4, 0.4, 0.6, 0.6)
     assert moved.fingerprint() != whole.fingerprint()
 
 
 def test_vocabulary_is_of_training_answers_by_how_common_they_are() -> None:
-    def asked(text: str, source: str, split: str = "train", score: float = 1.0) -> Example:
-        return Example(0, "?", {text: score}, source, split)  # type: ignore[arg-type]
+    def asked(text: str, source: str, split: str = "train", score: float = 1.0) -> TrainExample:
+        return make_example(0, "?", {text: score}, source, split)
 
     examples = [
         *[asked("dog", "coco")] * 7,

@@ -1,4 +1,4 @@
-"""Photos as pixels, and pixels as what the tower sees."""
+"""Photos as pixels, and pixels as the encoder's features."""
 
 from __future__ import annotations
 
@@ -69,36 +69,36 @@ def test_where_things_are() -> None:
         photos={(Path("z"), str(row)): row for row in range(4)},
         labels={0: ("cup",), 3: ("dog",)},
         entities={1: ("flag", "mali"), 3: ("dog", "pug")},
-        boxes={1: (0.5, 0.4, 0.3, 0.2)},
+        boxes={1: (0.35, 0.3, 0.65, 0.5)},
     )
     found = Things.of(mixture)
-    whole = pytest.approx([0.5, 0.5, 1.0, 1.0])
-    assert found.boxes.tolist() == [whole, pytest.approx([0.5, 0.4, 0.3, 0.2]), whole, whole]
+    whole = [0.0, 0.0, 1.0, 1.0]
+    assert found.boxes.tolist() == [whole, [0.35, 0.3, 0.65, 0.5], whole, whole]
     assert found.may_mirror.tolist() == [True, False, True, True]
     assert found.whole.tolist() == [False, False, False, True]
     assert found.grounds.tolist() == [0]
 
 
 def test_views(table: dict[tuple[Path, str], int]) -> None:
-    """Plain, mirrored unless it is a flag, and a crop; the closer look by its windows."""
+    """Plain, mirrored unless it is a flag, and a crop; high resolution by its windows."""
     pixels, encoder = photos.decode(table), networks().vision
     flag = 2
     counted: list[tuple[int, int]] = []
     shown = things(5, flags=(flag,))
-    seen = photos.see(
-        encoder, pixels, shown, CPU, views=3, crops=2, counted=lambda *done: counted.append(done)
+    seen = photos.extract(
+        encoder, pixels, shown, views=3, crops=2, counted=lambda *done: counted.append(done)
     )
     assert counted == [(5, 5)]
     width = encoder.config.features
-    assert seen.features.shape == (3, 5, photos.CELLS, width)
-    assert seen.zoomed.shape == (2, 5, 2 * width)
+    assert seen.views.shape == (3, 5, photos.CELLS, width)
+    assert seen.crops.shape == (2, 5, 2 * width)
     plain = pixels.float() / 127.5 - 1
     mirrored = plain.flip(3)
     mirrored[flag] = plain[flag]
     with torch.inference_mode():
         for view, expected in enumerate((plain, mirrored)):
             features = encoder(expected).flatten(2).transpose(1, 2).bfloat16()
-            torch.testing.assert_close(seen.features[view], features, rtol=0.02, atol=1e-3)
+            torch.testing.assert_close(seen.views[view], features, rtol=0.02, atol=1e-3)
         logits = encoder.classifier(encoder(plain).mean((2, 3)))
         larger = torch.nn.functional.interpolate(
             plain, (photos.HIGH_RES, photos.HIGH_RES), mode="bicubic", antialias=True
@@ -107,9 +107,9 @@ def test_views(table: dict[tuple[Path, str], int]) -> None:
     torch.testing.assert_close(seen.overview, logits.softmax(-1))
     assert windows.shape[1] == photos.WINDOWS
     torch.testing.assert_close(seen.windows, windows.bfloat16(), rtol=0.02, atol=1e-3)
-    again = photos.see(encoder, pixels, shown, CPU, views=3, crops=2)
-    assert torch.equal(seen.features, again.features)
-    assert torch.equal(seen.zoomed, again.zoomed)
+    again = photos.extract(encoder, pixels, shown, views=3, crops=2)
+    assert torch.equal(seen.views, again.views)
+    assert torch.equal(seen.crops, again.crops)
 
 
 def edges(windows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -140,30 +140,30 @@ def test_a_frame_is_inside_the_picture_and_most_of_it(seed: int, least: float) -
 
 @st.composite
 def boxes(draw: st.DrawFn) -> list[float]:
-    """Inside the picture: its middle, its width and height."""
+    """Inside the image: left, top, right, bottom."""
     sizes = [draw(st.floats(0.02, 1.0)) for _ in range(2)]
-    middles = [draw(st.floats(size / 2, 1 - size / 2)) for size in sizes]
-    return [*middles, *sizes]
+    left, top = (draw(st.floats(0, 1 - size)) for size in sizes)
+    return [left, top, left + sizes[0], top + sizes[1]]
 
 
 @given(seeds, st.lists(boxes(), min_size=1, max_size=8), st.floats(0.05, 0.95))
 def test_a_zoom_has_the_whole_box_and_shows_it_large(
     seed: int, some: list[list[float]], least: float
 ) -> None:
-    wanted = torch.tensor(some)
+    boxes = torch.tensor(some)
     generator = torch.Generator().manual_seed(seed)
-    found = photos.zooms(wanted, generator, torch.ones(len(some), dtype=torch.bool), least)
+    found = photos.zooms(boxes, generator, torch.ones(len(some), dtype=torch.bool), least)
     assert inside(found)
     left, right, top, bottom = edges(found)
     side = right - left
     torch.testing.assert_close(side, bottom - top)
-    x, y, w, h = wanted.T
-    larger = torch.maximum(w, h)
+    x0, y0, x1, y1 = boxes.T
+    larger = torch.maximum(x1 - x0, y1 - y0)
     fills = larger > 0.95
     assert (side[fills] >= 0.5 - 1e-5).all()
     slack = 1e-5
-    held = (left <= x - w / 2 + slack) & (x + w / 2 <= right + slack)
-    held &= (top <= y - h / 2 + slack) & (y + h / 2 <= bottom + slack)
+    held = (left <= x0 + slack) & (x1 <= right + slack)
+    held &= (top <= y0 + slack) & (y1 <= bottom + slack)
     assert (held | fills).all()
     assert ((larger >= least * side - slack) | fills).all()
 
@@ -171,11 +171,11 @@ def test_a_zoom_has_the_whole_box_and_shows_it_large(
 @given(seeds)
 def test_flags_are_never_mirrored_and_half_of_the_others_are(seed: int) -> None:
     may_mirror = torch.arange(400) % 2 == 0
-    wanted = torch.tensor([[0.4, 0.5, 0.3, 0.6]]).repeat(400, 1)
+    boxes = torch.tensor([[0.25, 0.2, 0.55, 0.8]]).repeat(400, 1)
     generator = torch.Generator().manual_seed(seed)
     for found in (
         photos.frames(400, generator, may_mirror),
-        photos.zooms(wanted, generator, may_mirror),
+        photos.zooms(boxes, generator, may_mirror),
     ):
         mirrored = found[:, 0, 0] < 0
         assert not mirrored[~may_mirror].any()
@@ -217,12 +217,12 @@ def test_a_pasted_thing_is_where_its_box_says(seed: int, size: int) -> None:
     things, grounds = torch.ones(3, 3, size, size), -torch.ones(3, 3, size, size)
     scenes, boxes = photos.paste(things, grounds, generator)
     assert (grounds == -1).all()  # left as they were
-    x, y, width, height = boxes.T
-    least, most = photos.PASTED
-    assert (width == height).all()
+    left, top, right, bottom = boxes.T
+    width, (least, most) = right - left, photos.PASTED
+    torch.testing.assert_close(width, bottom - top)
     assert least - 1 / size < width[0] < most + 1 / size
-    for scene, left, top in zip(scenes, x - width / 2, y - width / 2, strict=True):
-        across, down, side = (round(float(v) * size) for v in (left, top, width[0]))
+    for scene, *place in zip(scenes, left, top, width, strict=True):
+        across, down, side = (round(float(v) * size) for v in place)
         inside = torch.zeros(size, size, dtype=torch.bool)
         inside[down : down + side, across : across + side] = True
         assert (scene[:, ~inside] == -1).all()
@@ -233,7 +233,7 @@ def test_a_pasted_thing_is_where_its_box_says(seed: int, size: int) -> None:
 def test_only_things_that_fill_their_photo_are_pasted() -> None:
     whole = torch.tensor([True, False, True, False])
     shown = Things(
-        boxes=torch.tensor([[0.5, 0.5, 1.0, 1.0]]).repeat(4, 1),
+        boxes=torch.tensor([[0.0, 0.0, 1.0, 1.0]]).repeat(4, 1),
         may_mirror=torch.ones(4, dtype=torch.bool),
         whole=whole,
         grounds=torch.tensor([3]),
@@ -245,9 +245,9 @@ def test_only_things_that_fill_their_photo_are_pasted() -> None:
     pasted, boxes = shown.paste(plain, rows, pixels, generator, fraction=1.0)
     assert pasted[0].min() == -1
     assert torch.equal(pasted[1], plain[1])
-    assert boxes[0, 2] < 0.5
-    assert boxes[1].tolist() == [0.5, 0.5, 1.0, 1.0]
+    assert boxes[0, 2] - boxes[0, 0] < 0.5
+    assert boxes[1].tolist() == [0.0, 0.0, 1.0, 1.0]
     assert (plain == 1).all()
     same, boxes = shown.paste(plain, rows, pixels, generator, fraction=0.0)
     assert torch.equal(same, plain)
-    assert (boxes[:, 2] == 1).all()
+    assert (boxes == torch.tensor([0.0, 0.0, 1.0, 1.0])).all()

@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_training import decoder, tokenizer
+from tiny_training import decoder, make_example, tokenizer
 from torch import Tensor
 
-from skipqa.stages.decode import agree
-from skipqa.training.stage1 import reader
-from skipqa.training.stage1 import routing as weighing
+from skipqa.backbones.backbone import Completion
+from skipqa.stages.readers import agree
+from skipqa.training.stage1 import reader, routing
 from skipqa.training.stage1.drafter import ABSTAIN
-from skipqa.training.stage1.mixture import Example
 from skipqa.training.stage1.reader import Prompts, generate, log_probs
 from skipqa.training.stage1.routing import (
     MOST_DRAFTED,
     WEIGHTS,
     Candidates,
-    loglikelihood,
+    Drafted,
+    choose_weight,
     open_fast_path,
 )
 from skipqa.types import Draft
 
 
 def of(drafted: Tensor, read: Tensor, score: Tensor) -> Candidates:
-    """Nothing is passed on, and a share is as sure as it is."""
+    """The drafter never abstains, and its confidence is its probability."""
     return Candidates(drafted, read, score, torch.zeros(len(score)), drafted[:, 0].exp())
 
 
@@ -42,7 +41,7 @@ def test_weights() -> None:
     second_right = of(opinion, read, torch.tensor([[0.0, 1.0]]).expand(4, 2))
     assert first_right.chosen(0.0).tolist() == [0.0] * 4
     assert first_right.chosen(1.0).tolist() == [1.0] * 4
-    weight, found = loglikelihood({"x/val": second_right, "held-out": first_right}, "held-out")
+    weight, found = choose_weight({"x/val": second_right, "held-out": first_right}, "held-out")
     assert weight == 0.3  # the first by which the drafter wins: 0.3 * 1.9 > 0.5
     assert found["held-out"]["accuracy"] == 1
     assert found["x/val"]["accuracy"] == 0
@@ -56,10 +55,10 @@ ANSWERS = (ABSTAIN, "a", "b", "c")
 def test_candidates_are_the_drafters_best_and_the_readers_own() -> None:
     prompts = Prompts(["One Answer:", "Two Answer:"], tokenizer())
     network = decoder()
-    examples = [Example(0, "?", {"b": 1.0, "a": 0.3}, "okvqa", "val")] * 2
+    examples = [make_example(0, "?", {"b": 1.0, "a": 0.3}, "okvqa", "val")] * 2
     opinion = torch.tensor([[0.4, 0.05, 0.35, 0.2], [0.01, 0.5, 0.2, 0.29]]).log()
-    found = weighing.gather(network, prompts, examples, [1, 0], opinion, ANSWERS)
-    # To look it up is no candidate; what the drafter does not know has the support of the best
+    found = routing.gather(network, prompts, examples, [1, 0], Drafted(ANSWERS, opinion))
+    # Abstaining is no candidate; what the drafter does not know has the support of the best
     own = generate(network, prompts, [1, 0])
     assert not {*own} & {*ANSWERS}
     assert found.drafted_QC.exp().tolist() == [
@@ -74,24 +73,24 @@ def test_candidates_are_the_drafters_best_and_the_readers_own() -> None:
     assert found.read_QC[0, [0, 3]].tolist() == pytest.approx(expected.tolist(), rel=1e-4)
     assert all(math.isfinite(value) for value in found.read_QC.flatten().tolist())
     confidence, score = found.alone()
-    assert confidence.tolist() == pytest.approx([0.35, 0.5])  # its share, looking it up counted
+    assert confidence.tolist() == pytest.approx([0.35, 0.5])  # its probability, abstaining counted
     assert score.tolist() == pytest.approx([1.0, 0.3])
-    found = weighing.gather(
-        network, prompts, examples, [1, 0], opinion, (ABSTAIN, "yes", "no", "c")
+    found = routing.gather(
+        network, prompts, examples, [1, 0], Drafted((ABSTAIN, "yes", "no", "c"), opinion)
     )
     assert found.alone()[0].tolist() == pytest.approx([0.0, 0.0])  # no better than chance
 
 
-@pytest.mark.parametrize("own", ["a", "c", "unknown", ""])  # drafted, known, neither, no reply
+@pytest.mark.parametrize("own", ["a", "c", "unknown", ""])  # drafted, known, neither, empty
 @given(st.integers(0, 10_000), st.sampled_from(WEIGHTS))
-def test_answers_are_weighed_as_in_answering(own: str, seed: int, weight: float) -> None:
-    """The same answer as `decode.agree`, whatever the reader says."""
+def test_answers_are_scored_as_in_answering(own: str, seed: int, weight: float) -> None:
+    """The same answer as `readers.agree`, whatever the reader says."""
     generator = torch.Generator().manual_seed(seed)
     opinion = torch.randn(1, 4, generator=generator).log_softmax(-1)
     opinion[0, 3] = -9.0  # "c" is never among the two that are drafted
     read = torch.randn(3, generator=generator).tolist()
     worth = {"a": 0.1, "b": 0.2, "c": 0.3, "unknown": 0.4}  # tells which was chosen
-    example = Example(0, "?", worth, "okvqa", "val")
+    example = make_example(0, "?", worth, "okvqa", "val")
 
     def weights_of(_: Any, __: Any, pairs: list[tuple[int, str]], *___: Any) -> Tensor:
         texts = [text for _, text in pairs]
@@ -99,10 +98,10 @@ def test_answers_are_weighed_as_in_answering(own: str, seed: int, weight: float)
         return torch.tensor([values[text] for text in texts])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(weighing, "DRAFTED", 2)
+        patch.setattr(routing, "DRAFTED", 2)
         patch.setattr(reader, "generate", lambda *_: [own])
-        patch.setattr(reader, "log_probabilities", weights_of)
-        found = weighing.gather(None, None, [example], [0], opinion, ANSWERS)  # type: ignore[arg-type]
+        patch.setattr(reader, "log_probs", weights_of)
+        found = routing.gather(None, None, [example], [0], Drafted(ANSWERS, opinion))  # type: ignore[arg-type]
     best = opinion[0, 1:].topk(2)
     drafted = tuple(
         (ANSWERS[1 + place], value)
@@ -112,8 +111,8 @@ def test_answers_are_weighed_as_in_answering(own: str, seed: int, weight: float)
     draft = Draft(drafted[0][0], 0.5, "", drafted, ANSWERS, abstain_prob=abstain_prob)
     names = [name for name, _ in drafted]
     values = dict(zip([*names, own], read, strict=True))
-    reply = SimpleNamespace(text=own, weights=[values[name] for name in (*names, own)])
-    answer, _ = agree(reply, draft, weight)  # type: ignore[arg-type]
+    log_probs = tuple(values[name] for name in (*names, own))
+    answer, _ = agree(Completion(own, 0, 0, 0, log_probs), draft, weight)
     assert float(found.chosen(weight)) == pytest.approx(worth[answer])
 
 
@@ -165,15 +164,15 @@ def test_the_fast_path_costs_a_point_at_most(
         assert found[name]["drafter"] == pytest.approx(float(score.mean()))
 
 
-def beside(confidence: Tensor, right: Tensor) -> Candidates:
-    """The drafter's answer, right or not, beside the reader's, which the full way takes."""
+def against_reader(confidence: Tensor, right: Tensor) -> Candidates:
+    """The drafter's answer, right or not, next to the reader's, which the full path takes."""
     drafted = torch.stack((confidence, confidence / 100), dim=1).log()
     read = torch.tensor([[-100.0, 0.0]]).expand(len(right), 2)
     return of(drafted, read, torch.stack((right, 1 - right), dim=1))
 
 
 def test_a_drafter_that_is_always_right_answers_as_many_as_it_may() -> None:
-    sure = beside(torch.linspace(0.99, 0.3, 100), torch.ones(100))
+    sure = against_reader(torch.linspace(0.99, 0.3, 100), torch.ones(100))
     _, found = open_fast_path({"held-out": sure}, ["held-out"], 0.0)
     lr = found["held-out"]["rate"]
     assert lr == pytest.approx(MOST_DRAFTED)
@@ -183,7 +182,7 @@ def test_a_drafter_that_is_always_right_answers_as_many_as_it_may() -> None:
 
 def test_one_that_is_right_only_where_it_is_not_sure_answers_next_to_nothing() -> None:
     """Answering everything would lose nothing; the surest, which it may answer, lose a lot."""
-    unsure = beside(torch.linspace(0.99, 0.3, 100), (torch.arange(100) >= 50).float())
+    unsure = against_reader(torch.linspace(0.99, 0.3, 100), (torch.arange(100) >= 50).float())
     _, found = open_fast_path({"held-out": unsure}, ["held-out"], 0.0)
     assert found["held-out"]["rate"] == pytest.approx(0.01)  # a point's worth
     assert found["held-out"]["accuracy"] == pytest.approx(0.49)

@@ -13,7 +13,7 @@ import pytest
 import tiny_training
 import torch
 from safetensors.torch import load_file
-from tiny_training import SETTINGS, VOCABULARY
+from tiny_training import SETTINGS, VOCABULARY, make_example
 
 from skipqa import components
 from skipqa.backbones.networks.efficientnet_lite import EfficientNetLite
@@ -25,12 +25,13 @@ from skipqa.nn.drafter import Drafter, DrafterConfig
 from skipqa.nn.tagger import Tagger, TaggerConfig
 from skipqa.training.export import read_back
 from skipqa.training.run import Run
-from skipqa.training.stage1 import encoder as encoder
-from skipqa.training.stage1 import mixture, photos
+from skipqa.training.stage1 import encoder, mixture, photos, tagger
 from skipqa.training.stage1 import stage as stage1
-from skipqa.training.stage1 import tagger as tags
-from skipqa.training.stage1.drafter import ABSTAIN, TAUGHT
-from skipqa.training.stage1.mixture import Example, Mixture
+from skipqa.training.stage1.drafter import ABSTAIN, TRAIN_GROUPS
+from skipqa.training.stage1.encoder import LabelledPhotos
+from skipqa.training.stage1.inputs import PERCEPTUAL, Stage1Settings, group_rows
+from skipqa.training.stage1.mixture import Mixture
+from skipqa.training.stage1.networks import Networks
 from skipqa.training.stage1.photos import Things
 
 CPU = torch.device("cpu")
@@ -40,6 +41,10 @@ Train = Callable[..., dict[str, Any]]
 
 class Killed(Exception):
     pass
+
+
+def networks(_: object) -> Networks:
+    return tiny_training.networks()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -68,7 +73,7 @@ def train(mixed: mixture.Mixture) -> Train:
                 parts.append(what)
 
         run = Run(folder, seed=5, progress=progress)
-        return stage1.run(mixed, SETTINGS, run, CPU, tiny_training.networks())
+        return stage1.train(mixed, SETTINGS, run, networks, CPU)
 
     return call
 
@@ -105,10 +110,10 @@ def test_it_leaves_five_components(trained: Path) -> None:
     assert first == ABSTAIN
     assert {*answers} >= {"red", "green", "blue", "orange", "hungary"}
     assert float(drafter.temperature) != 1
-    untaught = tiny_training.networks().vision
-    seeing = EfficientNetLite(untaught.config)
-    read_back(seeing, untaught.state_dict(), trained / "vision.safetensors")
-    assert not torch.equal(seeing.stem.weight, untaught.stem.weight)
+    published_vision = tiny_training.networks().vision
+    seeing = EfficientNetLite(published_vision.config)
+    read_back(seeing, published_vision.state_dict(), trained / "vision.safetensors")
+    assert not torch.equal(seeing.stem.weight, published_vision.stem.weight)
     published = tiny_training.decoder()
     reader = Llama(published.config)
     read_back(reader, published.state_dict(), trained / "reader.safetensors")
@@ -117,19 +122,20 @@ def test_it_leaves_five_components(trained: Path) -> None:
     assert reader.config.vocabulary == VOCABULARY
 
 
-def test_the_tower_keeps_so_much_of_its_way(mixed: mixture.Mixture, tmp_path: Path) -> None:
-    published, targets = tiny_training.networks().vision, tags.targets(mixed)
+def test_weights_are_interpolated_with_the_published_ones(
+    mixed: mixture.Mixture, tmp_path: Path
+) -> None:
+    published, targets = tiny_training.networks().vision, tagger.targets(mixed)
     pixels, things = photos.decode(mixed.photos), Things.of(mixed)
 
-    def taught(kept: float) -> dict[str, torch.Tensor]:
-        run = Run(tmp_path / str(kept), seed=5)
-        training = dataclasses.replace(SETTINGS.encoder, kept=kept)
-        rows = mixed.to_learn_from()
-        return encoder.teach(
-            published, pixels, things, targets, rows, run, training, CPU
-        ).state_dict()
+    labelled = LabelledPhotos(pixels, things, targets, mixed.train_photos())
 
-    nothing, half, all_of_it = taught(0.0), taught(0.5), taught(1.0)
+    def finetuned(alpha: float) -> dict[str, torch.Tensor]:
+        run = Run(tmp_path / str(alpha), seed=5)
+        training = dataclasses.replace(SETTINGS.encoder, wise_ft_alpha=alpha)
+        return encoder.finetune(published, labelled, run, training).state_dict()
+
+    nothing, half, all_of_it = finetuned(0.0), finetuned(0.5), finetuned(1.0)
     for name, value in published.state_dict().items():
         assert torch.equal(nothing[name], value)
         torch.testing.assert_close(half[name], (value + all_of_it[name]) / 2)
@@ -194,38 +200,38 @@ def test_the_folder_is_read_as_components(trained: Path) -> None:
 
 
 def test_groups_are_by_source_and_split(mixed: Mixture) -> None:
-    groups = stage1.group_rows(mixed)
+    groups = group_rows(mixed)
     for name, rows in groups.items():
         source, _, split = name.partition("/")
         assert {(mixed.examples[row].source, mixed.examples[row].split) for row in rows.tolist()} == {(source, split)}  # fmt: skip  # noqa: E501
-    assert groups.keys() >= {*TAUGHT}
-    nothing = stage1.group_rows(Mixture())
-    assert {name: len(rows) for name, rows in nothing.items()} == dict.fromkeys(TAUGHT, 0)
+    assert groups.keys() >= {*TRAIN_GROUPS}
+    nothing = group_rows(Mixture())
+    assert {name: len(rows) for name, rows in nothing.items()} == dict.fromkeys(TRAIN_GROUPS, 0)
 
 
 @pytest.mark.parametrize(("perceptual", "kept"), [(3, 3), (10, 10), (40, 10), (400, 10)])
-def test_of_the_perceptual_questions_a_share_is_kept(perceptual: int, kept: int) -> None:
+def test_of_the_perceptual_questions_a_fraction_is_kept(perceptual: int, kept: int) -> None:
     """One for four of the others, from all over; all where there are fewer."""
-    held_out = [Example(0, "?", {"x": 1.0}, "okvqa", "held-out")] * 40
-    seen = [Example(0, "?", {"x": 1.0}, "coco", "held-out")] * perceptual
-    rows = stage1.group_rows(Mixture([*held_out, *seen]))[stage1.PERCEPTUAL].tolist()
+    held_out = [make_example(0, "?", {"x": 1.0}, "okvqa", "held-out")] * 40
+    seen = [make_example(0, "?", {"x": 1.0}, "coco", "held-out")] * perceptual
+    rows = group_rows(Mixture([*held_out, *seen]))[PERCEPTUAL].tolist()
     assert len(rows) == kept
     assert rows == sorted(set(rows))
     assert rows[-1] >= 40 + perceptual * 3 // 4 - 1
 
 
-def test_photos_are_seen_with_the_tower_that_is_shipped(
+def test_features_come_from_the_exported_encoder(
     train: Train, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not with the one that was taught: 8 bits are a little off."""
+    """Not from the one that was trained: 8 bits are a little off."""
     seen_with: list[EfficientNetLite] = []
 
-    def see(encoder: EfficientNetLite, *_: object, **__: object) -> None:
+    def extract(encoder: EfficientNetLite, *_: object, **__: object) -> None:
         seen_with.append(encoder)
         raise Killed
 
-    monkeypatch.setattr(photos, "see", see)
-    for _ in range(2):  # taught just now, and by an earlier call
+    monkeypatch.setattr(photos, "extract", extract)
+    for _ in range(2):  # trained just now, and by an earlier call
         with pytest.raises(Killed):
             train(tmp_path)
     published = tiny_training.networks().vision
@@ -275,7 +281,7 @@ def test_too_little_is_refused(tmp_path: Path) -> None:
     data = tiny_training.write_data(tmp_path / "data")
     mixed = mixture.read(data, limit=1)
     with pytest.raises(UserError, match="too few questions"):
-        stage1.run(mixed, SETTINGS, Run(tmp_path / "out"), CPU, tiny_training.networks())
+        stage1.train(mixed, SETTINGS, Run(tmp_path / "out"), networks, CPU)
 
 
 def test_differences_are_small(trained: Path) -> None:
@@ -288,4 +294,4 @@ def test_differences_are_small(trained: Path) -> None:
 
 
 def test_settings_survive_being_written_down() -> None:
-    assert json.loads(json.dumps(dataclasses.asdict(stage1.Stage1())))["drafts"]["rounds"] == 7.0
+    assert json.loads(json.dumps(dataclasses.asdict(Stage1Settings())))["drafter"]["epochs"] == 7.0

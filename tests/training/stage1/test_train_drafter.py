@@ -8,13 +8,20 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_training import networks, tokenizer
+from tiny_training import make_example, networks, tokenizer
 
+from skipqa.training.example import TrainExample
 from skipqa.training.run import Run
-from skipqa.training.stage1 import drafter as drafts
-from skipqa.training.stage1.drafter import ABSTAIN, TAUGHT, DrafterEval, DraftTraining, Questions
-from skipqa.training.stage1.mixture import Example
-from skipqa.training.stage1.photos import Seen
+from skipqa.training.stage1 import drafter
+from skipqa.training.stage1.drafter import (
+    ABSTAIN,
+    TRAIN_GROUPS,
+    DrafterEval,
+    DrafterInputs,
+    DrafterTraining,
+    Questions,
+)
+from skipqa.training.stage1.photos import PhotoFeatures
 from skipqa.training.stage1.words import Words, best_words, embed
 
 ANSWERS = (ABSTAIN, "red", "blue", "sky")
@@ -23,10 +30,10 @@ NONE = torch.zeros(0, dtype=torch.long)
 HOPS = (("The sky is blue.",),)
 
 
-def examples() -> list[Example]:
+def examples() -> list[TrainExample]:
     """Even photos are red, odd ones blue; then something else, and six that need a passage."""
     asked = [
-        Example(
+        make_example(
             photo,
             ("which?", "colour?")[photo % 3 > 0],
             {ANSWERS[1 + photo % 2]: 1.0},
@@ -35,8 +42,8 @@ def examples() -> list[Example]:
         )
         for photo in range(24)
     ]
-    other = Example(0, "what is it?", {"a thing": 1.0}, "okvqa", "train")
-    left = [Example(n, "whence?", {"blue": 1.0}, "pocket-kb", "train", HOPS) for n in range(6)]
+    other = make_example(0, "what is it?", {"a thing": 1.0}, "okvqa", "train")
+    left = [make_example(n, "whence?", {"blue": 1.0}, "pocket-kb", "train", HOPS) for n in range(6)]
     return [*asked, other, *left]
 
 
@@ -46,12 +53,12 @@ def questions() -> Questions:
 
 
 @pytest.fixture
-def seen() -> Seen:
+def seen() -> PhotoFeatures:
     colour = torch.tensor([1.0, -1.0]).repeat(12)[:, None, None].expand(24, 4, 5)
     noise = torch.randn(2, 24, 4, 5, generator=torch.Generator().manual_seed(0))
     features = (colour + 0.3 * noise).bfloat16()
     nothing = torch.zeros(24, 1, 10)
-    return Seen(features, torch.zeros(24, 2), nothing, nothing.transpose(0, 1))
+    return PhotoFeatures(features, torch.zeros(24, 2), nothing, nothing.transpose(0, 1))
 
 
 @pytest.fixture
@@ -70,21 +77,21 @@ def test_questions(questions: Questions) -> None:
     assert questions.accuracy(logits, torch.arange(25)) == pytest.approx(12 / 25)
 
 
-def test_credit_is_in_proportion_and_for_the_best() -> None:
+def test_target_weights_are_in_proportion_and_for_the_best() -> None:
     given = {"unknown": 1.0, "blue": 0.3, "red": 0.6}
-    one = Questions([Example(0, "?", given, "okvqa", "train")], ANSWERS, tokenizer(), CPU)
+    one = Questions([make_example(0, "?", given, "okvqa", "train")], ANSWERS, tokenizer(), CPU)
     assert one.answer[0, :2].tolist() == [1, 2]
     assert one.score[0, :2].tolist() == pytest.approx([0.6, 0.3])
     assert one.score[0, 2:].sum() == 0
-    assert torch.equal(one.taught, one.answer)
-    assert torch.equal(one.credit, one.score)
+    assert torch.equal(one.target, one.answer)
+    assert torch.equal(one.target_weight, one.score)
 
 
-def test_what_needs_a_passage_is_to_be_left(questions: Questions) -> None:
-    """That is what is taught; what is right stays right."""
+def test_what_needs_a_passage_is_abstained_from(questions: Questions) -> None:
+    """That is the target; what is right stays right."""
     left = torch.arange(25, 31)
-    assert (questions.taught[left] == 0).all()
-    assert questions.credit[left].tolist() == [[1.0] + [0.0] * 7] * 6
+    assert (questions.target[left] == 0).all()
+    assert questions.target_weight[left].tolist() == [[1.0] + [0.0] * 7] * 6
     assert questions.answer[left, 0].tolist() == [ANSWERS.index("blue")] * 6
     assert questions.score[left].sum(1).tolist() == [1.0] * 6
     says_blue = torch.tensor([[0.0, 0.0, 1.0, 0.0]]).expand(6, 4)
@@ -97,7 +104,7 @@ def test_the_first_answer_has_to_be_none() -> None:
 
 
 @given(st.integers(0, 1_000), st.floats(-100, 100))
-def test_to_look_it_up_is_never_right_and_never_wrong(seed: int, sure: float) -> None:
+def test_abstaining_is_never_right_and_never_wrong(seed: int, sure: float) -> None:
     """However sure the drafter is of it, accuracy is of its best answer."""
     asked = Questions(examples(), ANSWERS, tokenizer(), CPU)
     rows = torch.arange(31)
@@ -111,7 +118,7 @@ def test_to_look_it_up_is_never_right_and_never_wrong(seed: int, sure: float) ->
 
 
 def test_the_best_words_come_first(words: Words) -> None:
-    assert (words.indices[:, 0] == 3).all()  # the tower is sure
+    assert (words.indices[:, 0] == 3).all()  # the encoder is certain
     assert (words.probs[:, 0] >= words.probs[:, 1]).all()
     faint = Words(
         ("x", "y"), torch.zeros(2, 3), torch.tensor([[1, 0]]), torch.tensor([[0.5, 0.01]])
@@ -127,23 +134,22 @@ def test_embedding_a_batch_is_embedding_each() -> None:
     torch.testing.assert_close(each.norm(dim=-1), torch.ones(3))
 
 
-TRAINING = DraftTraining(
+TRAINING = DrafterTraining(
     epochs=60.0, focus_epochs=3.0, batch=8, lr=3e-3, width=16, layers=1, dropout=0.0
 )
 
 
 def test_it_learns_and_leaves_the_embeddings_alone(
-    questions: Questions, seen: Seen, words: Words, tmp_path: Path
+    questions: Questions, seen: PhotoFeatures, words: Words, tmp_path: Path
 ) -> None:
     text = networks().text
     before = {name: value.clone() for name, value in text.state_dict().items()}
-    drafter_model = drafts.build(ANSWERS, torch.randn(4, 24), text, seen, TRAINING, seed=0)
+    drafter_model = drafter.build(ANSWERS, torch.randn(4, 24), text, seen, TRAINING, seed=0)
     rows = (torch.arange(25), torch.arange(25, 31), NONE)
-    groups = dict(zip(TAUGHT, rows, strict=True))
-    drafter_model = drafts.train(
-        drafter_model, seen, words, questions, groups, Run(tmp_path), TRAINING
-    )
-    drafter_eval = DrafterEval({"seen": torch.arange(24), "left": rows[1]}, questions, seen, words)
+    groups = dict(zip(TRAIN_GROUPS, rows, strict=True))
+    inputs = DrafterInputs(questions, seen, words)
+    drafter_model = drafter.train(drafter_model, inputs, groups, Run(tmp_path), TRAINING)
+    drafter_eval = DrafterEval({"seen": torch.arange(24), "left": rows[1]}, inputs)
     assert drafter_eval.accuracy(drafter_model, "seen") > 0.95
     assert (drafter_eval.logits(drafter_model, "left").argmax(1) == 0).all()
     assert (drafter_eval.logits(drafter_model, "seen").argmax(1) > 0).float().mean() > 0.95
@@ -157,14 +163,15 @@ def test_it_learns_and_leaves_the_embeddings_alone(
 
 
 def test_the_blind_answer_from_the_question_alone(
-    questions: Questions, seen: Seen, words: Words
+    questions: Questions, seen: PhotoFeatures, words: Words
 ) -> None:
-    drafter_model = drafts.build(
+    drafter_model = drafter.build(
         ANSWERS, torch.randn(4, 24), networks().text, seen, TRAINING, seed=0
     )
     drafter_model.eval()
     drafter_eval = DrafterEval(
-        {"all": torch.arange(24), "left": torch.arange(25, 31)}, questions, seen, words
+        {"all": torch.arange(24), "left": torch.arange(25, 31)},
+        DrafterInputs(questions, seen, words),
     )
     sighted, blind = (
         drafter_eval.all_logits(drafter_model),

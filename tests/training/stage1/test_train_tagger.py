@@ -12,14 +12,14 @@ from torch import Tensor
 
 from skipqa.nn.tagger import Tagger, TaggerConfig
 from skipqa.training.run import Run
-from skipqa.training.stage1 import tagger as tags
+from skipqa.training.stage1 import tagger
 from skipqa.training.stage1.mixture import KINDS, Mixture
-from skipqa.training.stage1.photos import Seen, pooled
+from skipqa.training.stage1.photos import PhotoFeatures, pooled
 from skipqa.training.stage1.tagger import (
     HIDDEN,
     UNKNOWN,
+    TaggerTraining,
     TagProbs,
-    TagTraining,
     Targets,
     Views,
     loss_of_known,
@@ -38,19 +38,19 @@ def shown() -> Tensor:
 
 
 @pytest.fixture
-def seen(shown: Tensor) -> Seen:
+def seen(shown: Tensor) -> PhotoFeatures:
     """A feature for each thing, the others are noise."""
     generator = torch.Generator().manual_seed(1)
     features = torch.randn(3, PHOTOS, 4, WIDTH, generator=generator)
     features[..., :2] += 4 * shown[:, None]
     views = torch.stack([pooled(view) for view in features.bfloat16()])
-    return Seen(
+    return PhotoFeatures(
         features[:2].bfloat16(), torch.zeros(PHOTOS, 3), views[1:].transpose(0, 1), views[2:]
     )
 
 
 @pytest.fixture
-def wanted(shown: Tensor) -> Tensor:
+def labels(shown: Tensor) -> Tensor:
     """Some photos have no label, some have one."""
     found = shown.clone()
     found[::7] = UNKNOWN
@@ -59,8 +59,8 @@ def wanted(shown: Tensor) -> Tensor:
 
 
 @pytest.fixture
-def targets(wanted: Tensor) -> Targets:
-    return Targets(CONFIG.names, CONFIG.kinds, wanted)
+def targets(labels: Tensor) -> Targets:
+    return Targets(CONFIG.names, CONFIG.kinds, labels)
 
 
 def test_targets() -> None:
@@ -69,11 +69,11 @@ def test_targets() -> None:
         labels={0: ("cup", "cat"), 2: (), 4: ("dog",)},
         entities={1: ("flag", "mali"), 3: ("dog", "pug")},
     )
-    found = tags.targets(mixture)
+    found = tagger.targets(mixture)
     assert found.names == ("cat", "cup", "dog", "pug", "mali")
     assert found.kinds == ("", "", "", "dog", "flag")
     u = UNKNOWN
-    assert found.wanted.tolist() == [
+    assert found.labels.tolist() == [
         [1, 1, 0, 0, 0],  # no dog: no pug
         [u, u, u, 0, 1],
         [0, 0, 0, 0, 0],
@@ -96,22 +96,22 @@ def test_a_label_is_never_of_a_thing(shown: set[str]) -> None:
     entities = {1 + place: (kind, "x") for place, kind in enumerate(HIDDEN)}
     photos = {(Path("z"), str(n)): n for n in range(1 + len(entities))}
     mixture = Mixture(photos=photos, labels={0: tuple(sorted(shown))}, entities=entities)
-    found = tags.targets(mixture)
-    for kind, value in zip(found.kinds, found.wanted[0].tolist(), strict=True):
+    found = tagger.targets(mixture)
+    for kind, value in zip(found.kinds, found.labels[0].tolist(), strict=True):
         if kind:
             assert value == (0 if HIDDEN[kind].isdisjoint(shown) else UNKNOWN)
-    assert set(found.wanted[0, [not kind for kind in found.kinds]].tolist()) <= {0, 1}
-    things = found.wanted[1:, [bool(kind) for kind in found.kinds]]
+    assert set(found.labels[0, [not kind for kind in found.kinds]].tolist()) <= {0, 1}
+    things = found.labels[1:, [bool(kind) for kind in found.kinds]]
     assert things.sum(1).tolist() == [1] * len(entities)
     assert (things != UNKNOWN).all()
 
 
-def test_what_is_unknown_gives_no_gradient(wanted: Tensor) -> None:
-    logits = torch.randn(wanted.shape, requires_grad=True)
-    loss_of_known(logits, wanted).backward()
+def test_what_is_unknown_gives_no_gradient(labels: Tensor) -> None:
+    logits = torch.randn(labels.shape, requires_grad=True)
+    loss_of_known(logits, labels).backward()
     assert logits.grad is not None
-    assert (logits.grad[wanted == UNKNOWN] == 0).all()
-    assert (logits.grad[wanted != UNKNOWN] != 0).all()
+    assert (logits.grad[labels == UNKNOWN] == 0).all()
+    assert (logits.grad[labels != UNKNOWN] != 0).all()
 
 
 def test_a_batch_of_which_nothing_is_known_teaches_nothing() -> None:
@@ -124,7 +124,7 @@ def test_a_batch_of_which_nothing_is_known_teaches_nothing() -> None:
 
 
 def test_a_crop_may_have_lost_what_a_photo_shows_but_not_the_thing(
-    seen: Seen, targets: Targets
+    seen: PhotoFeatures, targets: Targets
 ) -> None:
     views = Views.of(seen, targets)
     assert views.whole == 2
@@ -135,15 +135,15 @@ def test_a_crop_may_have_lost_what_a_photo_shows_but_not_the_thing(
     cut = (features == views.pooled[2, photo].float()).all(1)
     assert 0.2 < float(cut.float().mean()) < 0.5
     assert (known[cut, 0] == UNKNOWN).all()  # "a", of no kind
-    assert torch.equal(known[~cut], targets.wanted[photo[~cut]])
-    assert torch.equal(known[:, 1], targets.wanted[photo, 1])  # "b", a dog
+    assert torch.equal(known[~cut], targets.labels[photo[~cut]])
+    assert torch.equal(known[:, 1], targets.labels[photo, 1])  # "b", a dog
     whole = (features == views.pooled[0, photo].float()).all(1)
     whole |= (features == views.pooled[1, photo].float()).all(1)
     assert (whole | cut).all()
 
 
-def test_shares_come_from_taggers_that_did_not_see_the_photo(
-    seen: Seen, targets: Targets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_probs_come_from_taggers_that_did_not_see_the_photo(
+    seen: PhotoFeatures, targets: Targets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saw: list[Tensor] = []
 
@@ -153,41 +153,41 @@ def test_shares_come_from_taggers_that_did_not_see_the_photo(
         saw.append(chosen)
         return len(saw) - 1
 
-    def probabilities(tagger: int, features: Tensor) -> Tensor:
-        return torch.full((*features.shape[:-1], 2), float(tagger))
+    def probabilities(number: int, features: Tensor) -> Tensor:
+        return torch.full((*features.shape[:-1], 2), float(number))
 
-    monkeypatch.setattr(tags, "_fit", fit)
-    monkeypatch.setattr(tags, "probabilities", probabilities)
-    whole, probs = tags.train(seen, targets, CONFIG, Run(tmp_path), TagTraining())
-    labelled = (targets.wanted != UNKNOWN).any(1)
+    monkeypatch.setattr(tagger, "_fit", fit)
+    monkeypatch.setattr(tagger, "probabilities", probabilities)
+    whole, probs = tagger.train(seen, targets, CONFIG, Run(tmp_path), TaggerTraining())
+    labelled = (targets.labels != UNKNOWN).any(1)
     assert torch.equal(saw[int(whole)], labelled)  # type: ignore[call-overload]
     for fraction in (probs.low_res, probs.high_res):
         for photo in range(PHOTOS):
             assert not saw[int(fraction[photo, 0])][photo]
-    assert sum(int(chosen.sum()) for chosen in saw[:-1]) == (tags.FOLDS - 1) * int(labelled.sum())
+    assert sum(int(chosen.sum()) for chosen in saw[:-1]) == (tagger.FOLDS - 1) * int(labelled.sum())
 
 
-def test_it_learns(seen: Seen, targets: Targets, tmp_path: Path) -> None:
-    training = TagTraining(epochs=60.0, batch=16, lr=1e-2)
-    tagger, probs = tags.train(seen, targets, CONFIG, Run(tmp_path), training)
-    assert isinstance(tagger, Tagger)
+def test_it_learns(seen: PhotoFeatures, targets: Targets, tmp_path: Path) -> None:
+    training = TaggerTraining(epochs=60.0, batch=16, lr=1e-2)
+    trained, probs = tagger.train(seen, targets, CONFIG, Run(tmp_path), training)
+    assert isinstance(trained, Tagger)
     assert isinstance(probs, TagProbs)
-    assert probs.low_res.shape == probs.high_res.shape == targets.wanted.shape
+    assert probs.low_res.shape == probs.high_res.shape == targets.labels.shape
     assert (probs.high_res >= probs.low_res).all()  # the surest of all views, the glance is one
     for fraction in (probs.low_res, probs.high_res):
         # about half of the labels are 1
-        assert mean_average_precision(fraction, targets.wanted) > 0.8
+        assert mean_average_precision(fraction, targets.labels) > 0.8
 
 
-def test_the_surest_window_is_what_a_closer_look_says(
-    seen: Seen, targets: Targets, tmp_path: Path
+def test_the_most_probable_window_is_the_high_resolution_prob(
+    seen: PhotoFeatures, targets: Targets, tmp_path: Path
 ) -> None:
     """Of photos without labels, which the tagger itself is asked about."""
-    training = TagTraining(epochs=4.0, batch=16)
-    tagger, probs = tags.train(seen, targets, CONFIG, Run(tmp_path), training)
+    training = TaggerTraining(epochs=4.0, batch=16)
+    trained, probs = tagger.train(seen, targets, CONFIG, Run(tmp_path), training)
     photo = 7
-    views = torch.cat((pooled(seen.features[0, photo])[None], seen.windows[photo])).float()
-    expected = tagger.judge(views).sigmoid()
+    views = torch.cat((pooled(seen.views[0, photo])[None], seen.windows[photo])).float()
+    expected = trained.judge(views).sigmoid()
     torch.testing.assert_close(probs.low_res[photo], expected[0], rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(probs.high_res[photo], expected.amax(0), rtol=1e-3, atol=1e-4)
 
@@ -207,7 +207,7 @@ def test_nothing_is_recognised_where_no_things_are_known() -> None:
 
 def test_mean_average_precision() -> None:
     probs = torch.tensor([[0.9, 0.1, 0.5], [0.8, 0.2, 0.5], [0.7, 0.3, 0.5], [0.99, 0.0, 0.5]])
-    wanted = torch.tensor([[1.0, 1, 0], [0, 0, 0], [1, 1, 0], [UNKNOWN, UNKNOWN, 0]])
+    labels = torch.tensor([[1.0, 1, 0], [0, 0, 0], [1, 1, 0], [UNKNOWN, UNKNOWN, 0]])
     # (1 + 2/3) / 2 and (1 + 2/3) / 2; nobody has the third
-    assert mean_average_precision(probs, wanted) == pytest.approx(5 / 6)
-    assert mean_average_precision(probs[:, 2:], wanted[:, 2:]) == 0
+    assert mean_average_precision(probs, labels) == pytest.approx(5 / 6)
+    assert mean_average_precision(probs[:, 2:], labels[:, 2:]) == 0

@@ -1,0 +1,249 @@
+"""The four parts of stage I: encoder, tagger, drafter, reader. Each exports its files and metrics.
+
+Enters: the inputs of the stage and what the parts before exported. Leaves: files in the run's
+folder, and what the next part reads. A part that an earlier call finished is read, not trained.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from skipqa.backbones.concepts import Concepts
+from skipqa.components import SETTINGS, write_settings
+from skipqa.nn import checkpoint
+from skipqa.nn.drafter import ABSTAIN, Drafter, DrafterConfig
+from skipqa.nn.tagger import TaggerConfig
+from skipqa.training.export import Truncation, export, read_back, write_delta
+from skipqa.training.stage import Metrics
+from skipqa.training.stage1 import drafter, encoder, mixture, photos, reader, routing, tagger
+from skipqa.training.stage1.drafter import (
+    TRAIN_GROUPS,
+    DrafterEval,
+    DrafterInputs,
+    DrafterModel,
+    Questions,
+)
+from skipqa.training.stage1.encoder import LabelledPhotos
+from skipqa.training.stage1.inputs import HELD_OUT, PERCEPTUAL, StageInputs
+from skipqa.training.stage1.photos import PhotoFeatures, Things
+from skipqa.training.stage1.reader import Form, Prompts, PromptWriter, ReaderInputs
+from skipqa.training.stage1.routing import Drafted
+from skipqa.training.stage1.tagger import TagProbs, Targets
+from skipqa.training.stage1.words import Words, best_words, embed
+from skipqa.types import Box
+
+PRESET = "pocket"
+SMALL = 0.1  # of an image's area
+VISION, TAGGER, DRAFTER, QUESTION, READER = (
+    f"{name}.safetensors" for name in ("vision", "tagger", "drafter", "question", "reader")
+)
+
+
+def finetune_encoder(inputs: StageInputs, targets: Targets) -> PhotoFeatures:
+    """The features of all photos, with the encoder as it is exported."""
+    run, settings, mixed = inputs.run, inputs.settings, inputs.mixed
+    pixels = photos.decode(mixed.photos, run.counted("decoding photos"))
+    things, published = Things.of(mixed), inputs.networks.vision.float().to(inputs.device)
+    path = run.folder / VISION
+    if "encoder" not in run.metrics():
+        labelled = LabelledPhotos(pixels, things, targets, mixed.train_photos())
+        tuned = encoder.finetune(published, labelled, run, settings.encoder)
+        write_delta(tuned, published.state_dict(), path, preset=PRESET)
+        run.finish("encoder", {"photos": len(labelled.rows), "of_things": len(mixed.entities)})
+    exported = copy.deepcopy(published).eval()
+    read_back(exported, published.state_dict(), path)
+    counted = run.counted("seeing photos")
+    return photos.extract(exported, pixels, things, views=settings.views, counted=counted)
+
+
+def train_tagger(
+    inputs: StageInputs, features: PhotoFeatures, targets: Targets
+) -> tuple[Words, Words]:
+    """The words of every photo, at low and at high resolution."""
+    networks, run, device = inputs.networks, inputs.run, inputs.device
+    text = networks.text.float().to(device)
+    config = TaggerConfig(
+        targets.names,
+        targets.kinds,
+        width=features.views.shape[-1],
+        text_width=text.config.width,
+    )
+    tag_words = [config.word(i) for i in range(len(targets.names))]
+    meanings = embed(text, networks.text_tokenizer, tag_words)
+    path = run.folder / "state" / "tag_probs.safetensors"
+    if "tagger" not in run.metrics() or not path.exists():
+        trained, probs = tagger.train(features, targets, config, run, inputs.settings.tagger)
+        trained.meanings.copy_(meanings)
+        checkpoint.save(trained, run.folder / TAGGER, preset=PRESET, eight_bit=True)
+        save_file({"low_res": probs.low_res.cpu(), "high_res": probs.high_res.cpu()}, path)
+        run.finish("tagger", _tagger_metrics(inputs, targets, probs))
+    known, found = networks.concepts, load_file(path)
+    names = (*tag_words, *(concept.name for concept in known.entries))
+    embeddings = torch.cat((meanings, known.embeddings.to(device)))
+    low_res, high_res = (
+        best_words(names, embeddings, prob.to(device), features.overview, inputs.settings.words)
+        for prob in (found["low_res"], found["high_res"])
+    )
+    return low_res, high_res
+
+
+def _tagger_metrics(inputs: StageInputs, targets: Targets, probs: TagProbs) -> Metrics:
+    boxes, checks = inputs.mixed.boxes, inputs.mixed.checks
+    shown = {"all": checks, "small": {}}
+    for split, things in checks.items():
+        small = {p: e for p, e in things.items() if p in boxes and _area(boxes[p]) < SMALL}
+        shown["small"][split] = small
+    return {"names": len(targets.names)} | {
+        when: {
+            "cross_fitted_map": tagger.mean_average_precision(prob.cpu(), targets.labels),
+            "recognised": {
+                size: {name: tagger.recognised(prob, targets, some) for name, some in sets.items()}
+                for size, sets in shown.items()
+            },
+        }
+        for when, prob in (("low_res", probs.low_res), ("high_res", probs.high_res))
+    }
+
+
+def train_drafter(
+    inputs: StageInputs, features: PhotoFeatures, words: Words
+) -> tuple[DrafterModel, dict[str, Tensor]]:
+    """The drafter as it is exported, and its logits for all scored questions."""
+    examples, run = inputs.mixed.examples, inputs.run
+    answers = (ABSTAIN, *mixture.answer_vocabulary(examples, inputs.settings.answers))
+    questions = Questions(examples, answers, inputs.networks.text_tokenizer, inputs.device)
+    evaluation = DrafterEval(inputs.scored, DrafterInputs(questions, features, words))
+    if "drafter" in run.metrics():
+        model = _exported_drafter(inputs)
+        return model, evaluation.all_logits(model)
+    metrics = _fit_drafter(inputs, evaluation, answers)
+    model = _exported_drafter(inputs)
+    drafted = evaluation.all_logits(model)
+    blind = evaluation.accuracies(evaluation.all_logits(model, blind=True))
+    run.finish("drafter", metrics | {"shipped": evaluation.accuracies(drafted), "blind": blind})
+    return model, drafted
+
+
+def _fit_drafter(inputs: StageInputs, evaluation: DrafterEval, answers: tuple[str, ...]) -> Metrics:
+    """Writes both files."""
+    settings, run, features = inputs.settings, inputs.run, evaluation.inputs.features
+    text, tokenizer = inputs.networks.text, inputs.networks.text_tokenizer
+    names = embed(text, tokenizer, [answer or "look it up" for answer in answers])
+    model = drafter.build(answers, names, copy.deepcopy(text), features, settings.drafter, run.seed)
+    model = drafter.train(model, evaluation.inputs, inputs.groups, run, settings.drafter)
+    accuracies = evaluation.accuracies(evaluation.all_logits(model))
+    evaluation.calibrate(model, (HELD_OUT, PERCEPTUAL))
+    path = run.folder / DRAFTER
+    checkpoint.save(model.drafter, path, preset=PRESET, eight_bit=True)
+    checkpoint.load(model.drafter, path, preset=PRESET)
+    accuracy = partial(evaluation.accuracy, model, HELD_OUT)
+    ranks = _export(inputs, model.text, text, accuracy, run.folder / QUESTION)
+    return {"all_weights": accuracies, "ranks": ranks}
+
+
+def _exported_drafter(inputs: StageInputs) -> DrafterModel:
+    folder, text = inputs.run.folder, inputs.networks.text
+    exported = Drafter(checkpoint.read_config(folder / DRAFTER, DrafterConfig))
+    checkpoint.load(exported, folder / DRAFTER, preset=PRESET)
+    model = DrafterModel(exported, copy.deepcopy(text)).to(inputs.device).eval()
+    read_back(model.text, text.state_dict(), folder / QUESTION)
+    return model
+
+
+def train_reader(
+    inputs: StageInputs, writer: PromptWriter, model: DrafterModel, drafted: dict[str, Tensor]
+) -> Metrics:
+    networks, run, settings = inputs.networks, inputs.run, inputs.settings
+    examples, tokenizer = inputs.mixed.examples, networks.decoder_tokenizer
+    decoder = copy.deepcopy(networks.decoder).float().to(inputs.device)
+    rows_of = {name: rows.tolist() for name, rows in inputs.scored.items()}
+
+    def prompts_of(form: Form | None, groups: Iterable[list[int]]) -> Prompts:
+        rows = chain.from_iterable(groups)
+        return Prompts(writer.prompts(examples, rows, run.seed, form), tokenizer)
+
+    train_prompts = prompts_of(None, (inputs.groups[name].tolist() for name in TRAIN_GROUPS))
+    data = ReaderInputs(train_prompts, examples, inputs.groups)
+    decoder = reader.train(decoder, data, run, settings.reader, rank=max(settings.ranks))
+    few = prompts_of("few", rows_of.values())
+
+    def accuracy(name: str, prompts: Prompts = few) -> float:
+        counted = run.counted(f"reading {name}")
+        given = reader.generate(decoder, prompts, rows_of[name], counted)
+        pairs = zip(rows_of[name], given, strict=True)
+        return _mean(examples[row].answers.get(text, 0.0) for row, text in pairs)
+
+    ranks = _export(
+        inputs, decoder, networks.decoder, partial(accuracy, HELD_OUT), run.folder / READER
+    )
+    by_form = {"few": {name: accuracy(name) for name in rows_of}}
+    others: tuple[Form, ...] = ("unread", "blind")
+    for form in others:
+        prompts = prompts_of(form, rows_of.values())
+        by_form[form] = {name: accuracy(name, prompts) for name in rows_of}
+    answers = model.drafter.config.answers
+    sets = {
+        name: routing.gather(
+            decoder,
+            few,
+            examples,
+            rows,
+            Drafted(answers, model.drafter.log_probs(drafted[name])),
+            run.counted(f"scoring candidates, {name}"),
+        )
+        for name, rows in rows_of.items()
+    }
+    weight, joint = routing.choose_weight(sets, HELD_OUT)
+    threshold, routed = routing.open_fast_path(sets, (HELD_OUT, PERCEPTUAL), weight)
+    write_settings(
+        run.folder / SETTINGS,
+        {
+            "draft": {"threshold": threshold, "counting_threshold": threshold},
+            "decode": {"prompt": "short", "drafter_weight": weight},
+        },
+    )
+    return {
+        "ranks": ranks,
+        "shipped": by_form,
+        "weight": weight,
+        "joint": joint,
+        "fast_path": {"threshold": threshold} | routed,
+    }
+
+
+def _export(
+    inputs: StageInputs,
+    network: nn.Module,
+    published: nn.Module,
+    accuracy: Callable[[], float],
+    path: Path,
+) -> Metrics:
+    truncation = Truncation(inputs.settings.ranks, inputs.settings.max_loss)
+    return export(network, published.state_dict(), accuracy, path, truncation, preset=PRESET)
+
+
+def glosses(words: Words, known: Concepts) -> dict[int, str]:
+    """Definitions of the encoder's classes, which come after the tagger's names."""
+    first = len(words.names) - len(known)
+    return {
+        first + i: f"{concept.name} (noun): {concept.gloss}"
+        for i, concept in enumerate(known.entries)
+    }
+
+
+def _area(box: Box) -> float:
+    left, top, right, bottom = box
+    return (right - left) * (bottom - top)
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return sum(found) / max(1, len(found))
