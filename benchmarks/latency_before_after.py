@@ -30,12 +30,12 @@ import numpy as np
 from ask import ask_command, run_once
 from rich.progress import track
 from rich.table import Table
-from skipqa.data.files import read_jsonl
 
 from skipqa import assets
 from skipqa.cli.console import err, out
 from skipqa.cli.demo import QUESTION
 from skipqa.costs.environment import write_results
+from skipqa.files import read_jsonl
 
 RESAMPLES, LEVEL = 10_000, 0.95
 WARM_UP = 2  # questions

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,12 +19,13 @@ from common import imagenet_photos, opened
 from rich.progress import Progress
 from rich.table import Table
 
+from skipqa.backbones.backbone import Decoding
 from skipqa.cli.console import err, out, prepare_process
 from skipqa.costs.environment import write_results
 from skipqa.language import words_of
 from skipqa.pipeline import Pipeline, load
 from skipqa.stages.prompts import reading_prompt
-from skipqa.stages.readers import EXAMPLES, ReadTogether
+from skipqa.stages.readers import EXAMPLES
 
 
 class Case(NamedTuple):
@@ -134,15 +134,16 @@ def gloss(pipeline: Pipeline, synset: str) -> str:
 
 
 def read(pipeline: Pipeline, case: Case, fact: str, prompt: str, quoting: bool) -> str:
-    def write(facts: Sequence[str]) -> str:
-        if prompt == "chat":
-            return CHAT.format(fact=facts[0], shown=case.shown, question=case.question)
-        return EXAMPLES + reading_prompt(facts, [case.shown], case.question)
-
-    known = words_of(f"{case.question} {case.shown}")
-    generate = ReadTogether(pipeline.config.decode, pipeline.backbone)
-    completion, _ = generate(write, [fact], quote=known if quoting else None)
-    return completion.text
+    if prompt == "chat":
+        text = CHAT.format(fact=fact, shown=case.shown, question=case.question)
+    else:
+        text = EXAMPLES + reading_prompt([fact], [case.shown], case.question)
+    decoding = Decoding(
+        pipeline.config.decode.max_new_tokens,
+        quote_from=(fact,) if quoting else (),
+        avoid=frozenset(words_of(f"{case.question} {case.shown}")),
+    )
+    return pipeline.backbone.generate(text, decoding).text
 
 
 def is_right(text: str, case: Case) -> bool:

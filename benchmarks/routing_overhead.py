@@ -2,7 +2,7 @@
 
 Routing is the budget controller, saliency scoring, k-means and the verifier's head. Variants A and
 B have random weights at the pocket preset's widths, since time does not depend on training; the
-training-free and the bundled pipeline are timed for comparison.
+training-free and the trained pipeline are timed for comparison.
 
     python benchmarks/routing_overhead.py [--photo FILE --question TEXT] [--runs 15]
 """
@@ -44,7 +44,7 @@ def main() -> None:
     prepare_process()
     results = {}
     table = Table("components", "pipeline, ms", "routing, ms", "fraction")
-    for name in ("training-free", "as shipped", "A", "B"):
+    for name in ("training-free", "trained", "A", "B"):
         pipeline = build(name)
         runs = [
             measure(pipeline, photo, options.question)
@@ -61,7 +61,7 @@ def main() -> None:
 def build(name: str) -> Pipeline:
     if name == "training-free":
         return load(trained=False)
-    if name == "as shipped":
+    if name == "trained":
         return load()
     torch.manual_seed(2026)
     budget = DiscreteBudgetConfig if name == "A" else DifficultyBudgetConfig
@@ -80,11 +80,12 @@ def measure(pipeline: Pipeline, photo: Path, question: str) -> dict[str, float]:
     routing = sum(answer.trace[stage].ms for stage in ROUTING)
     verifier = pipeline.components.verifier
     if verifier is not None:
-        # The verify stage is mostly encoding passages; its head is timed alone on the same inputs.
+        # The verify stage is mostly encoding passages; its head is timed alone on as many.
         passages = answer.state.verified.embeddings
+        signals = torch.zeros(len(passages), verifier.config.signals)
         start = time.perf_counter()
         with torch.inference_mode():
-            verifier(passages[0], passages[0], passages)
+            verifier(passages[0], passages[0], passages, signals)
         routing += 1_000 * (time.perf_counter() - start)
     return {"total_ms": answer.trace.latency_ms, "routing_ms": routing}
 

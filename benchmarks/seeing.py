@@ -21,7 +21,8 @@ from rich.progress import track
 from rich.table import Table
 from torch import Tensor
 
-from skipqa.backbones.presets.pocket import Pocket, _pixels
+from skipqa.backbones.presets.pocket import Pocket
+from skipqa.backbones.presets.pocket_vision import pixels
 from skipqa.backbones.weights.convert import imagenet_synsets
 from skipqa.cli.console import err, out, prepare_process
 from skipqa.config import EncodeConfig
@@ -73,8 +74,8 @@ def main() -> None:
 @torch.inference_mode()
 def class_probabilities(pocket: Pocket, image: Image.Image, size: int) -> Tensor:
     """[C] of the whole image, computed like the overview of `Pocket.encode_low_res`."""
-    map_1Fhw = pocket.vision(_pixels(image, size))
-    logits_1C = pocket.vision.classifier(map_1Fhw.mean((2, 3)))
+    map_1Fhw = pocket.vision.network(pixels(image, size))
+    logits_1C = pocket.vision.network.classifier(map_1Fhw.mean((2, 3)))
     return logits_1C[0].softmax(-1)
 
 

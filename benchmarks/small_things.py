@@ -28,7 +28,7 @@ from torch import Tensor
 
 from skipqa.cli.console import err, out, prepare_process
 from skipqa.costs.environment import available_cores, write_results
-from skipqa.evaluation.harness import RECALL_AT, recall
+from skipqa.evaluation.records import RECALL_AT, recall
 from skipqa.evaluation.statistics import mean_interval, paired_bootstrap
 from skipqa.evaluation.systems.ablations import (
     DENSE_PASSAGES,

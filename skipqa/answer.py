@@ -21,6 +21,30 @@ class Answer:
         return self.state.answer.text
 
     @property
+    def confidence(self) -> float | None:
+        """The probability that the answer is right, calibrated on held-out questions; None where
+        nothing was calibrated for this kind of answer."""
+        return self.state.answer.confidence
+
+    @property
+    def grounded(self) -> bool | None:
+        """Whether a passage made the answer likelier, or it is quoted from one; None: unknown."""
+        return self.state.answer.grounded
+
+    @property
+    def certainty(self) -> str:
+        """Confidence and grounding in words, for people."""
+        if self.route == "draft":
+            basis = "from the image alone, nothing was looked up"
+        elif self.grounded:
+            basis = "a passage says so"
+        elif self.grounded is None:
+            basis = "whether a passage says so was not measured"
+        else:
+            basis = "a guess: no passage says so"
+        return basis if self.confidence is None else f"{self.confidence:.0%} sure; {basis}"
+
+    @property
     def evidence(self) -> tuple[Evidence, ...]:
         """The verified passages, best first; none where the drafter answered."""
         if "verified" not in self.state:
@@ -44,6 +68,8 @@ class Answer:
         return {
             "answer": self.text,
             "route": self.route,
+            "confidence": self.confidence,
+            "grounded": self.grounded,
             "evidence": [
                 {"id": e.id, "title": e.title, "text": e.text, "score": e.score, "region": e.region}
                 for e in self.evidence

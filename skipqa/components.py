@@ -2,9 +2,9 @@
 
 Enters: a folder of safetensors files named after the components, each with its own config (so
 variant A or B is a property of the file) and the preset it was trained for. Leaves: modules,
-ready for inference; where the folder has them, the places of what training added to published
-networks; and the settings that were chosen together with all this. A component that is not there
-is None, and its stage stays training-free.
+ready for inference; the paths of the deltas to published networks, where there are any; and the
+settings that were chosen together with them. A component that is not there is None, and its stage
+stays training-free.
 """
 
 from __future__ import annotations
@@ -52,16 +52,17 @@ class Components:
     concept_prior: ConceptPriorHead | None = None
     verifier: Verifier | None = None
     fusion: BipartiteFusion | None = None
-    keep_head: KeepHead | None = None  # of a baseline: no stage of ours asks for it
+    keep_head: KeepHead | None = None  # of a baseline: no stage of SKIP uses it
     projector: Projector | None = None
     tagger: Tagger | None = None
     adapter: Path | None = None  # the folder of the decoder's LoRA
-    vision: Path | None = None  # what training added to the pocket vision tower
-    question: Path | None = None  # what it added to the drafter's question encoder
-    reader: Path | None = None  # what it added to the pocket decoder
-    sparse_query: Path | None = None  # what it added to the text encoder to weigh a query's terms
+    # Deltas: what fine-tuning added to the published weights
+    vision: Path | None = None  # of the pocket vision encoder
+    question: Path | None = None  # of the drafter's question encoder
+    reader: Path | None = None  # of the pocket decoder
+    sparse_query: Path | None = None  # of the text encoder that writes sparse queries
     settings: Mapping[str, Any] = field(default_factory=dict)  # chosen with them on held-out data
-    folder: Path | None = None  # where all this was read
+    folder: Path | None = None  # where they were read from
 
 
 TRAINING_FREE = Components()
@@ -143,7 +144,7 @@ def read_settings(path: Path) -> Mapping[str, Any]:
 def write_settings(path: Path, settings: Mapping[str, Mapping[str, Any]]) -> None:
     """Whole or not at all, so that a kill leaves settings that can be read."""
     lines = [
-        "# Chosen on held-out training questions, together with the components beside this file"
+        "# Chosen on held-out training questions, together with the components next to this file"
     ]
     for group, values in settings.items():
         lines += [f"[{group}]", *(f"{name} = {_toml(value)}" for name, value in values.items()), ""]
@@ -153,7 +154,7 @@ def write_settings(path: Path, settings: Mapping[str, Mapping[str, Any]]) -> Non
 
 
 def change_settings(path: Path, **settings: Mapping[str, Any]) -> None:
-    """Those given, beside what the file says of others."""
+    """Only those given; the others in the file stay as they are."""
     write_settings(path, merged(read_settings(path), settings))
 
 
@@ -183,11 +184,11 @@ def check_widths(components: Components, widths: Widths, *, preset: str) -> None
         if isinstance(module, DenseRegionQuery):  # an index stores the text encoder's embeddings
             fits = fits | {"retrieval_width": "text"}
         for number, width in fits.items():
-            has, wanted = getattr(module.config, number), getattr(widths, width)
-            if has != wanted:
+            has, needed = getattr(module.config, number), getattr(widths, width)
+            if has != needed:
                 raise UserError(
                     f"{name}.safetensors was trained for {number} {has}, "
-                    f"the backbone of preset '{preset}' has {wanted}"
+                    f"the backbone of preset '{preset}' has {needed}"
                 )
 
 

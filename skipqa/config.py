@@ -1,4 +1,4 @@
-"""One dataclass a stage, and the presets that put them together. No I/O, no device queries.
+"""One dataclass per stage, and the presets that put them together. No I/O, no device queries.
 
 Overrides come as TOML or nested dictionaries; a key that does not exist is an error.
 """
@@ -40,12 +40,12 @@ Weight = Annotated[float, Between(0.0, 1_000.0)]
 
 @dataclass(frozen=True, slots=True)
 class EncodeConfig:
-    # The image is seen whole, at a glance, and where that does not suffice at finer scales;
-    # 512 / 32 = 16 cells a side, a token each.
+    # Image sizes in pixels: the first is the low resolution, all of them the high one. At 512 there
+    # are 512 / 32 = 16 cells per side, one token each.
     scales: Annotated[tuple[int, ...], Between(32, 4_096)] = (256, 512)
-    cell: Count = 32  # pixels a side, the vision tower's stride
-    # A cell's evidence is this much its own and otherwise that of the native-sized view
-    # around it; benchmarks/saliency_boxes.py chose it.
+    cell: Count = 32  # side in pixels, the vision encoder's stride
+    # The fraction of a cell's evidence that is its own; the rest is that of the native-sized view
+    # around it. Chosen by benchmarks/saliency_boxes.py.
     locality: Fraction = 0.5
     max_question_words: Count = 200
     max_question_characters: Count = 2_000
@@ -60,9 +60,9 @@ class EncodeConfig:
 class DraftConfig:
     threshold: Fraction = 0.82  # tau_SKV
     counting_threshold: Fraction = 0.91  # "how many…"
-    candidates: Count = 24  # of a trained drafter's answers, for the decoder to weigh
-    # Start the full way beside the drafter, as the paper may: its time is hidden, but a question
-    # that the drafter answers is paid twice. Off: two cores have none to spare.
+    candidates: Count = 24  # of a trained drafter's answers, for the decoder to score
+    # Start the full path next to the drafter, as the paper allows: its latency is hidden, but a
+    # question that the drafter answers is paid for twice. Off, as two cores have none to spare.
     parallel: bool = False
 
 
@@ -71,11 +71,10 @@ class BudgetConfig:
     tokens: CountOrNone = 0  # V'; 0: ceil(rho_v V)
     rho_v: Fraction = 0.11
     passages: CountOrNone = 6  # K'
-    rho_r: Fraction = 1.0  # verification keeps at most this share of what was retrieved
-    max_passages: CountOrNone = 16  # the most that a learned controller may ask for
-    min_information: Weight = (
-        1.0  # that a question must tell of what to expect, to be worth a closer look
-    )
+    rho_r: Fraction = 1.0  # verification keeps at most this fraction of what was retrieved
+    max_passages: CountOrNone = 16  # the most that a trained controller may allow
+    # High resolution is for questions whose concept prior carries at least so many nats.
+    min_information: Weight = 1.0
 
     def most_tokens(self, num_tokens: int) -> int:
         """V' of V."""
@@ -84,7 +83,7 @@ class BudgetConfig:
 
 @dataclass(frozen=True, slots=True)
 class PruneConfig:
-    overview_weight: Weight = 0.5  # how much a token gains by agreeing with the whole picture
+    overview_weight: Weight = 0.5  # how much a token gains by agreeing with the whole image
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,35 +91,35 @@ class RegionsConfig:
     tokens_per_region: Count = 4  # R = min(V' / 4, 8)
     max_regions: Count = 8
     iterations: Count = 8
-    position_weight: Weight = 0.5  # of the distance on the grid beside that in meaning
+    position_weight: Weight = 0.5  # of the distance on the grid, added to that in meaning
     concepts: Annotated[int, Between(1, 100)] = 5
     # What a region is: a cluster of tokens (variant A) or a box that MobileSAM draws (B)
     proposals: Literal["clusters", "boxes"] = "clusters"
-    duplicate_overlap: Fraction = 0.7  # boxes that share so much (IoU) are one
+    duplicate_overlap: Fraction = 0.7  # boxes with this IoU or more are one
 
 
 @dataclass(frozen=True, slots=True)
 class ZoomConfig:
     regions: CountOrNone = 2  # at most, the most salient first
-    min_information: Weight = 1.0  # that the question must tell about what to expect
-    sure: Fraction = 0.5  # of one expected thing: then the picture needs no second look
-    largest: Fraction = 0.5  # side of a region: the closer look has seen half a picture as a whole
-    smallest: Fraction = 0.15  # side of what is cut out
-    margin: Annotated[float, Between(1.0, 4.0)] = 1.1  # as many times a region's side
+    min_information: Weight = 1.0  # of the concept prior, in nats
+    sure: Fraction = 0.5  # posterior of one concept at which nothing is left open
+    largest: Fraction = 0.5  # side of a region; larger ones were seen well at high resolution
+    smallest: Fraction = 0.15  # side of a crop
+    margin: Annotated[float, Between(1.0, 4.0)] = 1.1  # side of a crop relative to its region's
 
 
 @dataclass(frozen=True, slots=True)
 class RetrieveConfig:
     per_region: Count = 4  # k'
-    definition_weight: Weight = 0.3  # of a concept's definition beside its names
-    question_weight: Weight = 0.3  # of the question's terms beside the region's concepts
+    definition_weight: Weight = 0.3  # of a concept's definition; its names have 1
+    question_weight: Weight = 0.3  # of the question's terms; the region's concepts have 1
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyConfig:
     threshold: Fraction = 0.5  # tau_nu
     # A fixed calibration of the text encoder's cosine, and the weight of the log-ratio of the
-    # retrieval score to the best one beside it
+    # retrieval score to the best one
     slope: Weight = 12.0
     midpoint: Fraction = 0.35
     retrieval_weight: Weight = 2.0
@@ -129,8 +128,8 @@ class VerifyConfig:
 
 @dataclass(frozen=True, slots=True)
 class FuseConfig:
-    # How many (token, passage) pairs stay edges: a share of all, or a mean number a token, from
-    # which variant B's tau_e follows
+    # How many (token, passage) pairs stay edges: a fraction of all, or a mean number per token,
+    # from which variant B's tau_e follows
     edges: Literal["fraction", "degree"] = "fraction"
     beta: Fraction = 0.10
     degree: Weight = 4.0
@@ -142,13 +141,24 @@ class DecodeConfig:
     # one that was trained to read needs neither
     prompt: Literal["examples", "instructions", "short"] = "examples"
     max_passages: CountOrNone = 2  # in the prompt as text
-    words: CountOrNone = 10  # of the picture, in a short prompt
-    min_prob: Fraction = 0.03  # of the evidence, for a word to be said
-    drafter_weight: Weight = 0.7  # of the drafter's opinion beside a trained reader's
-    # Nats by which passages must raise an answer's log-probability for it to be theirs
+    words: CountOrNone = 10  # naming what the image shows, in a short prompt
+    min_prob: Fraction = 0.03  # of a word in the evidence, to be in the prompt
+    drafter_weight: Weight = 0.7  # on the drafter's log-probabilities, added to the decoder's
+    # By how many nats passages must raise an answer's log-probability for it to rest on them
     grounded_gain: Weight = 2.0
     passages_beside_fused: bool = True  # also where the decoder reads fused tokens
     max_new_tokens: Count = 32
+
+
+Curve = Annotated[tuple[float, ...], Between(-1_000.0, 1_000.0)]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfidenceConfig:
+    """Logistic curves: the bias, then one weight per feature of `confidence.py`; empty: unknown."""
+
+    drafted: Curve = ()
+    looked_up: Curve = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +175,7 @@ class Config:
     verify: VerifyConfig = field(default_factory=VerifyConfig)
     fuse: FuseConfig = field(default_factory=FuseConfig)
     decode: DecodeConfig = field(default_factory=DecodeConfig)
+    confidence: ConfidenceConfig = field(default_factory=ConfidenceConfig)
 
 
 PRESETS = {

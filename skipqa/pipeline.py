@@ -26,6 +26,7 @@ from skipqa.backbones.presets.pocket import FineTuned
 from skipqa.components import TRAINING_FREE, Components, check_widths
 from skipqa.components import bundled as bundled_components
 from skipqa.components import load as read_components
+from skipqa.confidence import of_draft
 from skipqa.config import Config, merged, override, preset
 from skipqa.errors import UserError
 from skipqa.knowledge import Index, default_index_is_built, default_index_path
@@ -109,18 +110,27 @@ class Pipeline:
         """
         traces = [Trace() for _ in questions]
         states: list[State] = []
+        encoded: dict[Any, State] = {}  # the first question about each image
         for source, text, trace in zip(images, questions, traces, strict=True):
+            key = source if isinstance(source, str | Path) else id(source)
             state = State(source, text)
-            if (first := next((s for s in states if s.source is source), None)) is not None:
+            if (first := encoded.get(key)) is not None:
                 state = state.add(image=first.image, low_res=first.low_res)
             states.append(self.run(state, stop="draft", trace=trace))
+            encoded.setdefault(key, states[-1])
         return [self._routed(*pair, fast_path) for pair in zip(states, traces, strict=True)]
 
     def _routed(self, state: State, trace: Trace, fast_path: bool) -> Answer:
         """The draft if it is accepted, else the answer of the full path."""
         if state.draft.accepted and fast_path:
-            return drafted(state, trace)
+            return self._drafted(state, trace)
         return Answer(self.run(state, start="budget", trace=trace), "full", trace)
+
+    def _drafted(self, state: State, trace: Trace) -> Answer:
+        """The answer of the fast path: no passage was read."""
+        confidence = of_draft(state.draft, self.config.confidence)
+        answer = Decoded(state.draft.answer, grounded=False, confidence=confidence)
+        return Answer(state.add(answer=answer), "draft", trace)
 
     def run(
         self,
@@ -149,7 +159,7 @@ class Pipeline:
             raise
         if state.draft.accepted:
             ahead.stop()
-            return drafted(state, trace)
+            return self._drafted(state, trace)
         state = self.run(fusing.result().add(draft=state.draft), start="decode", trace=ahead)
         return Answer(state, "full", Trace(trace.stages + ahead.stages))
 
@@ -170,11 +180,6 @@ class Pipeline:
 
     def _with(self, **parts: Any) -> Pipeline:
         return Pipeline(replace(self.parts, **parts), self.replaced)
-
-
-def drafted(state: State, trace: Trace) -> Answer:
-    """The answer of the fast path."""
-    return Answer(state.add(answer=Decoded(state.draft.answer)), "draft", trace)
 
 
 def load(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -49,7 +50,7 @@ def untrained(variant: Variant) -> Components:
 
 
 def with_components(pipeline: Pipeline, made: Components) -> Pipeline:
-    return Pipeline(pipeline.backbone, pipeline.index, pipeline.config, made)
+    return Pipeline(replace(pipeline.parts, components=made))
 
 
 @pytest.mark.parametrize("variant", ["A", "B"])
@@ -64,8 +65,7 @@ def test_a_folder_of_components_answers_like_those_in_memory(
     )
     assert one.text == other.text
     assert one.evidence == other.evidence
-    kept = one.trace["prune"].result
-    assert len(kept.positions) == one.trace["budget"].result.tokens
+    assert len(one.state.kept.positions) == one.state.budget.tokens
     assert one.trace["fuse"].flops > 0
     assert one.trace["draft"].flops > 0
 
@@ -77,7 +77,7 @@ def test_easy_questions_are_not_looked_up(pipeline: Pipeline, photo: Path) -> No
         easy.difficulty.weight.zero_()
         easy.difficulty.bias.fill_(-4.0)
     answer = with_components(pipeline, Components(budget=easy)).answer(photo, QUESTION)
-    assert answer.trace["budget"].result.passages == 0
+    assert answer.state.budget.passages == 0
     assert answer.evidence == ()
     assert answer.trace["fuse"].kept == 0
     assert answer.text
@@ -99,7 +99,7 @@ def test_another_presets_components_are_refused(tmp_path: Path) -> None:
         components.load(tmp_path, preset="submission-7b")
 
 
-def test_what_training_added_to_the_tower_is_found(tmp_path: Path) -> None:
+def test_the_delta_of_the_vision_encoder_is_found(tmp_path: Path) -> None:
     path = tmp_path / "vision.safetensors"
     weights = {"stem.bias": torch.ones(32)}
     checkpoint.save_tensors(weights, path, component="vision", preset="pocket")
@@ -110,7 +110,7 @@ def test_what_training_added_to_the_tower_is_found(tmp_path: Path) -> None:
         components.load(tmp_path, preset="submission-7b")
 
 
-def test_a_difference_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_a_delta_of_another_network_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "vision.safetensors"
     checkpoint.save_tensors({"x": torch.ones(1)}, path, component="reader", preset="pocket")
     with pytest.raises(UserError, match=r"vision.safetensors holds a reader, not a vision"):

@@ -1,4 +1,4 @@
-"""The whole way of `submission-7b` and `ablation-13b`, on tiny models of the same classes."""
+"""The full path of `submission-7b` and `ablation-13b`, on tiny models of the same classes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.usefixtures("home")
 QUESTION = "How is this drink brewed?"
 LARGER = ("submission-7b", "ablation-13b")
 BACKBONES: dict[str, type[ClipVicuna]] = {"submission-7b": EvaClipVicuna, "ablation-13b": Llava}
-# Small pictures, short replies, and no segmenter, which is the real one and slow
+# Small images, short completions, and no segmenter, which is the real one and slow
 TINY: dict[str, Any] = {
     "encode": {"scales": [56]},
     "budget": {"tokens": 6},
@@ -94,7 +94,7 @@ def trained(name: str, backbone: ClipVicuna, reads: str = "features") -> Compone
 
 
 @pytest.mark.parametrize("name", LARGER)
-def test_a_question_goes_the_whole_way_and_again_the_same(
+def test_a_question_takes_the_full_path_and_again_the_same(
     name: str, pipelines: dict[str, Pipeline], photo: Path
 ) -> None:
     answer = pipelines[name].answer(photo, QUESTION, fast_path=False)
@@ -103,7 +103,7 @@ def test_a_question_goes_the_whole_way_and_again_the_same(
     assert found["tokens"] == {"total": 16, "kept": 6}
     assert all(record.why for record in answer.trace.stages)
     assert "MEDIUM" in answer.trace["decode"].why
-    assert QUESTION in answer.trace["decode"].result
+    assert QUESTION in answer.state.prompt
     again = pipelines[name].answer(photo, QUESTION, fast_path=False)
     assert without_times(again) == found
 
@@ -111,12 +111,12 @@ def test_a_question_goes_the_whole_way_and_again_the_same(
 def test_without_a_projector_the_trace_says_that_the_decoder_sees_nothing(
     pipelines: dict[str, Pipeline], photo: Path
 ) -> None:
-    blind = pipelines["submission-7b"].answer(photo, QUESTION, fast_path=False).trace["decode"]
-    assert "no projector, so words only" in blind.why
-    assert "<image>" not in blind.result
-    seeing = pipelines["ablation-13b"].answer(photo, QUESTION, fast_path=False).trace["decode"]
-    assert "6 visual tokens (features)" in seeing.why
-    assert "<image>" in seeing.result
+    blind = pipelines["submission-7b"].answer(photo, QUESTION, fast_path=False)
+    assert "no projector, so words only" in blind.trace["decode"].why
+    assert "<image>" not in blind.state.prompt
+    seeing = pipelines["ablation-13b"].answer(photo, QUESTION, fast_path=False)
+    assert "6 visual tokens (features)" in seeing.trace["decode"].why
+    assert "<image>" in seeing.state.prompt
 
 
 def test_verified_passages_stand_in_the_prompt(pipelines: dict[str, Pipeline], photo: Path) -> None:
@@ -124,8 +124,8 @@ def test_verified_passages_stand_in_the_prompt(pipelines: dict[str, Pipeline], p
     read = answer.trace["decode"].kept
     assert read
     for number in range(1, read + 1):
-        assert f"[{number}] " in answer.trace["decode"].result
-    retrieved = len(answer.trace["retrieve"].result.passages)
+        assert f"[{number}] " in answer.state.prompt
+    retrieved = len(answer.state.retrieved.passages)
     assert len(answer.evidence) <= -(-retrieved * 6 // 10), "rho_r = 0.60"
 
 
@@ -149,7 +149,7 @@ def test_components_in_a_folder(
     if reads == "fused" and name == "ablation-13b":
         assert decoded.kept == 0, "algorithm 1: the decoder reads fused tokens alone"
     if name == "ablation-13b":
-        assert answer.trace["budget"].result.difficulty is not None
+        assert answer.state.budget.difficulty is not None
 
 
 @pytest.mark.parametrize(("bias", "level"), [(-4.0, "EASY"), (0.0, "MEDIUM"), (4.0, "HARD")])
@@ -162,9 +162,9 @@ def test_the_prompt_follows_the_difficulty(
     with torch.no_grad():
         controller.difficulty.weight.zero_()
         controller.difficulty.bias.fill_(bias)
-    system = Pipeline(base.backbone, base.index, base.config, Components(budget=controller))
+    system = base.with_components(budget=controller)
     answer = system.answer(photo, QUESTION, fast_path=False)
-    assert f"<difficulty>{level}</difficulty>" in answer.trace["decode"].result
+    assert f"<difficulty>{level}</difficulty>" in answer.state.prompt
     assert (answer.evidence == ()) == (level == "EASY")
 
 
@@ -194,8 +194,7 @@ def test_dense_queries_of_variant_b(
         overrides=TINY,
     )
     answer = system.answer(photo, QUESTION, fast_path=False)
-    regions = answer.trace["regions"].result
-    assert answer.trace["retrieve"].result.num_hits == 3 * len(regions)
+    assert answer.state.retrieved.num_hits == 3 * len(answer.state.regions)
     assert answer.trace["retrieve"].flops > 0
     assert answer.evidence
     wrong = build_region_query(RegionQueryConfig(d, d, "B", retrieval_width=768))
@@ -204,10 +203,10 @@ def test_dense_queries_of_variant_b(
 
 
 def test_the_dense_system_leaves_nothing_out(pipelines: dict[str, Pipeline], photo: Path) -> None:
-    """The preset's own shares, of tokens, edges and verified passages, are all overruled."""
+    """The preset's own fractions, of tokens, edges and verified passages, are all overruled."""
     base = pipelines["ablation-13b"]
     preset = dataclasses.replace(base.config, budget=PRESETS["ablation-13b"].budget)
-    base = Pipeline(base.backbone, base.index, preset)
+    base = Pipeline(dataclasses.replace(base.parts, config=preset))
     assert base.answer(photo, QUESTION, fast_path=False).trace["prune"].kept == 7  # ceil(0.4 16)
     trace = systems.build("dense", base).answer(photo, QUESTION).trace
     for stage in ("prune", "verify", "fuse", "decode"):

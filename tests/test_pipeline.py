@@ -1,8 +1,9 @@
-"""The whole way on the real parts: answer, evidence, JSON, and a trace that adds up."""
+"""The full path on the real parts: answer, evidence, JSON, and a trace that adds up."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +13,18 @@ from PIL import Image
 
 from skipqa.backbones.networks import mobile_sam
 from skipqa.backbones.segmenter import Segmenter
-from skipqa.config import override
 from skipqa.errors import UserError
 from skipqa.knowledge import Index
 from skipqa.knowledge.index.build import build
 from skipqa.knowledge.sources.tables import JsonLines
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
-from skipqa.pipeline import Answer, Pipeline, load
+from skipqa.pipeline import NAMES, Answer, Pipeline, load
 from skipqa.stages.regions import iou
-from skipqa.trace import Stopped, Trace
 
 QUESTION = "How is this drink brewed?"
 ESPRESSO = "wordnet:n07920052"
 STAGES = "encode draft budget look prune regions zoom retrieve verify fuse decode".split()
+assert list(NAMES) == STAGES
 
 
 def same_but_for_time(answer: Answer) -> dict[str, Any]:
@@ -95,9 +95,9 @@ def test_sums_agree(looked_up: Answer) -> None:
 
 
 def test_trace_accounts_for_everything_dropped(looked_up: Answer) -> None:
-    trace = looked_up.trace
-    pruned, retrieved, verified = (trace[name].result for name in ("prune", "retrieve", "verify"))
-    fused, regions = trace["fuse"].result, trace["regions"].result
+    trace, state = looked_up.trace, looked_up.state
+    retrieved, verified, fused = state.retrieved, state.verified, state.fused
+    positions = state.kept.positions
 
     def counts(stage: str) -> tuple[int, int]:
         record = trace[stage]
@@ -108,10 +108,10 @@ def test_trace_accounts_for_everything_dropped(looked_up: Answer) -> None:
     assert counts("encode") == (64, 0)
     assert counts("look") == (256, 0)
     assert sum(counts("prune")) == 256
-    assert counts("prune")[0] == len(pruned.positions)
-    assert counts("regions") == (len(pruned.positions), 0)
-    members = sorted(member for region in regions for member in region.members)
-    assert members == pruned.positions.tolist()
+    assert counts("prune")[0] == len(positions)
+    assert counts("regions") == (len(positions), 0)
+    members = sorted(member for region in state.regions for member in region.members)
+    assert members == positions.tolist()
     assert sum(counts("retrieve")) == retrieved.num_hits
     assert counts("retrieve")[0] == len(retrieved.passages)
     assert sum(counts("verify")) == len(retrieved.passages)
@@ -129,24 +129,15 @@ def test_same_question_same_answer(pipeline: Pipeline, looked_up: Answer, photo:
 
 
 @pytest.mark.parametrize("question", [QUESTION, "What is this?"])
-def test_looking_up_beside_the_drafter_changes_nothing(
+def test_drafting_in_parallel_changes_nothing(
     pipeline: Pipeline, photo: Path, question: str
 ) -> None:
-    """Answer and trace are those of one after the other, whichever way the draft decides."""
-    config = override(pipeline.config, {"draft": {"parallel": True}})
-    both = Pipeline(pipeline.backbone, pipeline.index, config)
-    one, other = (system.answer(photo, question) for system in (pipeline, both))
+    """Answer and trace are those of one stage after the other, whether or not the draft is
+    accepted."""
+    parallel = pipeline.with_config(draft={"parallel": True})
+    one, other = (system.answer(photo, question) for system in (pipeline, parallel))
     assert same_but_for_time(one) == same_but_for_time(other)
     assert [s.why for s in one.trace.stages] == [s.why for s in other.trace.stages]
-
-
-def test_a_way_that_nobody_waits_for_ends_before_its_next_stage() -> None:
-    trace = Trace()
-    with trace.stage("budget"):
-        trace.stop()
-    with pytest.raises(Stopped), trace.stage("prune"):
-        pass
-    assert [record.name for record in trace.stages] == ["budget"]
 
 
 def test_fast_path_names_what_is_seen_and_stops(drafted: Answer) -> None:
@@ -156,6 +147,8 @@ def test_fast_path_names_what_is_seen_and_stops(drafted: Answer) -> None:
     assert [stage["name"] for stage in found["stages"]] == ["encode", "draft"]
     assert found["evidence"] == found["regions"] == []
     assert found["passages"] == {"retrieved": 0, "unique": 0, "kept": 0}
+    assert found["tokens"] == {"total": 64, "kept": 0}
+    assert "budget" not in drafted.state
 
 
 def test_without_the_fast_path_everything_is_looked_up(pipeline: Pipeline, photo: Path) -> None:
@@ -165,7 +158,7 @@ def test_without_the_fast_path_everything_is_looked_up(pipeline: Pipeline, photo
     assert ESPRESSO in [evidence.id for evidence in answer.evidence]
 
 
-def test_any_way_to_hand_over_a_picture_is_the_same(
+def test_any_way_to_hand_over_an_image_is_the_same(
     pipeline: Pipeline, drafted: Answer, photo: Path
 ) -> None:
     with photo.open("rb") as file:
@@ -176,8 +169,23 @@ def test_any_way_to_hand_over_a_picture_is_the_same(
         assert pipeline.answer(image, "What is this?").text == drafted.text
 
 
+def test_a_batch_answers_as_one_by_one_and_encodes_an_image_once(
+    pipeline: Pipeline, looked_up: Answer, drafted: Answer, photo: Path
+) -> None:
+    answers = pipeline.answer_batch([photo, photo], [QUESTION, "What is this?"])
+    first, second = map(same_but_for_time, answers)
+    assert first == same_but_for_time(looked_up)
+    alone = same_but_for_time(drafted)
+    assert [second[key] for key in ("answer", "route")] == [alone["answer"], alone["route"]]
+    assert answers[0].state.low_res is answers[1].state.low_res
+    assert second["flops"] < alone["flops"]
+    assert pipeline.answer_batch([], []) == []
+    with pytest.raises(ValueError, match="shorter"):
+        pipeline.answer_batch([photo], [])
+
+
 @pytest.mark.parametrize("size", [(1, 1), (3, 4000)])
-def test_pictures_of_any_shape_go_the_whole_way(pipeline: Pipeline, size: tuple[int, int]) -> None:
+def test_images_of_any_shape_take_the_full_path(pipeline: Pipeline, size: tuple[int, int]) -> None:
     answer = pipeline.answer(Image.new("RGB", size, (120, 60, 20)), "Where does it live?")
     assert answer.route == "full"
     assert answer.trace["prune"].kept == 29  # ceil(0.11 * 256)
@@ -206,7 +214,7 @@ def test_questions_in_any_script_are_answered(
     assert pipeline.answer(photo, question).route == "full"
 
 
-def test_an_index_that_knows_nothing_of_the_picture(
+def test_an_index_that_knows_nothing_of_the_image(
     pipeline: Pipeline, photo: Path, tmp_path: Path
 ) -> None:
     """No passage shares a term with any region: the answer stands without evidence."""
@@ -214,7 +222,7 @@ def test_an_index_that_knows_nothing_of_the_picture(
     row = {"id": "1", "title": "Zyzzyva", "text": "zyzzyva qwxkj vrrmpf"}
     corpus.write_text(json.dumps(row) + "\n")
     build(tmp_path / "index", [JsonLines(corpus)], LexicalEncoder.default())
-    small = Pipeline(pipeline.backbone, Index.open(tmp_path / "index"), pipeline.config)
+    small = Pipeline(replace(pipeline.parts, index=Index.open(tmp_path / "index")))
     answer = small.answer(photo, QUESTION)
     assert answer.route == "full"
     assert answer.evidence == ()
@@ -238,7 +246,7 @@ def test_no_passages_allowed_means_no_retrieval(home: Path, photo: Path) -> None
     assert answer.route == "full"
     assert answer.evidence == ()
     assert answer.text
-    assert answer.trace["look"].flops == 0, "a glance is enough to name things"
+    assert answer.trace["look"].flops == 0, "low resolution is enough to name things"
     assert answer.num_tokens == answer.trace["encode"].kept
 
 
@@ -265,8 +273,7 @@ def test_missing_default_index_says_what_to_run(
 @pytest.fixture(scope="module")
 def boxed_pipeline(pipeline: Pipeline) -> Pipeline:
     """Regions of variant B, by MobileSAM's real weights."""
-    config = override(pipeline.config, {"regions": {"proposals": "boxes"}})
-    return Pipeline(pipeline.backbone, pipeline.index, config)
+    return pipeline.with_config(regions={"proposals": "boxes"})
 
 
 @pytest.fixture(scope="module")
@@ -284,7 +291,7 @@ class TestBoxes:
     def test_the_cup_is_a_region(self, boxed: Answer) -> None:
         assert boxed.evidence[0].id == ESPRESSO
         cup = (0.3, 0.05, 0.67, 0.51)  # as seen by eye
-        boxes = [region.box for region in boxed.trace["regions"].result]
+        boxes = [region.box for region in boxed.state.regions]
         assert max(iou(box, cup) for box in boxes) > 0.5
 
     def test_the_trace_adds_up(self, boxed: Answer, segmenter: Segmenter) -> None:

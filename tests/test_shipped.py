@@ -4,13 +4,9 @@ and one clear line for whatever is wrong with such a folder."""
 from __future__ import annotations
 
 import re
-import time
 import tomllib
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pytest
@@ -18,17 +14,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from skipqa import components
-from skipqa import pipeline as way
 from skipqa.backbones.presets.build import build
 from skipqa.backbones.presets.pocket import FineTuned, Pocket
-from skipqa.components import DELTAS, SETTINGS, TRAINING_FREE, shipped
-from skipqa.config import PRESETS, override
+from skipqa.components import DELTAS, SETTINGS, TRAINING_FREE, bundled
+from skipqa.config import PRESETS
 from skipqa.errors import UserError
 from skipqa.nn import checkpoint
-from skipqa.nn.drafter import Drafter, DrafterConfig
-from skipqa.pipeline import Answer, Pipeline, Stages, load
-from skipqa.stages.fuse import fuse
-from skipqa.types import Fused
+from skipqa.pipeline import Answer, Pipeline, load
 
 FOLDER = Path(components.__file__).parent / "checkpoints" / "pocket"
 QUESTION = "How is this drink brewed?"
@@ -49,15 +41,10 @@ def same_but_for_time(answer: Answer) -> dict[str, Any]:
 CLOSED = {"threshold": 1.0, "counting_threshold": 1.0}  # the fast path
 
 
-def with_draft(one: Pipeline, **settings: float | bool) -> Pipeline:
-    config = override(one.config, {"draft": settings})
-    return Pipeline(one.backbone, one.index, config, one.components)
-
-
 @pytest.fixture(scope="module")
 def in_the_cup(trained_pipeline: Pipeline, photo: Path) -> Answer:
     """Looked up, however sure the drafter is."""
-    return with_draft(trained_pipeline, **CLOSED).answer(photo, CUP)
+    return trained_pipeline.with_config(draft=CLOSED).answer(photo, CUP)
 
 
 class TestAnswers:
@@ -66,14 +53,14 @@ class TestAnswers:
         assert ESPRESSO in [evidence.id for evidence in trained_looked_up.evidence]
         assert any(trained_looked_up.text in e.text for e in trained_looked_up.evidence)
 
-    def test_what_is_read_and_weighed(self, in_the_cup: Answer) -> None:
+    def test_what_is_read_and_scored_with_the_draft(self, in_the_cup: Answer) -> None:
         assert in_the_cup.text == "coffee"
         assert in_the_cup.route == "full"
-        drafted = in_the_cup.trace["draft"].result
+        drafted = in_the_cup.state.draft
         assert drafted.answer == "coffee"
         assert not drafted.accepted
         assert len(drafted.candidates) == 24
-        prompt: str = in_the_cup.trace["decode"].result
+        prompt = in_the_cup.state.prompt
         assert re.search(r"^Picture: (?:.*, )?espresso,", prompt, re.MULTILINE)
         assert prompt.endswith(f"Question: {CUP}\nAnswer:")
 
@@ -83,61 +70,23 @@ class TestAnswers:
         assert isinstance(trained_pipeline.backbone, Pocket)
         plain = replace(trained_pipeline.backbone.learned, question=None)
         backbone = Pocket(trained_pipeline.config.encode, learned=plain)
-        parts = trained_pipeline.index, trained_pipeline.config, trained_pipeline.components
-        other = with_draft(Pipeline(backbone, *parts), **CLOSED).answer(photo, CUP)
-        assert other.evidence == in_the_cup.evidence
-        drafts = [answer.trace["draft"].result for answer in (other, in_the_cup)]
-        assert drafts[0].candidates != drafts[1].candidates
+        other = trained_pipeline.with_backbone(backbone).with_config(draft=CLOSED)
+        answer = other.answer(photo, CUP)
+        assert answer.evidence == in_the_cup.evidence
+        assert answer.state.draft.candidates != in_the_cup.state.draft.candidates
 
-    def test_same_question_same_answer_also_beside_the_drafter(
+    def test_same_question_same_answer_also_in_parallel(
         self, trained_pipeline: Pipeline, photo: Path, in_the_cup: Answer
     ) -> None:
-        """Run again, and with the full way begun before the draft is there."""
-        both = with_draft(trained_pipeline, **CLOSED, parallel=True)
-        assert same_but_for_time(both.answer(photo, CUP)) == same_but_for_time(in_the_cup)
+        """Run again, and with the full path begun before the draft is there."""
+        parallel = trained_pipeline.with_config(draft=CLOSED | {"parallel": True})
+        assert same_but_for_time(parallel.answer(photo, CUP)) == same_but_for_time(in_the_cup)
 
     def test_an_open_fast_path_is_taken(self, trained_pipeline: Pipeline, photo: Path) -> None:
-        answer = with_draft(trained_pipeline, threshold=0.5, parallel=True).answer(photo, CUP)
+        eager = trained_pipeline.with_config(draft={"threshold": 0.5, "parallel": True})
+        answer = eager.answer(photo, CUP)
         assert (answer.text, answer.route) == ("coffee", "draft")
         assert [stage.name for stage in answer.trace.stages] == ["encode", "draft"]
-
-
-class Unwell(Drafter):
-    def __init__(self, looked_up: Event) -> None:
-        super().__init__(DrafterConfig(4, 4, 4, ("yes",), width=8, heads=2, ffn=8, layers=1))
-        self.looked_up = looked_up
-
-    def forward(self, *_: object, **__: object) -> torch.Tensor:
-        assert self.looked_up.wait(60)
-        time.sleep(0.2)  # by now only the draft is awaited
-        raise ZeroDivisionError
-
-
-class TestFailingDrafter:
-    @pytest.fixture
-    def one_thread(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadPoolExecutor]:
-        executor = ThreadPoolExecutor(1)
-        monkeypatch.setattr(way, "AHEAD", executor)
-        yield executor
-        executor.shutdown(wait=False)
-
-    def test_is_told_and_nothing_waits_for_it(
-        self, pipeline: Pipeline, photo: Path, one_thread: ThreadPoolExecutor
-    ) -> None:
-        config = override(pipeline.config, {"draft": {"parallel": True}})
-        looked_up = Event()
-
-        def fuse_and_tell(*given: Any) -> Fused:
-            fused = fuse(*given)
-            looked_up.set()
-            return fused
-
-        learned = replace(TRAINING_FREE, drafter=Unwell(looked_up))
-        stages = Stages(fuse=fuse_and_tell)
-        system = Pipeline(pipeline.backbone, pipeline.index, config, learned, stages)
-        with pytest.raises(ZeroDivisionError):
-            system.answer(photo, QUESTION)
-        assert one_thread.submit(lambda: "free again").result(timeout=60) == "free again"
 
 
 class TestFolder:
@@ -149,7 +98,7 @@ class TestFolder:
         assert sizes.keys() == {f"{part}.safetensors" for part in parts} | {SETTINGS, "README.md"}
 
     def test_others_have_none(self) -> None:
-        assert {name: shipped(name) for name in PRESETS} == {
+        assert {name: bundled(name) for name in PRESETS} == {
             name: FOLDER if name == "pocket" else None for name in PRESETS
         }
 
@@ -169,7 +118,7 @@ class TestFolder:
         assert pipeline.components == TRAINING_FREE
         assert pipeline.config == PRESETS["pocket"]
         assert len(pipeline.backbone.concepts) == 1_000
-        bare = Pipeline(Pocket(pipeline.config.encode), pipeline.index, pipeline.config)
+        bare = pipeline.with_backbone(Pocket(pipeline.config.encode))
         assert same_but_for_time(bare.answer(photo, "What is this?")) == same_but_for_time(drafted)
 
 

@@ -1,9 +1,9 @@
-"""Saliency fidelity of a whole pipeline: what each visual token was worth to the right answer.
+"""What each visual token is worth to a whole pipeline's answer, next to its saliency.
 
-Enters: any pipeline, a question with its right answer, and a `TokenAblation`. Leaves: the saliency
-of some of the visual tokens and their counterfactual worth, which `fidelity.py` compares. For each
-of them the pipeline runs again from pruning on with the token replaced by the mean token; its worth
-is how much log-probability the right answer, or the evidence for it, loses.
+Enters: any pipeline, a question with its correct answer, and a `TokenAblation`. Leaves: the
+saliency of some visual tokens and their counterfactual worth, which `claims/fidelity.py` compares:
+the pipeline runs again from pruning on with one token replaced by the mean token, and the worth is
+what the log-probability of the correct answer, or of the evidence for it, loses.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from skipqa.pipeline import Pipeline
 from skipqa.state import ImageSource, State
 from skipqa.types import VisualTokens
 
-# The quantity that a token contributes to: the decoder's log-probability of the right answer, or,
-# at a fraction of the cost, the logarithm of the best passage's verification score.
+# What worth is measured by: the decoder's log-probability of the correct answer, or, at a fraction
+# of the cost, the logarithm of the best passage's verification score.
 Proxy = Literal["answer", "evidence"]
 LogProb = Callable[[State], float]  # of a state that has been through `look`
 
 NO_EVIDENCE = 1e-6
-PER_TOKEN = ("features", "evidence", "meaning")  # the fields of `VisualTokens` with a row per token
+PER_TOKEN = ("features", "evidence", "meaning")  # fields with one row per token
 BATCH = 8  # counterfactuals in memory at once
 
 
@@ -117,7 +117,7 @@ class _TextsOnce:
 
 
 class _ScoreAnswer(_TextsOnce):
-    """A backbone that scores the right answer instead of generating one.
+    """A backbone that scores the correct answer instead of generating one.
 
     `score` is the log-probability after the last prompt; a prompt without visual tokens is scored
     once.
@@ -133,5 +133,5 @@ class _ScoreAnswer(_TextsOnce):
         if visual is not None or prompt not in self._scored:
             self._scored[prompt] = self._backbone.log_prob(prompt, self._answer, visual)
         self.score = self._scored[prompt]
-        scored = len(decoding.candidates) + 1 if decoding.candidates else 0
-        return Completion("", 0, 0, 0, (0.0,) * scored)
+        num_scored = len(decoding.candidates) + 1 if decoding.candidates else 0
+        return Completion("", 0, 0, 0, (0.0,) * num_scored)

@@ -92,6 +92,7 @@ def show(answer: Answer) -> None:
 
     out.print()
     out.print(Text(answer.text, style="bold"))
+    out.print(Text(answer.certainty, style="dim"))
     out.print()
     if answer.evidence:
         evidence = Table("score", "region", "evidence", title="Evidence", title_justify="left")

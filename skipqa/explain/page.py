@@ -53,8 +53,9 @@ def _file(name: str) -> str:
 
 def _route(answer: Answer) -> str:
     if answer.route == "draft":
-        return "answered by the drafter; nothing was looked up"
-    return f"looked up; {answer.trace['prune'].kept} of {answer.num_tokens} tokens kept"
+        return f"answered by the drafter; {answer.certainty}"
+    kept = len(answer.state.kept.positions)
+    return f"looked up; {kept} of {answer.num_tokens} tokens kept; {answer.certainty}"
 
 
 def data_uri(image: Image.Image) -> str:

@@ -48,6 +48,7 @@ def draw(answer: Answer, concepts: Concepts) -> Image.Image:
     side = _Column(pen, PHOTO_WIDTH + 2 * MARGIN, MARGIN, SIDE_WIDTH)
     side.text(answer.state.text, 22)
     side.text(answer.text, 20, BAR)
+    side.text(answer.certainty, 14, GREY)
     _passages(side, answer)
     _costs(side, answer)
     return canvas.crop((0, 0, size[0], max(below.top, side.top) + MARGIN))

@@ -50,7 +50,7 @@ class DifficultyBudgetConfig:
 
 
 class Allocation(NamedTuple):
-    """Real-valued counts, one a question; `difficulty` where the variant estimates it."""
+    """Real-valued counts, one per question; `difficulty` where the variant estimates it."""
 
     tokens: Tensor
     passages: Tensor

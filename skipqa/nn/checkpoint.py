@@ -55,7 +55,7 @@ def save_tensors(
     preset: str,
     config: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes beside the target and renames, so that a reader never sees half a file."""
+    """Writes next to the target and renames, so that a reader never sees half a file."""
     metadata = {
         "format": FORMAT,
         "component": component,
@@ -71,13 +71,13 @@ def save_tensors(
 def load(module: nn.Module, path: Path, *, preset: str) -> None:
     """Fills `module`, built from the preset's config, or says why the file is not for it."""
     header = check(path, component=type(module).__name__, preset=preset)
-    wanted = json.loads(json.dumps(_config(module)))
+    required = json.loads(json.dumps(_config(module)))
     stored = _defaults(module) | header.config  # an older file lacks what came later
-    if stored != wanted:
+    if stored != required:
         changed = sorted(
-            f"{name} {_short(stored.get(name))} != {_short(wanted.get(name))}"
-            for name in stored.keys() | wanted.keys()
-            if stored.get(name) != wanted.get(name)
+            f"{name} {_short(stored.get(name))} != {_short(required.get(name))}"
+            for name in stored.keys() | required.keys()
+            if stored.get(name) != required.get(name)
         )
         raise UserError(f"{path} has another config than asked for: {', '.join(changed)}")
     with safe_open(path, framework="pt") as file:

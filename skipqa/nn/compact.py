@@ -1,4 +1,4 @@
-"""Weights for a file that people download: matrices in 8 bits a number, vectors in 16.
+"""Weights for a file that people download: matrices at 8 bits per weight, vectors at 16.
 
 Enters: tensors by name. Leaves: the same in a quarter of the bytes, each row of a matrix and each
 filter of a convolution with its own scale, and back as float32. An error of at most half a step of

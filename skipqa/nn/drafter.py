@@ -1,7 +1,7 @@
 """SKV, first half: answer from the image alone, and know when that suffices.
 
-Enters: visual tokens [B, V, D_v], question tokens [B, T, D_q] and, where the picture was also put
-into words, those words' embeddings [B, W, D_q] with the share of evidence for each. Leaves:
+Enters: visual tokens [B, V, D_v], question tokens [B, T, D_q] and, where words for the
+image were predicted, their embeddings [B, W, D_q] and probabilities [B, W]. Leaves:
 logits over a fixed answer vocabulary; with its temperature fitted on held-out data, a confidence
 that can be compared with a threshold. Its config carries the answers' words, so that a
 checkpoint does; it does not know what the full path does.
@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-ABSTAIN = ""  # an answer of the vocabulary that is none: what to leave to others
+ABSTAIN = ""  # in the vocabulary, but no answer: the question is left to the full path
 POLAR = ("yes", "no")
 
 
@@ -30,7 +30,7 @@ class DrafterConfig:
     layers: int = 4
     heads: int = 4
     ffn: int = 1024
-    words: bool = False  # reads what the picture shows in words, too
+    words: bool = False  # also reads words for what the image shows
     named_answers: bool = False  # answers are also scored by what they mean, in question space
     dropout: float = 0.0
 
@@ -92,7 +92,7 @@ class Drafter(nn.Module):
         words: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
         """Uncalibrated logits [B, answers]; `mask_BT` is true at real question tokens, `words`
-        are embeddings [B, W, D_q] and shares [B, W]."""
+        are embeddings [B, W, D_q] and probabilities [B, W]."""
         visual = self.of_visual(self.visual_norm(visual_BVD)) + self.places
         before = [self.summary.expand(len(visual), 1, -1), visual]
         if self.config.words:
@@ -112,7 +112,7 @@ class Drafter(nn.Module):
         return logits
 
     def _of_words(self, embeddings_BWD: Tensor, probs_BW: Tensor) -> Tensor:
-        """A share matters by its size among the large and by its order among the small."""
+        """A probability matters by its size among the large and by its order among the small."""
         probs = torch.stack((probs_BW, (probs_BW + 1e-4).log() / 5), dim=-1)
         return self.of_word(embeddings_BWD) + self.of_prob(probs.to(embeddings_BWD))
 
@@ -121,7 +121,7 @@ class Drafter(nn.Module):
         return (logits / self.temperature).log_softmax(-1)
 
     def draft(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """(index of the answer, calibrated confidence), one a question."""
+        """(index of the answer, calibrated confidence), one per question."""
         best = self.log_probs(logits).max(-1)
         return best.indices, best.values.exp()
 
@@ -134,8 +134,8 @@ class Drafter(nn.Module):
 
 @torch.no_grad()
 def above_chance(answer: str, prob: float) -> float:
-    """The confidence in an answer of so calibrated a share. One of yes and no is right half the
-    time whatever the picture shows: what counts is how far above that it is."""
+    """The confidence in an answer of this calibrated probability. One of yes and no is right half
+    the time whatever the image shows: what counts is how far above that it is."""
     return max(0.0, 2 * prob - 1) if answer in POLAR else prob
 
 
@@ -169,7 +169,7 @@ class Calibration:
     """A threshold and what it does on the held-out split."""
 
     threshold: float
-    draft_rate: float  # share of questions on the fast path
+    draft_rate: float  # fraction of questions on the fast path
     accuracy: float  # of the routed system
     full_accuracy: float  # of the full path alone
 

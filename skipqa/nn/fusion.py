@@ -38,7 +38,7 @@ CPU_ATTENTION_PRICE = 2.0
 @dataclass(frozen=True, slots=True)
 class EdgeRule:
     """Which edges survive: the `top` fraction of an item's pairs, or as many of the best as give
-    a mean of `degree` a token, or, with neither, those that reach the layer's threshold."""
+    a mean of `degree` per token, or, with neither, those that reach the layer's threshold."""
 
     kind: Compatibility = "sigmoid"
     top: float | None = None
@@ -64,7 +64,7 @@ class EdgeRule:
 @dataclass(frozen=True, slots=True)
 class FusionConfig:
     """Variant A keeps the top `beta` of sigmoid compatibilities, or with beta = None those above
-    a learned tau; variant B as many cosines as give a mean of `degree` edges a token, or with
+    a learned tau; variant B as many cosines as give a mean of `degree` edges per token, or with
     degree = None those of at least tau_e."""
 
     width: int

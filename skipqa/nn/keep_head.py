@@ -1,9 +1,9 @@
-"""A question-blind rival of QVS: which tokens a picture could do without, by DynamicViT's head.
+"""A question-blind rival of QVS: which tokens an image could do without, by DynamicViT's head.
 
-Enters: visual tokens [..., V, D], those that QVS reads. Leaves: one logit a token, from what the
-token is and what the whole picture is (Rao et al., 2021). It never sees the question.
+Enters: visual tokens [..., V, D], those that QVS reads. Leaves: one logit per token, from what the
+token is and what the whole image is (Rao et al., 2021). It never sees the question.
 
-Left out of the paper's: pruning inside the tower layer by layer, Gumbel gates trained through it
+Left out of the paper's: pruning inside the encoder layer by layer, Gumbel gates trained through it
 with distillation. `training/pruning.py` trains this head alone, as it trains QVS.
 """
 
@@ -33,7 +33,7 @@ class KeepHead(nn.Module):
         self.out = nn.Linear(H // 2, 1)
 
     def forward(self, visual: Tensor) -> Tensor:
-        # One half of the hidden units speaks for the token, the mean of the other for the picture.
+        # One half of the hidden units describes the token, the mean of the other half the image.
         local, shared = F.gelu(self.inner(self.norm(visual))).chunk(2, dim=-1)
         both = torch.cat((local, shared.mean(-2, keepdim=True).expand_as(shared)), dim=-1)
         return self.out(F.gelu(self.mix(both)))[..., 0]

@@ -1,6 +1,6 @@
 """A fine-tuned network as a small difference from the published one.
 
-Enters: two sets of weights of the same shapes. Leaves: for every matrix the best difference of a
+Enters: two sets of weights of the same shapes. Leaves: for every matrix the best delta of a
 given rank, W' = W + U^T D, everything else whole. The published weights are fetched by everyone
 anyway; what was learned is a fraction of their size. It knows no network.
 """

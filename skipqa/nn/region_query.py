@@ -1,7 +1,7 @@
 """RCSR: what a region asks of the corpus.
 
 Enters: the regions' features [..., R, D_v] and the pooled question [..., D_q]; variant B also the
-regions' boxes. Leaves: one query a region, sparse over the 30,522 terms of the retrieval
+regions' boxes. Leaves: one query per region, sparse over the 30,522 terms of the retrieval
 vocabulary (A) or dense (B). It neither forms regions nor searches.
 """
 

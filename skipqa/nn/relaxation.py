@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor
 
-Count = int | Tensor  # one for all rows, or one a row: [...] for scores [..., n]
+Count = int | Tensor  # one for all rows, or one per row: [...] for scores [..., n]
 
 
 def gumbel_noise(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -44,7 +44,7 @@ def gumbel_softmax_top_k(
 
     The paper says that eq. D.1 tends to a hard top-k; one softmax tends to a top-1. Drawing k
     times, each draw lowering what was drawn before (Xie and Ermon, 2019), tends to the top-k,
-    and for k = 1 is eq. D.1 itself. The fraction of a real-valued `k` weighs the last draw.
+    and for k = 1 is eq. D.1 itself. A real-valued `k` multiplies the last draw by its fraction.
     """
     left = _perturbed(logits, noise)
     gates = torch.zeros_like(left)

@@ -1,7 +1,7 @@
 """QVS: how much each visual token matters to the question, and which tokens stay.
 
 Enters: visual tokens [..., V, D] and the pooled question [..., D] of the same width. Leaves: one
-logit a token, from which either the positions of the V' best (inference) or V gates that tend
+logit per token, from which either the positions of the V' best (inference) or V gates that tend
 to them (training). It does not choose V' and touches no pixel.
 
 Both variants fold the question into the weights first, so that a token costs one product:
@@ -61,7 +61,7 @@ class ProductSaliency(Saliency):
         self.out = nn.Linear(H, 1)
 
     def forward(self, visual: Tensor, question: Tensor) -> Tensor:
-        # W1 v + W3 (v * q) = (W1 + W3 diag(q)) v: one product a token instead of three.
+        # W1 v + W3 (v * q) = (W1 + W3 diag(q)) v: one product per token instead of three.
         per_token = self.of_token + self.of_product * question[..., None, :]
         constant = F.linear(question, self.of_question, self.bias)
         hidden = visual @ per_token.transpose(-1, -2) + constant[..., None, :]
@@ -85,9 +85,9 @@ class AlignedSaliency(Saliency):
         self.content_bias = nn.Parameter(torch.zeros(D))
 
     def forward(self, visual: Tensor, question: Tensor) -> Tensor:
-        # f_v is linear, so f_q . f_v(v) = (W_v^T f_q) . v: D products a token, not D * H.
-        wanted = self.of_question(question) @ self.of_token.weight / self.config.hidden**0.5
-        return (visual @ (wanted + self.content_bias)[..., None])[..., 0]
+        # f_v is linear, so f_q . f_v(v) = (W_v^T f_q) . v: D products per token, not D * H.
+        query = self.of_question(question) @ self.of_token.weight / self.config.hidden**0.5
+        return (visual @ (query + self.content_bias)[..., None])[..., 0]
 
 
 def build_saliency(config: SaliencyConfig) -> Saliency:

@@ -1,6 +1,6 @@
-"""What a view shows, in words beyond the vision tower's own classes.
+"""What a view shows, in words beyond the vision encoder's own classes.
 
-Enters: the mean and the maximum of a view's features, [..., 2 F], the view being a whole picture
+Enters: the mean and the maximum of a view's features, [..., 2 F], the view being a whole image
 or a window of a finer map. Leaves: one logit a name, each judged by itself, because a view shows
 many things. It knows nothing of questions or places.
 """
@@ -29,7 +29,7 @@ class TaggerConfig:
 
 
 def said_of_a_picture(name: str, kind: str) -> str:
-    """The name as one would say it of a picture: a country is shown by its flag."""
+    """The name as one would say it of an image: a country is shown by its flag."""
     return f"flag of {name}" if kind == "flag" else name
 
 
@@ -52,7 +52,7 @@ class Tagger(nn.Module):
         self.register_buffer("meanings", torch.zeros(len(config.names), config.text_width))
 
     def forward(self, features_BNF: Tensor) -> Tensor:
-        """Of pictures given as tokens: [B, names]."""
+        """Of images given as tokens: [B, names]."""
         return self.judge(pooled(features_BNF))
 
     def judge(self, pooled: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """SKV, second half: which retrieved passages deserve to be read.
 
 Enters: the pooled question [..., D], the pooled kept tokens [..., D_v] and the passages'
-embeddings [..., K, D]; where it was trained with them also S signals a passage, what the stage
-knows of it beside its embedding. Leaves: one logit a passage, nu_j = sigmoid(logit) (eq. B.6).
+embeddings [..., K, D]; where it was trained with them also S signals per passage, what the stage
+knows of it besides its embedding. Leaves: one logit per passage, nu_j = sigmoid(logit) (eq. B.6).
 Where it was trained to, a passage is also judged by its best rival: of several that might answer
 one mostly does.
 `judge` turns any nu_j into the kept set (inference), `gates` into what tends to it (training).

@@ -7,7 +7,10 @@ best last, where a small decoder heeds it most. `readers.py` has the three ways 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from skipqa.confidence import of_answer
+from skipqa.config import ConfidenceConfig
 from skipqa.stages.readers import (
     ClauseReader,
     InstructedReader,
@@ -23,8 +26,8 @@ from skipqa.types import Fused, Verified
 
 
 class Decode:
-    def __init__(self, reader: Reader) -> None:
-        self.reader = reader
+    def __init__(self, reader: Reader, calibration: ConfidenceConfig) -> None:
+        self.reader, self.calibration = reader, calibration
 
     def __call__(self, state: State, record: StageRecord) -> State:
         used = read_order(state.verified, state.fused)[: self.reader.max_passages]
@@ -34,18 +37,24 @@ class Decode:
         record.kept, record.dropped = len(used), len(state.verified.passages) - len(used)
         tokens = f"{completion.prompt_tokens} prompt tokens, {completion.new_tokens} new"
         record.why = f"{reading.how}: {tokens}"
-        return state.add(prompt=reading.prompt, answer=reading.answer)
+        confidence = of_answer(reading.answer, self.calibration)
+        answer = replace(reading.answer, confidence=confidence)
+        return state.add(prompt=reading.prompt, answer=answer)
 
 
 def build(parts: Parts) -> Decode:
+    return Decode(build_reader(parts), parts.config.confidence)
+
+
+def build_reader(parts: Parts) -> Reader:
     config, backbone = parts.config.decode, parts.backbone
     if config.prompt == "instructions":
-        return Decode(InstructedReader(config, backbone))
+        return InstructedReader(config, backbone)
     together = ReadTogether(backbone)
     quoting = QuotingReader(config, backbone, together)
     if config.prompt == "examples":
-        return Decode(quoting)
-    return Decode(ShortReader(config, backbone, together, ClauseReader(quoting)))
+        return quoting
+    return ShortReader(config, backbone, together, ClauseReader(quoting))
 
 
 def read_order(verified: Verified, fused: Fused) -> list[int]:

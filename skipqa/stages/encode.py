@@ -52,18 +52,17 @@ class Encode:
 
     def __call__(self, state: State, record: StageRecord) -> State:
         backbone, text = self.backbone, state.text
-        if "low_res" not in state:  # else another question about the same image has filled it
-            image = open_image(state.source)
-            check_question(text, self.config)  # before the costly part
-            low_res, record.flops = backbone.encode_low_res(image, self.config.scales)
-            state = state.add(image=image, low_res=low_res)
+        image = state.image if "image" in state else open_image(state.source)
         check_question(text, self.config)
+        if "low_res" in state:  # filled from another question about the same image
+            tokens = state.low_res
+        else:
+            tokens, record.flops = backbone.encode_low_res(image, self.config.scales)
         encoded, for_drafter = backbone.encode_texts([text]), backbone.encode_for_drafter(text)
         prior, prior_flops = self.prior(encoded.embeddings[0])
         record.flops += encoded.flops + (for_drafter.flops if for_drafter else 0) + prior_flops
-        record.kept, record.dropped = len(state.low_res), 0
-        grid = state.low_res.grid
-        record.why = f"{grid} x {grid} grid, {len(backbone.concepts)} concepts"
+        record.kept, record.dropped = len(tokens), 0
+        record.why = f"{tokens.grid} x {tokens.grid} grid, {len(backbone.concepts)} concepts"
         question = Question(
             text.strip(),
             encoded.embeddings[0],
@@ -72,7 +71,7 @@ class Encode:
             for_drafter.states[0] if for_drafter else None,
             prior,
         )
-        return state.add(question=question)
+        return state.add(image=image, question=question, low_res=tokens)
 
 
 def build(parts: Parts) -> Encode:

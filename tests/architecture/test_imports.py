@@ -21,20 +21,12 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 BASE = {"types", "errors", "config", "assets", "trace"}
 PLAIN = BASE | {"image", "language", "wordnet"}  # no networks, no stages
-BELOW_STAGES = PLAIN | {"ops", "nn", "backbones", "knowledge"}
-BELOW_PIPELINE = BELOW_STAGES | {"stages"}
+BELOW_STAGES = PLAIN | {
+    *("state", "confidence", "components", "ops", "nn", "backbones", "knowledge"),
+}
+BELOW_PIPELINE = BELOW_STAGES | {"stages", "answer"}
 BELOW_CLI = BELOW_PIPELINE | {
-    *(
-        "files",
-        "parallel",
-        "components",
-        "pipeline",
-        "explain",
-        "costs",
-        "data",
-        "tasks",
-        "figures",
-    ),
+    *("files", "parallel", "pipeline", "explain", "costs", "data", "tasks", "figures"),
 }
 
 # box: what it may import of skipqa
@@ -48,7 +40,10 @@ MAY_KNOW: dict[str, set[str]] = {
     "files": {"errors"},
     "parallel": {"errors"},
     "assets": {"errors"},
-    "trace": {"types"},
+    "trace": set(),
+    "state": {"types"},
+    "confidence": {"config", "types"},
+    "answer": {"state", "trace", "types"},
     "image": {"errors"},
     "ops": BASE,
     "nn": BASE | {"ops"},
@@ -56,8 +51,8 @@ MAY_KNOW: dict[str, set[str]] = {
     "knowledge": {"types", "errors", "files", "config", "assets", "wordnet", "backbones"},
     "stages": BELOW_STAGES,
     "components": BASE | {"ops", "nn"},
-    "pipeline": BELOW_PIPELINE | {"components"},
-    "explain": BELOW_PIPELINE | {"pipeline"},
+    "pipeline": BELOW_PIPELINE,
+    "explain": {"answer", "state", "types", "errors", "backbones"},
     "costs": {"types", "errors", "config", "nn", "ops", "backbones"},
     "figures": {"errors"},
     "tasks": {"types", "errors", "files"},
@@ -164,11 +159,7 @@ TENSOR_CODE = sorted(
     [
         *(ROOT / "ops").rglob("*.py"),
         *(ROOT / "nn").rglob("*.py"),
-        *(
-            ROOT / "backbones" / f"{name}.py"
-            for name in ("llama", "bert", "efficientnet_lite", "vit", "tiny_vit", "mobile_sam")
-            if (ROOT / "backbones" / f"{name}.py").exists()
-        ),
+        *(ROOT / "backbones" / "networks").rglob("*.py"),
     ]
 )
 FILE_FORMATS = {ROOT / "nn" / "checkpoint.py": {"safetensors"}}

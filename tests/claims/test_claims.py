@@ -381,7 +381,7 @@ def test_19_duplicates(made: MakeRun, verdict: Judge, unique: int, expected: str
 
 def test_19_the_harness_records_hits(looked_up: Answer) -> None:
     record = make_record(Example(1, "a.png", "Why?", {"yes": 1.0}), looked_up, JSONL)
-    assert record["hits"] == looked_up.trace["retrieve"].result.num_hits
+    assert record["hits"] == looked_up.state.retrieved.num_hits
     assert len(record["retrieved"]) <= record["unique"] <= record["hits"]
 
 

@@ -120,7 +120,8 @@ def test_the_7b_preset_has_the_shapes_it_claims() -> None:
 
 def test_the_pocket_preset_is_counted_as_it_runs(trained_pipeline: Pipeline, photo: Path) -> None:
     asked = "How is this drink brewed?"
-    trace = trained_pipeline.answer(photo, asked, fast_path=False).trace
+    answer = trained_pipeline.answer(photo, asked, fast_path=False)
+    trace = answer.trace
     preset = architecture("pocket")
     T = len(trained_pipeline.backbone.encode_texts([asked]).states[0])
     load = changed(preset.load, {"T": T})
@@ -132,7 +133,7 @@ def test_the_pocket_preset_is_counted_as_it_runs(trained_pipeline: Pipeline, pho
     }.items():
         assert trace[stage].flops == pytest.approx(sum(cost[name] for name in named), rel=0.01)
     assert trace["prune"].kept == load.V_kept
-    assert len(trace["regions"].result) <= load.R
+    assert len(answer.state.regions) <= load.R
 
 
 def test_loads_that_make_no_sense_are_refused() -> None:

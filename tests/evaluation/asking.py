@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from skipqa.answer import Answer
 from skipqa.evaluation.records import MEASURED_ALONE
-from skipqa.pipeline import Answer
+from skipqa.state import State
 from skipqa.tasks import Example
 from skipqa.trace import Trace
+from skipqa.types import Decoded
 
 RUN = {"system": "test", "seed": 0}
 LOOKED_UP = "Where does this come from?"
@@ -27,7 +29,8 @@ class Told:
             if self.left == 0:
                 raise KeyboardInterrupt
             self.left -= 1
-        return Answer(self.answers[question], "draft", (), Trace())
+        state = State("nowhere.png", question).add(answer=Decoded(self.answers[question]))
+        return Answer(state, "draft", Trace())
 
 
 def made_up(count: int, choices: int = 10) -> list[Example]:

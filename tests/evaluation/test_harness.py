@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
+import torch
 from asking import LOOKED_UP, RUN, Told, gold, made_up, question, records_of, write
 from typer.testing import CliRunner
 
@@ -18,12 +19,13 @@ from skipqa.errors import UserError
 from skipqa.evaluation import harness, records
 from skipqa.evaluation.harness import Entrant, EvalSet, draw
 from skipqa.pipeline import Answer, Pipeline
+from skipqa.state import State
 from skipqa.tasks import Example
 from skipqa.tasks.jsonl import JSONL
 from skipqa.tasks.jsonl import read as read_rows
 from skipqa.tasks.photos import Photos
 from skipqa.trace import Trace
-from skipqa.types import Evidence, Passage, Retrieved, RetrievedPassage, Route
+from skipqa.types import Decoded, Passage, Retrieved, RetrievedPassage, Route, Verified
 
 
 def evaluate(
@@ -181,17 +183,17 @@ def test_bad_rows_are_skipped_by_line(tmp_path: Path, photos: Photos) -> None:
 
 
 def found(*names: str, kept: int, route: Route = "full") -> Answer:
-    """An answer whose trace retrieved the named passages, of which the first few were kept."""
-    passages = [
+    """An answer for which the named passages were retrieved and the first few kept."""
+    passages = tuple(
         RetrievedPassage(row, Passage(name, "", "", "test"), 1.0, 0)
         for row, name in enumerate(names)
-    ]
-    trace = Trace()
+    )
+    state = State("nowhere.png", "").add(answer=Decoded("yes"))
     if route == "full":
-        with trace.stage("retrieve") as record:
-            record.result = Retrieved(tuple(passages), len(names), len(names))
-    evidence = tuple(Evidence(name, "", "", 1.0, 0) for name in names[:kept])
-    return Answer("yes", route, evidence, trace)
+        verified = Verified(passages[:kept], (1.0,) * kept, (), torch.zeros(kept, 1), ())
+        retrieved = Retrieved(passages, len(names), len(names))
+        state = state.add(retrieved=retrieved, verified=verified)
+    return Answer(state, route, Trace())
 
 
 class Finds:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import html.parser
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,9 @@ from skipqa.explain.page import render
 from skipqa.explain.picture import MARGIN, PHOTO_WIDTH, SIDE_WIDTH
 from skipqa.explain.picture import draw as draw_picture
 from skipqa.pipeline import Answer, Pipeline
-from skipqa.types import Passage
+from skipqa.state import State
+from skipqa.trace import Trace
+from skipqa.types import Decoded, Passage
 
 MARKUP = """<script>alert("x")</script> & $question"""
 
@@ -48,7 +49,7 @@ def answer(request: pytest.FixtureRequest) -> Answer:
 
 
 def test_png(pipeline: Pipeline, photo: Path, answer: Answer, tmp_path: Path) -> None:
-    draw(photo, "How is it?", answer, pipeline.backbone.concepts, tmp_path / "trace.PNG")
+    draw(answer, pipeline.backbone.concepts, tmp_path / "trace.PNG")
     with Image.open(tmp_path / "trace.PNG") as image:
         assert image.format == "PNG"
         assert image.width == PHOTO_WIDTH + SIDE_WIDTH + 3 * MARGIN
@@ -60,11 +61,11 @@ def test_png(pipeline: Pipeline, photo: Path, answer: Answer, tmp_path: Path) ->
     assert (pixels[MARGIN:, PHOTO_WIDTH + 2 * MARGIN :] < 128).any(), "the side has text"
 
 
-def test_html(pipeline: Pipeline, photo: Path, answer: Answer, tmp_path: Path) -> None:
-    draw(photo, "How is it?", answer, pipeline.backbone.concepts, tmp_path / "trace.html")
+def test_html(pipeline: Pipeline, answer: Answer, tmp_path: Path) -> None:
+    draw(answer, pipeline.backbone.concepts, tmp_path / "trace.html")
     page = (tmp_path / "trace.html").read_text(encoding="utf-8")
     shown = Elements(page)
-    assert "How is it?" in shown.text
+    assert answer.state.text in shown.text
     assert answer.text in shown.text
     assert "script" not in shown.tags
     assert page.count("data:image/jpeg;base64,") == 1
@@ -76,22 +77,24 @@ def test_html(pipeline: Pipeline, photo: Path, answer: Answer, tmp_path: Path) -
         assert evidence.id in shown.text
 
 
-def test_markup_in_question_and_passages_stays_text(
-    pipeline: Pipeline, looked_up: Answer, photo: Path
-) -> None:
-    trace = copy.copy(looked_up.trace)
-    trace.stages = [copy.copy(stage) for stage in trace.stages]
-    verified = trace["verify"].result
-    hostile = dataclasses.replace(
-        verified.passages[0], passage=Passage(MARKUP, MARKUP, MARKUP, "test")
+def about(answer: Answer, image: Image.Image, question: str) -> Answer:
+    """The same answer, as if it were to another question about another image."""
+    fields = {**vars(answer.state), "text": question, "image": image}
+    return replace(answer, state=State(**fields))
+
+
+def test_markup_in_question_and_passages_stays_text(pipeline: Pipeline, looked_up: Answer) -> None:
+    verified = looked_up.state.verified
+    hostile = replace(verified.passages[0], passage=Passage(MARKUP, MARKUP, MARKUP, "test"))
+    state = about(looked_up, looked_up.state.image, MARKUP).state.add(
+        verified=replace(verified, passages=(hostile, *verified.passages[1:])),
+        answer=Decoded(MARKUP),
     )
-    trace["verify"].result = dataclasses.replace(
-        verified, passages=(hostile, *verified.passages[1:])
-    )
-    trace["prune"].why = MARKUP
-    answer = dataclasses.replace(looked_up, trace=trace, text=MARKUP)
-    with Image.open(photo) as image:
-        page = render(image.convert("RGB"), MARKUP, answer, pipeline.backbone.concepts)
+    records = [
+        replace(record, why=MARKUP) if record.name == "prune" else record
+        for record in looked_up.trace.stages
+    ]
+    page = render(Answer(state, "full", Trace(records)), pipeline.backbone.concepts)
     shown = Elements(page)
     assert "script" not in shown.tags
     # in the title, the heading, the answer, three times in the passage and in the stage's reason
@@ -101,10 +104,11 @@ def test_markup_in_question_and_passages_stays_text(
 def test_kept_patches_are_bright_in_their_colour_and_dropped_ones_dim(looked_up: Answer) -> None:
     side, grey, grid = 720, 200, 16
     patch = side // grid
-    drawn = np.asarray(overlay(Image.new("RGB", (300, 300), (grey,) * 3), looked_up.trace, side))
+    flat = Image.new("RGB", (300, 300), (grey,) * 3)
+    drawn = np.asarray(overlay(looked_up.state.add(image=flat), side))
     owner = {
         member: number
-        for number, region in enumerate(looked_up.trace["regions"].result)
+        for number, region in enumerate(looked_up.state.regions)
         for member in region.members
     }
     assert len(owner) == 29
@@ -120,7 +124,7 @@ def test_kept_patches_are_bright_in_their_colour_and_dropped_ones_dim(looked_up:
 
 
 def test_drafted_answers_leave_the_photo_alone(drafted: Answer) -> None:
-    drawn = overlay(Image.new("RGB", (60, 30), (9, 8, 7)), drafted.trace, 120)
+    drawn = overlay(drafted.state.add(image=Image.new("RGB", (60, 30), (9, 8, 7))), 120)
     assert drawn.size == (120, 60)
     assert drawn.getcolors() == [(120 * 60, (9, 8, 7))]
 
@@ -128,20 +132,22 @@ def test_drafted_answers_leave_the_photo_alone(drafted: Answer) -> None:
 def test_a_tall_photo_is_scaled_to_fit(pipeline: Pipeline, looked_up: Answer) -> None:
     """1 to 20: drawn to the full width it would be eleven thousand pixels high."""
     tall = Image.new("RGB", (50, 1_000), (90, 60, 30))
-    image = draw_picture(tall, "Why so tall?", looked_up, pipeline.backbone.concepts)
-    assert image.height < 4_000
-    assert len(render(tall, "Why so tall?", looked_up, pipeline.backbone.concepts)) < 1_000_000
+    answer, concepts = about(looked_up, tall, "Why so tall?"), pipeline.backbone.concepts
+    assert draw_picture(answer, concepts).height < 4_000
+    assert len(render(answer, concepts)) < 1_000_000
 
 
 def test_a_flat_photo_still_shows(pipeline: Pipeline, looked_up: Answer) -> None:
     flat = Image.new("RGB", (4_000, 3), (90, 60, 30))
-    image = draw_picture(flat, "Why so flat?", looked_up, pipeline.backbone.concepts)
+    answer = about(looked_up, flat, "Why so flat?")
+    image = draw_picture(answer, pipeline.backbone.concepts)
     assert image.width == PHOTO_WIDTH + SIDE_WIDTH + 3 * MARGIN
 
 
 @pytest.mark.parametrize("question", ["これは何？ " * 20, "why " * 200, "naïve “quotes” 🍵"])
 def test_any_question_can_be_drawn(pipeline: Pipeline, drafted: Answer, question: str) -> None:
-    draw_picture(Image.new("RGB", (50, 50)), question, drafted, pipeline.backbone.concepts)
+    answer = about(drafted, Image.new("RGB", (50, 50)), question)
+    draw_picture(answer, pipeline.backbone.concepts)
 
 
 @pytest.mark.parametrize("name", ["trace.gif", "trace", "png"])

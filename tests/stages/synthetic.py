@@ -1,11 +1,18 @@
-"""Small made-up values for stages that need no real network."""
+"""Small made-up values, states and a backbone for stages that need no real network."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 
+from skipqa.backbones.backbone import Backbone
 from skipqa.backbones.concepts import Concept, Concepts
+from skipqa.stages.stage import Stage
+from skipqa.state import State
+from skipqa.trace import StageRecord
 from skipqa.types import (
     KeptTokens,
     Passage,
@@ -16,6 +23,28 @@ from skipqa.types import (
 )
 
 WIDTH = 12
+
+
+def state(**fields: Any) -> State:
+    """A state with these fields filled; its image is never opened."""
+    asked = fields.get("question")
+    return State("nowhere.png", asked.text if asked else "").add(**fields)
+
+
+def run(stage: Stage, entering: State) -> tuple[State, StageRecord]:
+    """The state that leaves, and what the stage recorded."""
+    record = StageRecord("under test")
+    return stage(entering, record), record
+
+
+@dataclass(frozen=True, slots=True)
+class OnlyConcepts:
+    concepts: Concepts
+
+
+def naming(concepts: Concepts) -> Backbone:
+    """A backbone for a stage that asks it for nothing but the concepts."""
+    return cast(Backbone, OnlyConcepts(concepts))
 
 
 def visual_tokens(grid: int, num_concepts: int, seed: int) -> VisualTokens:

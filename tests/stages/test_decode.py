@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
-import pytest
 import torch
-from synthetic import kept_tokens, question, retrieved_passage, verified, visual_tokens
+from synthetic import kept_tokens, question, retrieved_passage, run, state, verified
 
-from skipqa.config import BudgetConfig, DecodeConfig
+from skipqa.config import DecodeConfig
 from skipqa.pipeline import Answer, Pipeline
-from skipqa.stages.budget import budget
-from skipqa.stages.decode import decode, read_order
-from skipqa.trace import StageRecord
+from skipqa.stages import decode
+from skipqa.stages.decode import facts, read_order
+from skipqa.stages.readers import InstructedReader, QuotingReader, ShortReader
 from skipqa.types import Budget, Draft, Fused, Region
 
 
@@ -27,10 +26,29 @@ def test_passages_that_no_token_attended_to_are_not_read() -> None:
     assert read_order(found, fused(0.0, 0.0, 0.0)) == []
 
 
-def test_order_weighs_score_and_attention() -> None:
+def test_order_is_by_score_and_attention_together() -> None:
     found = dataclasses.replace(verified([2, 2], 0), scores=(0.6, 0.5))
     assert read_order(found, fused(5.0, 5.0)) == [0, 1]
     assert read_order(found, fused(1.0, 9.0)) == [1, 0]
+
+
+def test_facts_are_one_line_each_and_the_best_is_last() -> None:
+    passages = (retrieved_passage(0, "one\n\ntwo\tthree"), retrieved_passage(1, "four"))
+    found = dataclasses.replace(verified([2, 2], 0), passages=passages)
+    assert facts(found, [0, 1]) == ["four", "one two three"]
+    assert facts(found, []) == []
+
+
+def test_the_prompt_of_a_preset_chooses_the_reader(pipeline: Pipeline) -> None:
+    for prompt, kind in (
+        ("examples", QuotingReader),
+        ("short", ShortReader),
+        ("instructions", InstructedReader),
+    ):
+        changed = pipeline.with_config(decode={"prompt": prompt, "max_passages": 3})
+        stage = decode.build(changed.parts)
+        assert type(stage.reader) is kind
+        assert stage.reader.max_passages == 3
 
 
 def test_answer_is_read_from_the_fact(pipeline: Pipeline) -> None:
@@ -38,25 +56,22 @@ def test_answer_is_read_from_the_fact(pipeline: Pipeline) -> None:
     passages = tuple(retrieved_passage(row, text) for row, text in enumerate(texts))
     found = dataclasses.replace(verified([2, 2], 0), passages=passages, scores=(0.9, 0.5))
     names = [concept.name for concept in pipeline.backbone.concepts.entries]
-    regions = (Region((0, 0, 1, 1), (0,), ((names.index("pizza"), 0.9),), 1.0),)
-    record = StageRecord("decode")
     asked = question("Which land does this food come from?")
-    text = decode(
-        asked,
-        Draft("", 0.0, "not asked"),
-        Budget(1, 2),
-        kept_tokens(2, [0], 0),
-        regions,
-        found,
-        fused(2.0, 1.0),
-        pipeline.backbone,
-        DecodeConfig(),
-        record,
+    entering = state(
+        question=asked,
+        draft=Draft("", 0.0, "not asked"),
+        budget=Budget(1, 2),
+        kept=kept_tokens(2, [0], 0),
+        regions=(Region((0, 0, 1, 1), (0,), ((names.index("pizza"), 0.9),), 1.0),),
+        verified=found,
+        fused=fused(2.0, 1.0),
     )
-    assert "Zemblia" in text
-    prompt: str = record.result
-    assert prompt.endswith(f"Picture: pizza\nQuestion: {asked.text}\nAnswer:")
-    assert prompt.index(texts[1]) < prompt.index(texts[0]), "the best fact stands nearest"
+    assert pipeline.config.decode == DecodeConfig()
+    leaving, record = run(decode.build(pipeline.parts), entering)
+    assert "Zemblia" in leaving.answer.text
+    assert leaving.prompt.endswith(f"Picture: pizza\nQuestion: {asked.text}\nAnswer:")
+    best, other = leaving.prompt.index(texts[0]), leaving.prompt.index(texts[1])
+    assert other < best, "the best fact stands nearest"
     assert record.flops > 0
     assert (record.kept, record.dropped) == (2, 0)
 
@@ -65,11 +80,3 @@ def test_answer_is_one_line_without_special_tokens(looked_up: Answer) -> None:
     assert "\n" not in looked_up.text
     assert "<|" not in looked_up.text
     assert looked_up.text == looked_up.text.strip()
-
-
-@pytest.mark.parametrize(("wanted", "given"), [(3, 3), (64, 4)])
-def test_budget_never_allows_more_tokens_than_there_are(wanted: int, given: int) -> None:
-    record = StageRecord("budget")
-    allowed = budget(visual_tokens(2, 3, 0), question(), 4, BudgetConfig(wanted, 6), record)
-    assert (allowed.tokens, allowed.passages) == (given, 6)
-    assert record.result is allowed

@@ -8,10 +8,10 @@ import math
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from synthetic import WIDTH, kept_tokens, question, verified
+from synthetic import WIDTH, kept_tokens, question, run, state, verified
 
 from skipqa.config import FuseConfig
-from skipqa.stages.fuse import fuse
+from skipqa.stages.fuse import CosineFuser, Fuse
 from skipqa.trace import StageRecord
 from skipqa.types import Fused, KeptTokens, Verified
 
@@ -22,9 +22,14 @@ lengths = st.lists(st.integers(1, 6), min_size=1, max_size=5)
 seeds = st.integers(0, 200)
 
 
-def run(kept: KeptTokens, passages: Verified, beta: float) -> tuple[Fused, StageRecord]:
-    record = StageRecord("fuse")
-    return fuse(kept, ASKED, passages, FuseConfig(beta=beta), record), record
+def fused_by(config: FuseConfig, kept: KeptTokens, passages: Verified) -> tuple[Fused, StageRecord]:
+    entering = state(question=ASKED, kept=kept, verified=passages)
+    leaving, record = run(Fuse(CosineFuser(config)), entering)
+    return leaving.fused, record
+
+
+def fuse(kept: KeptTokens, passages: Verified, beta: float) -> tuple[Fused, StageRecord]:
+    return fused_by(FuseConfig(beta=beta), kept, passages)
 
 
 def choose(passages: Verified, order: list[int]) -> Verified:
@@ -38,11 +43,11 @@ def choose(passages: Verified, order: list[int]) -> Verified:
 
 
 @given(positions, lengths, seeds, st.floats(0, 1))
-def test_share_of_edges_and_rows_without_any(
+def test_fraction_of_edges_and_rows_without_any(
     positions: list[int], lengths: list[int], seed: int, beta: float
 ) -> None:
     kept, passages = kept_tokens(GRID, positions, seed), verified(lengths, seed)
-    fused, record = run(kept, passages, beta)
+    fused, record = fuse(kept, passages, beta)
     pairs = len(positions) * len(lengths)
     assert int(fused.edges.sum()) == min(pairs, math.ceil(beta * pairs - 1e-6))
     assert (record.kept, record.dropped) == (int(fused.edges.sum()), int((~fused.edges).sum()))
@@ -59,7 +64,7 @@ def test_all_edges_equal_dense_attention(
     positions: list[int], lengths: list[int], seed: int
 ) -> None:
     kept, passages = kept_tokens(GRID, positions, seed), verified(lengths, seed)
-    fused, _ = run(kept, passages, 1.0)
+    fused, _ = fuse(kept, passages, 1.0)
     tokens = kept.tokens.meaning[kept.positions]
     words = torch.cat(passages.token_states)
     weights = ((tokens + ASKED.embedding) @ words.T / math.sqrt(WIDTH)).softmax(-1)
@@ -71,11 +76,11 @@ def test_dropping_a_passage_without_edges_changes_nothing(
     positions: list[int], lengths: list[int], seed: int, beta: float
 ) -> None:
     kept, passages = kept_tokens(GRID, positions, seed), verified(lengths, seed)
-    fused, _ = run(kept, passages, beta)
+    fused, _ = fuse(kept, passages, beta)
     used = [j for j, mass in enumerate(fused.mass) if mass > 0]
     assume(0 < len(used) < len(lengths))
     same_edges = int(fused.edges.sum()) / (len(positions) * len(used))
-    fewer, _ = run(kept, choose(passages, used), same_edges)
+    fewer, _ = fuse(kept, choose(passages, used), same_edges)
     assert torch.equal(fewer.edges, fused.edges[:, used])
     assert torch.equal(fewer.tokens, fused.tokens)
 
@@ -87,8 +92,8 @@ def test_order_of_passages_does_not_matter(
     kept, passages = kept_tokens(GRID, positions, seed), verified(lengths, seed)
     order = list(range(len(lengths)))
     shuffle.shuffle(order)  # type: ignore[attr-defined]
-    fused, _ = run(kept, passages, beta)
-    permuted, _ = run(kept, choose(passages, order), beta)
+    fused, _ = fuse(kept, passages, beta)
+    permuted, _ = fuse(kept, choose(passages, order), beta)
     assert torch.equal(permuted.edges, fused.edges[:, order])
     torch.testing.assert_close(permuted.tokens, fused.tokens, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(
@@ -98,7 +103,7 @@ def test_order_of_passages_does_not_matter(
 
 def test_no_passages_leave_the_tokens_alone() -> None:
     kept = kept_tokens(GRID, [1, 2, 3], 0)
-    fused, record = run(kept, verified([], 0), 0.1)
+    fused, record = fuse(kept, verified([], 0), 0.1)
     assert torch.equal(fused.tokens, kept.tokens.meaning[kept.positions])
     assert fused.edges.shape == (3, 0)
     assert fused.mass == ()
@@ -107,7 +112,7 @@ def test_no_passages_leave_the_tokens_alone() -> None:
 
 def test_flops_are_counted_along_edges_only() -> None:
     kept, passages = kept_tokens(GRID, list(range(10)), 0), verified([4, 4, 4], 0)
-    sparse, dense = (run(kept, passages, beta)[1].flops for beta in (0.1, 1.0))
+    sparse, dense = (fuse(kept, passages, beta)[1].flops for beta in (0.1, 1.0))
     scoring = 2 * 10 * 3 * WIDTH
     assert (dense - scoring) == 10 * (sparse - scoring)
 
@@ -115,7 +120,6 @@ def test_flops_are_counted_along_edges_only() -> None:
 @given(positions, lengths, seeds, st.floats(0, 9))
 def test_mean_degree(positions: list[int], lengths: list[int], seed: int, degree: float) -> None:
     kept, passages = kept_tokens(GRID, positions, seed), verified(lengths, seed)
-    config = FuseConfig(edges="degree", degree=degree)
-    fused = fuse(kept, ASKED, passages, config, StageRecord("fuse"))
+    fused, _ = fused_by(FuseConfig(edges="degree", degree=degree), kept, passages)
     pairs = len(positions) * len(lengths)
     assert int(fused.edges.sum()) == min(pairs, math.ceil(degree * len(positions) - 1e-6))

@@ -9,20 +9,20 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from synthetic import WIDTH, concepts, kept_tokens, question, verified, visual_tokens
+from synthetic import WIDTH, kept_tokens, question, run, state, verified, visual_tokens
 
-from skipqa.config import DraftConfig, FuseConfig, PruneConfig
-from skipqa.nn.drafter import Drafter, DrafterConfig
+from skipqa.config import DraftConfig
+from skipqa.nn.drafter import ABSTAIN, Drafter, DrafterConfig
 from skipqa.nn.fusion import BipartiteFusion, FusionConfig
 from skipqa.nn.saliency import SaliencyConfig, build_saliency
-from skipqa.stages.draft import draft
-from skipqa.stages.fuse import fuse
-from skipqa.stages.prune import prune
+from skipqa.stages.draft import DraftAnswer, TrainedDrafter
+from skipqa.stages.fuse import Fuse, TrainedFuser
+from skipqa.stages.prune import Prune, TrainedScorer
 from skipqa.trace import StageRecord
-from skipqa.types import Budget, KeptTokens, Question, VisualTokens
+from skipqa.types import Budget, Draft, KeptTokens, Question, VisualTokens
 
-KINDS = concepts(("espresso", ("coffee", "drink")), ("beagle", ("dog",)), ("mug", ("cup",)))
-GRID = 5
+NUM_CONCEPTS, GRID = 3, 5
+DEFAULT = DraftConfig()
 VARIANTS = pytest.mark.parametrize("variant", ["A", "B"])
 Variant = Literal["A", "B"]
 seeds = st.integers(0, 200)
@@ -35,9 +35,21 @@ def pruned(
     scorer = build_saliency(SaliencyConfig(WIDTH, variant, hidden=8))
     for parameter in scorer.parameters():
         torch.nn.init.normal_(parameter, std=scale)
-    tokens, record = visual_tokens(grid, len(KINDS), seed), StageRecord("prune")
-    kept = prune(tokens, question(), Budget(count, 1), KINDS, PruneConfig(), record, scorer)
-    return kept, record
+    tokens = visual_tokens(grid, NUM_CONCEPTS, seed)
+    entering = state(tokens=tokens, question=question(), budget=Budget(count, 1))
+    leaving, record = run(Prune(TrainedScorer(scorer)), entering)
+    return leaving.kept, record
+
+
+def drafted(
+    drafter: Drafter,
+    low_res: VisualTokens,
+    asked: Question,
+    config: DraftConfig = DEFAULT,
+) -> tuple[Draft, StageRecord]:
+    stage = DraftAnswer(config, TrainedDrafter(drafter, config.candidates))
+    leaving, record = run(stage, state(question=asked, low_res=low_res))
+    return leaving.draft, record
 
 
 @VARIANTS
@@ -77,8 +89,9 @@ def test_fusing_accounts_for_every_edge_and_leaves_idle_tokens_alone(
     layer = BipartiteFusion(FusionConfig(WIDTH, WIDTH, 2, variant, edge_width=8, beta=0.3))
     torch.nn.init.normal_(layer.out.weight)
     kept, passages = kept_tokens(GRID, positions, seed), verified(lengths, seed)
-    record = StageRecord("fuse")
-    fused = fuse(kept, question(), passages, FuseConfig(), record, layer)
+    entering = state(question=question(), kept=kept, verified=passages)
+    leaving, record = run(Fuse(TrainedFuser(layer)), entering)
+    fused = leaving.fused
     assert (record.kept, record.dropped) == (int(fused.edges.sum()), int((~fused.edges).sum()))
     assert fused.edges.shape == (len(positions), len(lengths))
     before = kept.tokens.meaning[kept.positions]
@@ -86,8 +99,8 @@ def test_fusing_accounts_for_every_edge_and_leaves_idle_tokens_alone(
     assert torch.equal(fused.tokens[idle], before[idle])
     assert all((mass > 0) == bool(fused.edges[:, j].any()) for j, mass in enumerate(fused.mass))
     assert not lengths or record.flops > 0
-    again = fuse(kept, question(), passages, FuseConfig(), StageRecord("fuse"), layer)
-    assert torch.equal(again.tokens, fused.tokens)
+    again, _ = run(Fuse(TrainedFuser(layer)), entering)
+    assert torch.equal(again.fused.tokens, fused.tokens)
 
 
 @pytest.mark.parametrize(
@@ -106,11 +119,10 @@ def test_counting_needs_more_confidence(text: str, confidence: float, answered: 
         drafter.to_answers.weight.zero_()
         odds = torch.tensor((confidence, 1 - confidence)).log()
         drafter.to_answers.bias.copy_(odds)
-    record = StageRecord("draft")
-    found = draft(question(text), visual_tokens(2, 3, 0), KINDS, DraftConfig(), record, drafter)
+    found, record = drafted(drafter, visual_tokens(2, 3, 0), question(text))
     assert found.accepted == answered
-    assert record.result.answer == "red"
-    assert record.result.confidence == pytest.approx(confidence, abs=1e-6)
+    assert found.answer == "red"
+    assert found.confidence == pytest.approx(confidence, abs=1e-6)
     assert record.flops > 0
 
 
@@ -135,15 +147,15 @@ def test_candidates_are_the_best_answers_with_calibrated_log_probabilities(
     answers: int, candidates: int, temperature: float, threshold: float, seed: int
 ) -> None:
     drafter, tokens = drafter_of(answers, seed, temperature), visual_tokens(2, 3, seed)
-    asked, record = question("What colour is it?"), StageRecord("draft")
+    asked = question("What colour is it?")
     config = DraftConfig(threshold=threshold, candidates=candidates)
-    found = draft(asked, tokens, KINDS, config, record, drafter)
+    found, record = drafted(drafter, tokens, asked, config)
     logits = drafter(tokens.features[None], asked.states[None])[0]
     probs = (logits.double() / temperature).softmax(-1)
-    wanted = probs.log().sort(descending=True)
+    best = probs.log().sort(descending=True)
     assert len(found.candidates) == min(candidates, answers)
     values = [value for _, value in found.candidates]
-    assert values == pytest.approx(wanted.values[: len(values)].tolist(), rel=1e-4, abs=1e-4)
+    assert values == pytest.approx(best.values[: len(values)].tolist(), rel=1e-4, abs=1e-4)
     assert values == sorted(values, reverse=True)
     chosen = [drafter.config.answers.index(name) for name, _ in found.candidates]
     assert probs[chosen].log().tolist() == pytest.approx(values, rel=1e-4, abs=1e-4)
@@ -162,36 +174,38 @@ def test_threshold_one_closes_the_fast_path(temperature: float, seed: int) -> No
     config = DraftConfig(threshold=1.0, counting_threshold=1.0)
     for answers, text in ((1, "What colour is it?"), (3, "What colour is it?"), (3, "How many?")):
         drafter = drafter_of(answers, seed, temperature)
-        tokens = visual_tokens(2, 3, seed)
-        assert not draft(question(text), tokens, KINDS, config, StageRecord(""), drafter).accepted
+        found, _ = drafted(drafter, visual_tokens(2, 3, seed), question(text), config)
+        assert not found.accepted
 
 
-def test_the_drafter_looks_with_its_own_eyes() -> None:
-    """At the glance and the states that are meant for it, where there are any."""
+def test_the_drafter_reads_what_is_meant_for_it() -> None:
+    """The low-resolution features and the question states of its own, where there are any."""
     drafter, tokens, asked = drafter_of(5, 0, 1.0), visual_tokens(2, 3, 0), question()
     coarse, own = torch.randn(4, 6), torch.randn(3, WIDTH)
 
-    def run(tokens: VisualTokens, asked: Question) -> tuple[tuple[tuple[str, float], ...], int]:
-        record = StageRecord("draft")
-        found = draft(asked, tokens, KINDS, DraftConfig(), record, drafter)
+    def read(tokens: VisualTokens, asked: Question) -> tuple[tuple[tuple[str, float], ...], int]:
+        found, record = drafted(drafter, tokens, asked)
         return found.candidates, record.flops
 
-    given_to_it = run(replace(tokens, low_res=coarse), replace(asked, drafter_states=own))
-    assert given_to_it == run(replace(tokens, features=coarse), replace(asked, states=own))
-    assert given_to_it != run(tokens, asked)
-    assert given_to_it[1] < run(tokens, asked)[1]  # three words, not five
+    given_to_it = read(replace(tokens, low_res=coarse), replace(asked, drafter_states=own))
+    assert given_to_it == read(replace(tokens, features=coarse), replace(asked, states=own))
+    assert given_to_it != read(tokens, asked)
+    assert given_to_it[1] < read(tokens, asked)[1]  # three words, not five
 
 
-def test_the_empty_answer_is_none() -> None:
-    config = DrafterConfig(4, 6, WIDTH, ("", "red", "two"), width=8, layers=1, heads=2, ffn=8)
+@pytest.mark.parametrize(
+    ("count", "answers"), [(1, ["red"]), (2, ["red", "two"]), (3, ["red", "two"])]
+)
+def test_to_abstain_is_a_probability_and_no_answer(count: int, answers: list[str]) -> None:
+    config = DrafterConfig(4, 6, WIDTH, (ABSTAIN, "red", "two"), width=8, layers=1, heads=2, ffn=8)
     drafter = Drafter(config).eval().requires_grad_(False)
     drafter.to_answers.weight.zero_()
-    drafter.to_answers.bias.copy_(torch.tensor([5.0, 1.0, 0.0]))
-    for count, wanted in ((1, ["red"]), (2, ["red", "two"]), (3, ["red", "two"])):
-        settings = DraftConfig(candidates=count)
-        tokens, record = visual_tokens(2, 3, 0), StageRecord("draft")
-        found = draft(question("What is it?"), tokens, KINDS, settings, record, drafter)
-        assert [answer for answer, _ in found.candidates] == wanted
-        assert found.answer == "red"
-        assert found.confidence < 0.1
-        assert not found.accepted
+    logits = torch.tensor([5.0, 1.0, 0.0])
+    drafter.to_answers.bias.copy_(logits)
+    settings = DraftConfig(candidates=count)
+    found, _ = drafted(drafter, visual_tokens(2, 3, 0), question("What is it?"), settings)
+    assert [answer for answer, _ in found.candidates] == answers
+    assert found.answer == "red"
+    assert found.confidence < 0.1
+    assert found.abstain_prob == pytest.approx(float(logits.softmax(0)[0]))
+    assert not found.accepted

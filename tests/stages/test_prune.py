@@ -7,14 +7,19 @@ from dataclasses import replace
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from synthetic import concepts, question, visual_tokens
+from synthetic import concepts, naming, question, run, state, visual_tokens
 
 from skipqa.config import PruneConfig
-from skipqa.stages.prune import concept_relevance, prune, top_positions
-from skipqa.trace import StageRecord
-from skipqa.types import Budget, ConceptPrior
+from skipqa.stages.prune import ConceptScorer, Prune, concept_relevance, top_positions
+from skipqa.state import State
+from skipqa.types import Budget, ConceptPrior, Question, VisualTokens
 
 KINDS = concepts(("espresso", ("coffee", "drink")), ("beagle", ("dog",)), ("mug", ("cup",)))
+STAGE = Prune(ConceptScorer(PruneConfig(), naming(KINDS)))
+
+
+def entering(tokens: VisualTokens, asked: Question, allowed: int) -> State:
+    return state(tokens=tokens, question=asked, budget=Budget(allowed, 1))
 
 
 @given(
@@ -33,8 +38,9 @@ def test_top_positions_are_ascending_and_hold_the_highest(saliency: list[int], c
 
 @given(grid=st.integers(1, 6), allowed=st.integers(1, 50), seed=st.integers(0, 100))
 def test_budget_is_met_exactly_and_accounted_for(grid: int, allowed: int, seed: int) -> None:
-    tokens, record = visual_tokens(grid, len(KINDS), seed), StageRecord("prune")
-    kept = prune(tokens, question(), Budget(allowed, 1), KINDS, PruneConfig(), record)
+    tokens = visual_tokens(grid, len(KINDS), seed)
+    leaving, record = run(STAGE, entering(tokens, question(), allowed))
+    kept = leaving.kept
     assert len(kept.positions) == min(allowed, grid * grid)
     assert record.kept == len(kept.positions)
     assert record.kept + (record.dropped or 0) == grid * grid
@@ -48,8 +54,7 @@ def test_budget_is_met_exactly_and_accounted_for(grid: int, allowed: int, seed: 
 @given(grid=st.integers(1, 6), seed=st.integers(0, 100))
 def test_keeping_everything_is_the_identity(grid: int, seed: int) -> None:
     tokens = visual_tokens(grid, len(KINDS), seed)
-    everything = Budget(len(tokens), 1)
-    kept = prune(tokens, question(), everything, KINDS, PruneConfig(), StageRecord("prune"))
+    kept = run(STAGE, entering(tokens, question(), len(tokens)))[0].kept
     assert kept.positions.tolist() == list(range(grid * grid))
     assert kept.tokens is tokens
 
@@ -64,14 +69,13 @@ def test_naming_a_kind_counts_for_its_concepts() -> None:
 
 
 @given(concept=st.integers(0, len(KINDS) - 1), seed=st.integers(0, 100))
-def test_what_the_question_lets_one_expect_is_kept(concept: int, seed: int) -> None:
+def test_what_the_prior_says_the_question_is_about_is_kept(concept: int, seed: int) -> None:
     tokens, plain = visual_tokens(4, len(KINDS), seed), question("…", seed=seed)
     factors = torch.full((len(KINDS),), 0.2)
     factors[concept] = 5.0
-    concept_prior = replace(plain, concept_prior=ConceptPrior(factors, information=1.0))
+    informed = replace(plain, concept_prior=ConceptPrior(factors, information=1.0))
     without, kept = (
-        prune(tokens, asked, Budget(1, 1), KINDS, PruneConfig(), StageRecord("prune")).saliency
-        for asked in (plain, concept_prior)
+        run(STAGE, entering(tokens, asked, 1))[0].kept.saliency for asked in (plain, informed)
     )
     gained = tokens.evidence[:, concept] + 0.04 * (1 - tokens.evidence[:, concept])
     torch.testing.assert_close(kept - without, gained)

@@ -1,4 +1,4 @@
-"""What speaks for a passage: what the picture shows, what the question says, and who leads."""
+"""Signals of a passage: what the image shows, what the question says, and who leads."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from synthetic import WIDTH, concepts, kept_tokens, question
+from synthetic import WIDTH, concepts, kept_tokens, question, state
 
-from skipqa.components import TRAINING_FREE, Components
 from skipqa.nn.verifier import Verifier, VerifierConfig
 from skipqa.pipeline import Pipeline
 from skipqa.stages.signals import SIGNALS, about_titles, names_in, signals, subject_of
-from skipqa.types import Passage, Region, RetrievedPassage
+from skipqa.types import Passage, Region, Retrieved, RetrievedPassage
 
 SEEN, SEEN_LEADS, OVERLAP, SAID_LEADS = 4, 7, 9, 13
 KNOWN = concepts(("pug", ("dog",)), ("beagle", ("dog",)), ("flag of Chad", ("flag",)))
@@ -24,7 +23,7 @@ def candidate(title: str, text: str, score: float = 2.0) -> RetrievedPassage:
 
 
 def told(*candidates: RetrievedPassage) -> torch.Tensor:
-    """The picture shows a pug."""
+    """The image shows a pug."""
     kept = kept_tokens(3, [0, 4], seed=1, num_concepts=3)
     evidence = torch.tensor([0.8, 0.15, 0.05]).expand(9, -1)
     kept = replace(kept, tokens=replace(kept.tokens, evidence=evidence, overview=evidence[0]))
@@ -33,7 +32,9 @@ def told(*candidates: RetrievedPassage) -> torch.Tensor:
     embeddings = torch.nn.functional.normalize(torch.ones(len(candidates), WIDTH), dim=-1)
     embeddings[0] = -embeddings[0]
     of_title = -embeddings[:1].expand(len(candidates), -1)
-    return signals(candidates, embeddings, of_title, asked, kept, [region], KNOWN)
+    retrieved = Retrieved(candidates, len(candidates), len(candidates))
+    asking = state(question=asked, kept=kept, regions=(region,), retrieved=retrieved)
+    return signals(asking, embeddings, of_title, KNOWN)
 
 
 def test_the_passage_about_what_is_shown_leads() -> None:
@@ -68,12 +69,10 @@ def test_passages_about_one_thing_are_compared_with_each_other() -> None:
 
 
 def test_no_passages_no_signals() -> None:
-    assert told_nothing().shape == (0, SIGNALS)
-
-
-def told_nothing() -> torch.Tensor:
-    kept, asked = kept_tokens(3, [0], seed=1, num_concepts=3), question()
-    return signals([], torch.zeros(0, WIDTH), torch.zeros(0, WIDTH), asked, kept, [], KNOWN)
+    kept, nothing = kept_tokens(3, [0], seed=1, num_concepts=3), Retrieved((), 0, 0)
+    asking = state(question=question(), kept=kept, regions=(), retrieved=nothing)
+    none = torch.zeros(0, WIDTH)
+    assert signals(asking, none, none, KNOWN).shape == (0, SIGNALS)
 
 
 def test_titles() -> None:
@@ -89,8 +88,7 @@ def test_a_verifier_that_learned_with_signals_answers(pipeline: Pipeline, photo:
     width = pipeline.backbone.widths.text
     torch.manual_seed(0)
     verifier = Verifier(VerifierConfig(width, width, hidden=8, signals=SIGNALS)).eval()
-    learned: Components = replace(TRAINING_FREE, verifier=verifier)
-    trained = Pipeline(pipeline.backbone, pipeline.index, pipeline.config, learned)
+    trained = pipeline.with_components(verifier=verifier)
     answer = trained.answer(photo, "How is this drink brewed?", fast_path=False)
     assert all(0 <= evidence.score <= 1 for evidence in answer.evidence)
     without = pipeline.answer(photo, "How is this drink brewed?", fast_path=False)

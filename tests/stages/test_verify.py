@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any, cast
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from synthetic import WIDTH, kept_tokens, retrieved_passage
+from synthetic import WIDTH, kept_tokens, retrieved_passage, run, state
 
 from skipqa.backbones.backbone import EncodedTexts
 from skipqa.backbones.presets.pocket import Pocket
@@ -18,7 +19,15 @@ from skipqa.nn.verifier import Verifier, VerifierConfig
 from skipqa.nn.verifier import flops as verifier_flops
 from skipqa.pipeline import Pipeline
 from skipqa.stages.signals import SIGNALS, about_titles
-from skipqa.stages.verify import verify
+from skipqa.stages.verify import (
+    PassageScorer,
+    SignalScorer,
+    SimilarityScorer,
+    TrainedScorer,
+    Verify,
+    build,
+)
+from skipqa.state import State
 from skipqa.trace import StageRecord
 from skipqa.types import (
     Budget,
@@ -38,9 +47,13 @@ TEXTS = [
     "beagle (noun): a small short-legged smooth-coated breed of hound",
 ]
 
+DEFAULT, ALL = VerifyConfig(), VerifyConfig(threshold=0.0)
+ENOUGH = Budget(2, len(TEXTS))
+
 
 @pytest.fixture(scope="module")
 def backbone(pipeline: Pipeline) -> Pocket:
+    assert isinstance(pipeline.backbone, Pocket)
     return pipeline.backbone
 
 
@@ -58,27 +71,31 @@ def regions(backbone: Pocket) -> tuple[Region, ...]:
     return tuple(Region((0, 0, 1, 1), (0,), ((concept, 0.9),), 1.0) for concept in seen)
 
 
+@pytest.fixture(scope="module")
+def asking(asked: Question, regions: tuple[Region, ...]) -> State:
+    """The kept tokens are read by a trained verifier only."""
+    return state(question=asked, regions=regions, kept=kept_tokens(2, [0, 1], 0))
+
+
+@pytest.fixture(scope="module")
+def similarity(backbone: Pocket) -> SimilarityScorer:
+    return SimilarityScorer(VerifyConfig(), backbone)
+
+
 def retrieved(rows: list[int], by: int = 0) -> Retrieved:
     passages = tuple(retrieved_passage(row, TEXTS[row], by, 5.0 - row / 10) for row in rows)
     return Retrieved(passages, len(rows), len(rows))
 
 
-def run(
+def verify(
     found: Retrieved,
-    asked: Question,
-    regions: tuple[Region, ...],
-    backbone: Pocket,
-    passages: int = len(TEXTS),
-    rho_r: float = 1.0,
-    learned: Verifier | None = None,
-    **config: float,
+    asking: State,
+    scorer: PassageScorer,
+    config: VerifyConfig = DEFAULT,
+    budget: Budget = ENOUGH,
 ) -> tuple[Verified, StageRecord]:
-    record = StageRecord("verify")
-    settings = VerifyConfig(**config)  # type: ignore[arg-type]
-    kept = kept_tokens(2, [0, 1], 0)  # read by a trained verifier only
-    allowed = Budget(2, passages, rho_r=rho_r)
-    verified = verify(found, asked, allowed, kept, regions, backbone, settings, record, learned)
-    return verified, record
+    leaving, record = run(Verify(config, scorer), asking.add(retrieved=found, budget=budget))
+    return leaving.verified, record
 
 
 rows = st.lists(st.sampled_from(range(len(TEXTS))), unique=True, min_size=1)
@@ -87,10 +104,10 @@ rows = st.lists(st.sampled_from(range(len(TEXTS))), unique=True, min_size=1)
 @given(rows)
 @settings(max_examples=15)
 def test_accepting_all_changes_nothing_but_the_order(
-    asked: Question, regions: tuple[Region, ...], backbone: Pocket, rows: list[int]
+    asking: State, similarity: SimilarityScorer, backbone: Pocket, rows: list[int]
 ) -> None:
     found = retrieved(rows)
-    kept, record = run(found, asked, regions, backbone, threshold=0.0)
+    kept, record = verify(found, asking, similarity, ALL)
     assert sorted(p.row for p in kept.passages) == sorted(rows)
     assert set(kept.passages) == set(found.passages)
     assert kept.rejected == ()
@@ -106,21 +123,16 @@ def test_accepting_all_changes_nothing_but_the_order(
 
 @given(rows, st.floats(0.05, 1))
 @settings(max_examples=15)
-def test_keeps_the_best_share_of_what_was_found(
-    asked: Question,
-    regions: tuple[Region, ...],
-    backbone: Pocket,
-    rows: list[int],
-    rho_r: float,
+def test_keeps_the_best_fraction_of_what_was_found(
+    asking: State, similarity: SimilarityScorer, rows: list[int], rho_r: float
 ) -> None:
     """Algorithm 1: the top ceil(rho_r K), whether accepted or recalled."""
-    everything, _ = run(retrieved(rows), asked, regions, backbone, threshold=0.0)
+    everything, _ = verify(retrieved(rows), asking, similarity, ALL)
     most = math.ceil(rho_r * len(rows) - 1e-4)
+    budget = Budget(2, len(TEXTS), rho_r=rho_r)
     for threshold in (0.0, 1.1):
-        kept, record = run(
-            retrieved(rows), asked, regions, backbone, rho_r=rho_r, threshold=threshold,
-            min_passages=len(rows),
-        )  # fmt: skip
+        config = VerifyConfig(threshold=threshold, min_passages=len(rows))
+        kept, record = verify(retrieved(rows), asking, similarity, config, budget)
         assert kept.passages == everything.passages[:most]
         assert (record.kept, record.dropped) == (most, len(rows) - most)
 
@@ -128,17 +140,12 @@ def test_keeps_the_best_share_of_what_was_found(
 @given(rows, st.integers(0, 6))
 @settings(max_examples=15)
 def test_rejecting_all_recalls_the_best(
-    asked: Question,
-    regions: tuple[Region, ...],
-    backbone: Pocket,
-    rows: list[int],
-    wanted: int,
+    asking: State, similarity: SimilarityScorer, rows: list[int], least: int
 ) -> None:
-    everything, _ = run(retrieved(rows), asked, regions, backbone, threshold=0.0)
-    kept, record = run(
-        retrieved(rows), asked, regions, backbone, threshold=1.1, min_passages=wanted
-    )
-    recalled = min(wanted, len(rows))
+    everything, _ = verify(retrieved(rows), asking, similarity, ALL)
+    config = VerifyConfig(threshold=1.1, min_passages=least)
+    kept, record = verify(retrieved(rows), asking, similarity, config)
+    recalled = min(least, len(rows))
     assert kept.passages == everything.passages[:recalled]
     assert [passage for passage, _ in kept.rejected] == list(everything.passages[recalled:])
     assert (record.kept, record.dropped) == (recalled, len(rows) - recalled)
@@ -146,58 +153,48 @@ def test_rejecting_all_recalls_the_best(
 
 
 def test_what_has_to_do_with_the_question_stays(
-    asked: Question, regions: tuple[Region, ...], backbone: Pocket
+    asking: State, similarity: SimilarityScorer
 ) -> None:
-    kept, _ = run(retrieved([4, 3, 2, 1, 0]), asked, regions, backbone, min_passages=0)
+    config = VerifyConfig(min_passages=0)
+    kept, _ = verify(retrieved([4, 3, 2, 1, 0]), asking, similarity, config)
     assert {passage.row for passage in kept.passages} == {0, 1}
     assert all(score >= 0.5 for score in kept.scores)
     assert all(score < 0.5 for _, score in kept.rejected)
 
 
 def test_a_passage_is_judged_for_the_region_that_asked(
-    asked: Question, regions: tuple[Region, ...], backbone: Pocket
+    asking: State, similarity: SimilarityScorer
 ) -> None:
     """A beagle's gloss is off the topic for the region with the cup, on it for the dog's."""
-    scores = [
-        run(retrieved([4], by=region), asked, regions, backbone)[0].scores[0] for region in (0, 1)
-    ]
-    assert scores[1] > scores[0]
+    cup, dog = (
+        verify(retrieved([4], by=region), asking, similarity)[0].scores[0] for region in (0, 1)
+    )
+    assert dog > cup
 
 
-def test_nothing_found_nothing_verified(
-    asked: Question, regions: tuple[Region, ...], backbone: Pocket
-) -> None:
-    kept, record = run(retrieved([]), asked, regions, backbone)
+def test_nothing_found_nothing_verified(asking: State, similarity: SimilarityScorer) -> None:
+    kept, record = verify(retrieved([]), asking, similarity)
     assert kept.passages == kept.rejected == ()
     assert kept.embeddings.shape == (0, 384)
     assert (record.kept, record.dropped) == (0, 0)
 
 
-def test_no_more_than_the_budget_stay(
-    asked: Question, regions: tuple[Region, ...], backbone: Pocket
-) -> None:
-    everything, _ = run(retrieved([4, 3, 2, 1, 0]), asked, regions, backbone, threshold=0.0)
-    kept, record = run(
-        retrieved([4, 3, 2, 1, 0]), asked, regions, backbone, passages=2, threshold=0.0
-    )
+def test_no_more_than_the_budget_stay(asking: State, similarity: SimilarityScorer) -> None:
+    everything, _ = verify(retrieved([4, 3, 2, 1, 0]), asking, similarity, ALL)
+    kept, record = verify(retrieved([4, 3, 2, 1, 0]), asking, similarity, ALL, Budget(2, 2))
     assert kept.passages == everything.passages[:2]
     assert (record.kept, record.dropped) == (2, 3)
 
 
 @pytest.mark.parametrize(("opinion", "kept_rows", "recalled"), [(9.0, 3, 0), (-9.0, 1, 1)])
 def test_a_trained_verifier_accepts_rejects_and_recalls(
-    asked: Question,
-    regions: tuple[Region, ...],
-    backbone: Pocket,
-    opinion: float,
-    kept_rows: int,
-    recalled: int,
+    asking: State, backbone: Pocket, opinion: float, kept_rows: int, recalled: int
 ) -> None:
     torch.manual_seed(0)
     trained = Verifier(VerifierConfig(384, WIDTH))
     torch.nn.init.constant_(trained.out.bias, opinion)
     found = retrieved([0, 2, 4])
-    kept, record = run(found, asked, regions, backbone, learned=trained)
+    kept, record = verify(found, asking, TrainedScorer(trained, backbone))
     assert len(kept.passages) == kept_rows
     everything = [*kept.passages, *(passage for passage, _ in kept.rejected)]
     assert sorted(p.row for p in everything) == [0, 2, 4]
@@ -218,21 +215,27 @@ class Counting:
 
 
 def test_a_verifier_with_signals_has_all_it_reads_encoded_at_once(
-    asked: Question, regions: tuple[Region, ...], backbone: Pocket
+    asking: State, backbone: Pocket
 ) -> None:
     torch.manual_seed(0)
     trained = Verifier(VerifierConfig(384, 384, signals=SIGNALS))
-    counting, record, found = Counting(backbone), StageRecord("verify"), retrieved([0, 2, 4])
+    counting, found = Counting(backbone), retrieved([0, 2, 4])
     evidence = torch.rand(4, len(backbone.concepts)).softmax(-1)
     meaning = evidence @ backbone.concepts.embeddings
     tokens = VisualTokens(torch.rand(4, 8), evidence, meaning, evidence.mean(0), 2)
     kept = KeptTokens(torch.tensor([0, 3]), torch.rand(4), tokens)
-    verified = verify(
-        *(found, asked, Budget(2, 3), kept, regions, counting, VerifyConfig(), record, trained)
-    )
-    titles = about_titles(asked, [passage.passage.title for passage in found.passages])
+    scorer = SignalScorer(trained, cast(Any, counting))
+    verified, record = verify(found, asking.add(kept=kept), scorer, budget=Budget(2, 3))
+    titles = about_titles(asking.question, [passage.passage.title for passage in found.passages])
     assert counting.passes == [[TEXTS[0], TEXTS[2], TEXTS[4], *titles]]
     alone = backbone.encode_texts([passage.passage.text for passage in verified.passages])
     torch.testing.assert_close(verified.embeddings, alone.embeddings)
     encoded = backbone.encode_texts(counting.passes[0])
     assert record.flops == encoded.flops + verifier_flops(trained.config, 3)
+
+
+@pytest.mark.parametrize("signals", [0, SIGNALS])
+def test_the_verifier_decides_what_is_read_for_it(pipeline: Pipeline, signals: int) -> None:
+    assert type(build(pipeline.parts).scorer) is SimilarityScorer
+    trained = pipeline.with_components(verifier=Verifier(VerifierConfig(384, 384, signals=signals)))
+    assert type(build(trained.parts).scorer) is (SignalScorer if signals else TrainedScorer)

@@ -52,9 +52,9 @@ def read_apart(parts: Parts) -> Decode:
         raise UserError("the system fid needs the preset pocket")
     apart = ReadApart(backbone)
     quoting = QuotingReader(config, backbone, apart)
-    if config.prompt == "short":
-        return Decode(ShortReader(config, backbone, apart, quoting))
-    return Decode(quoting)
+    short = config.prompt == "short"
+    reader = ShortReader(config, backbone, apart, quoting) if short else quoting
+    return Decode(reader, parts.config.confidence)
 
 
 @torch.inference_mode()

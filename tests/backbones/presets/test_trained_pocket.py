@@ -23,8 +23,8 @@ from skipqa.costs.flops import count_flops
 from skipqa.nn import compact, low_rank
 from skipqa.nn.tagger import Tagger, TaggerConfig
 from skipqa.pipeline import Pipeline
-from skipqa.stages.draft import draft
-from skipqa.stages.encode import encode
+from skipqa.stages.encode import Encode, NoPrior
+from skipqa.state import State
 from skipqa.trace import StageRecord
 from skipqa.types import VisualTokens
 
@@ -124,7 +124,8 @@ class TestQuestions:
         text, record = "What is in the cup?", StageRecord("encode")
         published, own = plain.encode_texts([text]), trained.encode_for_drafter(text)
         assert own is not None
-        _, asked = encode(image, text, trained, EncodeConfig(scales=(64,)), record)
+        stage = Encode(EncodeConfig(scales=(64,)), trained, NoPrior())
+        asked = stage(State(image, text), record).question
         assert torch.equal(asked.embedding, published.embeddings[0])
         assert torch.equal(asked.states, published.states[0])
         assert asked.drafter_states is not None
@@ -134,8 +135,8 @@ class TestQuestions:
         assert not torch.allclose(own.states[0], published.states[0], atol=1e-2)
         assert own.flops == published.flops
         assert plain.encode_for_drafter(text) is None
-        _, asked = encode(image, text, plain, EncodeConfig(scales=(64,)), record)
-        assert asked.drafter_states is None
+        stage = Encode(EncodeConfig(scales=(64,)), plain, NoPrior())
+        assert stage(State(image, text), record).question.drafter_states is None
 
     def test_its_delta_is_added_to_the_published_weights(self, trained: Pocket) -> None:
         assert trained.learned.question is not None
@@ -320,11 +321,8 @@ class TestVision:
     def test_the_drafter_reads_as_many_cells_at_any_scale(
         self, trained_pipeline: Pipeline, image: Image.Image, scales: tuple[int, ...]
     ) -> None:
-        backbone, config = trained_pipeline.backbone, EncodeConfig(scales=scales)
-        record = StageRecord("")
-        tokens, asked = encode(image, "What is in the cup?", backbone, config, record)
-        assert tokens.low_res is not None
-        assert len(tokens.low_res) == backbone.widths.low_res
-        learned = trained_pipeline.components.drafter
-        known, settings = backbone.concepts, trained_pipeline.config.draft
-        assert draft(asked, tokens, known, settings, record, learned).candidates
+        system = trained_pipeline.with_config(encode={"scales": list(scales)})
+        state = system.run(State(image, "What is in the cup?"), stop="draft")
+        assert state.low_res.low_res is not None
+        assert len(state.low_res.low_res) == system.backbone.widths.low_res
+        assert state.draft.candidates

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from skipqa.evaluation.systems.changes import with_components, with_config
 from typer.testing import CliRunner
 
 from skipqa.cli.eval import app
@@ -19,7 +18,7 @@ from skipqa.evaluation import systems
 from skipqa.evaluation.systems import Variant, variants
 from skipqa.nn.budget import DiscreteBudgetConfig, build_budget
 from skipqa.nn.fusion import BipartiteFusion, FusionConfig
-from skipqa.pipeline import SKIP, Answer, Pipeline
+from skipqa.pipeline import NAMES, Answer, Pipeline
 
 # The settings that a system changes.
 DENSE = {
@@ -78,19 +77,15 @@ def differing(one: Any, other: Any) -> set[str]:
 def test_a_system_changes_what_it_says_and_nothing_else(pipeline: Pipeline, name: str) -> None:
     system = systems.build(name, pipeline)
     assert differing(system.config, pipeline.config) == CHANGES[name]
-    stages = {
-        field.name
-        for field in dataclasses.fields(SKIP)
-        if getattr(system.stages, field.name) is not getattr(SKIP, field.name)
-    }
-    assert stages == OTHER_STAGES.get(name, set())
+    assert set(system.replaced) == OTHER_STAGES.get(name, set())
+    assert tuple(system.stages) == NAMES
     assert system.backbone is pipeline.backbone
     assert system.index is pipeline.index
     assert system.components == pipeline.components
 
 
 def test_one_region_needs_no_boxes(pipeline: Pipeline) -> None:
-    boxes = with_config(pipeline, regions={"proposals": "boxes"})
+    boxes = pipeline.with_config(regions={"proposals": "boxes"})
     proposals = {
         name: systems.build(name, boxes).config.regions.proposals for name in systems.SYSTEMS
     }
@@ -116,11 +111,10 @@ def test_ablations_differ_from_skip_where_they_should(ask: Callable[[str], Answe
 
     assert kept(ask("skip-no-pruning"), "prune") == (all_tokens, 0)
 
-    scattered = ask("skip-random-pruning").trace["prune"]
-    chosen = skip.trace["prune"].result.positions
-    assert len(scattered.result.positions) == len(chosen)
-    assert not torch.equal(scattered.result.positions, chosen)
-    assert scattered.flops == 0
+    scattered, chosen = ask("skip-random-pruning"), skip.state.kept.positions
+    assert len(scattered.state.kept.positions) == len(chosen)
+    assert not torch.equal(scattered.state.kept.positions, chosen)
+    assert scattered.trace["prune"].flops == 0
 
     fused = ask("skip-dense-fusion")
     assert fused.evidence == skip.evidence
@@ -128,24 +122,24 @@ def test_ablations_differ_from_skip_where_they_should(ask: Callable[[str], Answe
     assert fused.trace["fuse"].flops > skip.trace["fuse"].flops
 
     whole = ask("skip-global-retrieval")
-    assert torch.equal(whole.trace["prune"].result.positions, chosen)
-    assert len(whole.trace["regions"].result) == 1 < len(skip.trace["regions"].result)
-    assert kept(whole, "retrieve")[0] == whole.trace["budget"].result.passages == 6
+    assert torch.equal(whole.state.kept.positions, chosen)
+    assert len(whole.state.regions) == 1 < len(skip.state.regions)
+    assert kept(whole, "retrieve")[0] == whole.state.budget.passages == 6
 
-    unverified = ask("skip-no-verify").trace
-    found, allowed = unverified["retrieve"].result.passages, unverified["budget"].result.passages
-    assert unverified["verify"].result.passages == found[:allowed]
+    unverified = ask("skip-no-verify").state
+    found, allowed = unverified.retrieved.passages, unverified.budget.passages
+    assert unverified.verified.passages == found[:allowed]
 
     closed = ask("no-retrieval")
-    assert closed.trace["budget"].result.passages == 0
+    assert closed.state.budget.passages == 0
     assert closed.evidence == ()
     assert kept(closed, "fuse") == (0, 0)
 
 
 def test_dense_drops_nothing(ask: Callable[[str], Answer]) -> None:
     dense = ask("dense")
-    assert len(dense.trace["regions"].result) == 1
-    assert dense.trace["budget"].result.passages == len(dense.evidence) == 16
+    assert len(dense.state.regions) == 1
+    assert dense.state.budget.passages == len(dense.evidence) == 16
     for stage in ("prune", "retrieve", "verify", "fuse", "decode"):
         assert kept(dense, stage)[1] == 0
     assert dense.trace.flops > ask("skip").trace.flops
@@ -158,7 +152,7 @@ def test_a_single_component_is_sparse_where_dense_is_not(ask: Callable[[str], An
     assert kept(tokens, "fuse")[1] == 0
     queries = ask("rcsr-only")
     assert kept(queries, "prune") == kept(dense, "prune")
-    assert len(queries.trace["regions"].result) > 1
+    assert len(queries.state.regions) > 1
     assert kept(queries, "fuse")[1] == 0
     edges = ask("bsca-only")
     assert edges.evidence == dense.evidence
@@ -177,7 +171,7 @@ def test_trained_components_are_overruled_too(pipeline: Pipeline) -> None:
     torch.manual_seed(0)
     controller = build_budget(DiscreteBudgetConfig(visual_width=4, question_width=4))
     layer = BipartiteFusion(FusionConfig(width=4, passage_width=4, heads=1, variant="B"))
-    trained = with_components(pipeline, budget=controller, fusion=layer)
+    trained = pipeline.with_components(budget=controller, fusion=layer)
     asked = (torch.zeros(4), torch.zeros(4), 256, 16)
     decided = controller.decide(*asked)
 
@@ -244,7 +238,7 @@ def test_a_retention_fixes_the_tokens_of_any_system(pipeline: Pipeline) -> None:
     assert tokens("dense") == tokens("skip", "random", 1.0) == 256
 
     def fraction(*parts: Any) -> float | None:
-        return Variant(*parts).fraction(pipeline.config)
+        return Variant(*parts).fraction_kept(pipeline.config)
 
     assert fraction("skip") is None
     assert fraction("skip", None, 0.25) == fraction("dense", "tome", 0.25) == 0.25

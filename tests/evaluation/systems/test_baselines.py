@@ -12,18 +12,26 @@ import torch.nn.functional as F
 from skipqa.backbones.backbone import Decoding
 from skipqa.backbones.networks.llama import Llama, LlamaConfig
 from skipqa.backbones.presets.pocket import Pocket
-from skipqa.config import FuseConfig, VerifyConfig
 from skipqa.costs.flops import count_flops
 from skipqa.evaluation import systems
 from skipqa.evaluation.systems import baselines
-from skipqa.evaluation.systems.baselines import LATE_PASSAGES, SLOTS, attend_to_memory, rerank
+from skipqa.evaluation.systems.ablations import AcceptAll
+from skipqa.evaluation.systems.baselines import (
+    LATE_PASSAGES,
+    SLOTS,
+    LateRerank,
+    MemoryAttention,
+    PassThrough,
+)
 from skipqa.evaluation.systems.reading_apart import generate_jointly, join
 from skipqa.pipeline import Answer, Pipeline
-from skipqa.stages.decode import write_prompt
 from skipqa.stages.prompts import reading_prompt
+from skipqa.stages.readers import EXAMPLES
+from skipqa.state import State
 from skipqa.trace import StageRecord
 from skipqa.types import (
     Budget,
+    Fused,
     KeptTokens,
     Passage,
     Question,
@@ -63,6 +71,10 @@ def passages(texts: Sequence[str], scores: Sequence[float]) -> tuple[RetrievedPa
     )
 
 
+def write_prompt(asked: Question, facts: Sequence[str], shown: Sequence[str]) -> str:
+    return EXAMPLES + reading_prompt(facts, shown, asked.text)
+
+
 # Fusion in the decoder
 
 
@@ -82,7 +94,7 @@ def test_one_passage_apart_is_plain_decoding(backbone: Pocket, asked: Question, 
 def test_one_passage_apart_is_plain_reading(
     backbone: Pocket, asked: Question, facts: list[str]
 ) -> None:
-    """Without examples, and with answers weighed beside the reader's own."""
+    """Without examples, and with candidates scored next to the completion."""
     prompt = reading_prompt(facts, ["espresso"], asked.text)
     decoding = Decoding(6, candidates=(("by steam", 0.0), ("tea", 0.0)))
     plain = backbone.generate(prompt, decoding)
@@ -148,15 +160,15 @@ def test_late_interaction_prefers_what_resembles_the_question(
     kept = KeptTokens(torch.arange(4), torch.ones(4), _as_seen(tokens, seen))
     texts = [FACTS[1], FACTS[2], FACTS[0], *(f"naval battle {n}" for n in range(4))]
     retrieved = Retrieved(passages(texts, [1.0] * 7), 7, 7)
-    entering = (retrieved, asked, Budget(4, 7), kept, (), backbone, VerifyConfig())
-    record = StageRecord("verify")
-    found = rerank(*entering, record)
+    entering = State("nowhere.png", asked.text).add(question=asked, kept=kept, retrieved=retrieved)
+    stage, record = LateRerank(backbone), StageRecord("verify")
+    found = stage(entering, record).verified
     assert found.passages[0].passage.text == FACTS[0]
     assert list(found.scores) == sorted(found.scores, reverse=True)
     assert (record.kept, record.dropped) == (LATE_PASSAGES, 2)
     assert max(score for _, score in found.rejected) <= min(found.scores)
     assert len(found.token_states) == len(found.embeddings) == LATE_PASSAGES
-    counted = count_flops(lambda: rerank(*entering, StageRecord("verify")))
+    counted = count_flops(lambda: stage(entering, StageRecord("verify")))
     assert record.flops == pytest.approx(counted, rel=1e-3)
 
 
@@ -181,30 +193,30 @@ def memory_of(scores: list[float], lengths: Sequence[int] = (7, 9, 3)) -> Verifi
     return Verified(found, (1.0,) * len(lengths), states, torch.zeros(len(lengths), 12), ())
 
 
+def attended(tokens: VisualTokens, asked: Question, memory: Verified) -> tuple[Fused, StageRecord]:
+    kept, record = KeptTokens(torch.arange(10), torch.ones(36), tokens), StageRecord("fuse")
+    given = State("nowhere.png", asked.text).add(question=asked, kept=kept, verified=memory)
+    return MemoryAttention()(given, record).fused, record
+
+
 def test_memory_is_attended_by_value_and_prior(
     tokens: VisualTokens, questions: tuple[Question, Question]
 ) -> None:
-    kept = KeptTokens(torch.arange(10), torch.ones(36), tokens)
-    fused = attend_to_memory(
-        kept, questions[0], memory_of([1.0, 1.0, 1.0]), FuseConfig(), StageRecord("fuse")
+    equal, certain, alone = (
+        attended(tokens, questions[0], memory_of(scores))[0]
+        for scores in ([1.0, 1.0, 1.0], [1.0, 50.0, 1.0], [-2.0, 5.0, 0.0])
     )
-    assert sum(fused.mass) == pytest.approx(10)  # every token spends one
-    assert fused.tokens.shape == (10, 12)
-    sure = attend_to_memory(
-        kept, questions[0], memory_of([1.0, 50.0, 1.0]), FuseConfig(), StageRecord("fuse")
-    )
-    assert sure.mass[1] > fused.mass[1]
-    alone = attend_to_memory(
-        kept, questions[0], memory_of([-2.0, 5.0, 0.0]), FuseConfig(), StageRecord("fuse")
-    )
+    assert sum(equal.mass) == pytest.approx(10)  # every token spends one
+    assert equal.tokens.shape == (10, 12)
+    assert certain.mass[1] > equal.mass[1]
     assert alone.mass[1] == pytest.approx(10, abs=1e-2)
 
 
 def test_a_passage_shorter_than_its_slots_is_attended_to_word_by_word(
     tokens: VisualTokens, questions: tuple[Question, Question]
 ) -> None:
-    kept, memory = KeptTokens(torch.arange(10), torch.ones(36), tokens), memory_of([3.0], [SLOTS])
-    fused = attend_to_memory(kept, questions[0], memory, FuseConfig(), StageRecord("fuse"))
+    memory = memory_of([3.0], [SLOTS])
+    fused, _ = attended(tokens, questions[0], memory)
     (states,) = memory.token_states
     asking = tokens.meaning[:10] + questions[0].embedding
     expected = F.scaled_dot_product_attention(asking[None], states[None], states[None])[0]
@@ -214,15 +226,41 @@ def test_a_passage_shorter_than_its_slots_is_attended_to_word_by_word(
 def test_flops_of_the_memory_are_what_torch_counts(
     tokens: VisualTokens, questions: tuple[Question, Question]
 ) -> None:
-    kept = KeptTokens(torch.arange(10), torch.ones(36), tokens)
-    memory, record = memory_of([1.0, 2.0, 3.0]), StageRecord("fuse")
-    counted = count_flops(
-        lambda: attend_to_memory(kept, questions[0], memory, FuseConfig(), record)
-    )
-    assert record.flops == counted > 0
-    nothing = memory_of([], [])
-    empty = attend_to_memory(kept, questions[0], nothing, FuseConfig(), StageRecord("fuse"))
+    memory = memory_of([1.0, 2.0, 3.0])
+    counted = count_flops(lambda: attended(tokens, questions[0], memory))
+    assert attended(tokens, questions[0], memory)[1].flops == counted > 0
+    empty, _ = attended(tokens, questions[0], memory_of([], []))
     assert torch.equal(empty.tokens, tokens.meaning[:10])
+
+
+# Stages that leave the choice to others
+
+
+@pytest.mark.parametrize("encode", [True, False])
+def test_accepting_all_keeps_the_first_as_they_were_found(
+    backbone: Pocket, asked: Question, encode: bool
+) -> None:
+    found = passages(FACTS, [3.0, 2.0, 1.0])
+    given = State("nowhere.png", asked.text).add(
+        retrieved=Retrieved(found, 3, 3), budget=Budget(1, 2)
+    )
+    record = StageRecord("verify")
+    verified = AcceptAll(backbone, encode)(given, record).verified
+    assert verified.passages == found[:2]
+    assert verified.scores == (1.0, 1.0)
+    assert verified.rejected == ((found[2], 0.0),)
+    assert (record.kept, record.dropped) == (2, 1)
+    assert len(verified.token_states) == (2 if encode else 0)
+    assert (record.flops > 0) == encode
+
+
+def test_passing_through_leaves_every_passage_to_the_decoder(tokens: VisualTokens) -> None:
+    kept, memory = KeptTokens(torch.arange(10), torch.ones(36), tokens), memory_of([1.0, 2.0, 3.0])
+    record = StageRecord("fuse")
+    fused = PassThrough()(State("nowhere.png", "?").add(kept=kept, verified=memory), record).fused
+    assert torch.equal(fused.tokens, tokens.meaning[:10])
+    assert fused.mass == (1.0, 1.0, 1.0)
+    assert (record.kept, record.dropped, record.flops) == (0, 30, 0)
 
 
 # The systems
@@ -234,7 +272,7 @@ def test_baselines_find_what_dense_finds_and_read_it_their_way(
     dense = ask("dense").trace
 
     def found(name: str) -> list[int]:
-        return [passage.row for passage in ask(name).trace["retrieve"].result.passages]
+        return [passage.row for passage in ask(name).state.retrieved.passages]
 
     for name in ("fid", "late", "memory"):
         trace = ask(name).trace
@@ -255,10 +293,10 @@ def test_baselines_find_what_dense_finds_and_read_it_their_way(
     memory = ask("memory").trace
     assert memory["verify"].dropped == 0
     assert memory["decode"].kept == 2
-    mass = memory["fuse"].result.mass
-    for j in sorted(range(16), key=lambda j: -mass[j])[:2]:
-        text = memory["retrieve"].result.passages[j].passage.text
-        assert " ".join(text.split()) in memory["decode"].result
+    state = ask("memory").state
+    for j in sorted(range(16), key=lambda j: -state.fused.mass[j])[:2]:
+        text = state.retrieved.passages[j].passage.text
+        assert " ".join(text.split()) in state.prompt
     assert 0 < memory["fuse"].flops < dense["fuse"].flops
 
 
@@ -266,13 +304,13 @@ def test_baselines_find_what_dense_finds_and_read_it_their_way(
 def test_what_was_trained_reads_apart_too(
     trained_pipeline: Pipeline, photo: Path, question: str
 ) -> None:
-    """Freely, weighed with the drafter; where a passage explains, it is quoted as ours does."""
-    fid, dense = (
-        systems.build(name, trained_pipeline).answer(photo, question).trace["decode"]
-        for name in ("fid", "dense")
-    )
+    """Freely, scored with the drafter; where a passage explains, it is quoted as in SKIP."""
+    answers = [
+        systems.build(name, trained_pipeline).answer(photo, question) for name in ("fid", "dense")
+    ]
+    fid, dense = (answer.trace["decode"] for answer in answers)
     ways = ("by examples", "as the reader", "as the passages", "not ")
     assert fid.why.startswith(ways), fid.why
     assert fid.why.startswith("by examples") == dense.why.startswith("by examples")
     assert fid.kept == dense.kept > 2
-    assert fid.result.count("Question: ") == fid.kept
+    assert answers[0].state.prompt.count("Question: ") == fid.kept

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -12,32 +13,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from skipqa.backbones.concepts import Concepts
-from skipqa.config import PruneConfig, RegionsConfig
+from skipqa.config import RegionsConfig
 from skipqa.costs.flops import count_flops
 from skipqa.evaluation import systems
 from skipqa.evaluation.systems import PRUNERS, Variant, pruners
-from skipqa.evaluation.systems.changes import with_components
+from skipqa.nn.drafter import Drafter, DrafterConfig
 from skipqa.nn.keep_head import KeepHead, KeepHeadConfig
 from skipqa.pipeline import Answer, Pipeline
-from skipqa.stages.regions import find_regions
+from skipqa.stages.regions import ClusterProposer, FindRegions
+from skipqa.state import State
 from skipqa.trace import StageRecord
-from skipqa.types import Budget, KeptTokens, Question, SeenWords, VisualTokens
+from skipqa.types import Budget, KeptTokens, Question, Region, SeenWords, VisualTokens
 
 Ask = Callable[[Variant | str], Answer]
 Two = tuple[Question, Question]
-NO_CONCEPTS = Concepts((), torch.zeros(0, 12))
 IN_PLACE = [name for name in PRUNERS if name != "downsample"]  # of the prune stage
 
 
 def prune(
     pipeline: Pipeline, name: str, tokens: VisualTokens, asked: Question, count: int
 ) -> tuple[KeptTokens, StageRecord]:
-    stage = systems.build(Variant("skip", name), pipeline).stages.prune
+    stage = systems.build(Variant("skip", name), pipeline).stages["prune"]
     record = StageRecord("prune")
-    kept = stage(tokens, asked, Budget(count, 1), NO_CONCEPTS, PruneConfig(), record, None)
-    assert record.result is kept
-    return kept, record
+    return stage(entering(tokens, asked, count), record).kept, record
+
+
+def entering(tokens: VisualTokens, asked: Question, count: int) -> State:
+    given = State("nowhere.png", asked.text)
+    return given.add(tokens=tokens, question=asked, budget=Budget(count, 1))
 
 
 @pytest.mark.parametrize("name", IN_PLACE)
@@ -77,11 +80,11 @@ def test_random_positions_depend_on_seed_and_question_not_on_order(
     tokens: VisualTokens, questions: Two
 ) -> None:
     one, other = questions
-    score = pruners.random_scores(seed=0)
+    score = pruners.RandomScorer(seed=0)
     first, _ = score(tokens, one)
     assert not torch.equal(first, score(tokens, other)[0])
     assert torch.equal(first, score(tokens, one)[0])
-    assert not torch.equal(first, pruners.random_scores(seed=1)(tokens, one)[0])
+    assert not torch.equal(first, pruners.RandomScorer(seed=1)(tokens, one)[0])
 
 
 def test_an_untrained_predictor_keeps_what_the_classifier_is_sure_of(
@@ -91,7 +94,7 @@ def test_an_untrained_predictor_keeps_what_the_classifier_is_sure_of(
     evidence[2] = torch.tensor([0.96, 0.01, 0.01, 0.01, 0.01])
     evidence[3] = torch.tensor([1.0, 0, 0, 0, 0])
     tokens = VisualTokens(torch.zeros(4, 3), evidence, torch.zeros(4, 12), evidence[0], 2)
-    scores, _ = pruners.certainty_scores(tokens, questions[0])
+    scores, _ = pruners.CertaintyScorer()(tokens, questions[0])
     assert scores.tolist() == pytest.approx([0, 0, 0.86, 1], abs=0.01)
     assert prune(pipeline, "dynamicvit", tokens, questions[0], 2)[0].positions.tolist() == [2, 3]
 
@@ -101,7 +104,7 @@ def test_a_trained_predictor_decides_where_there_is_one(
 ) -> None:
     torch.manual_seed(3)
     head = KeepHead(KeepHeadConfig(width=12, hidden=16)).requires_grad_(False)
-    trained = with_components(pipeline, keep_head=head)
+    trained = pipeline.with_components(keep_head=head)
     kept, record = prune(trained, "dynamicvit", tokens, questions[0], 9)
     assert set(kept.positions.tolist()) == set(head(tokens.meaning).topk(9).indices.tolist())
     assert record.flops == count_flops(lambda: head(tokens.meaning)) > 0
@@ -109,14 +112,14 @@ def test_a_trained_predictor_decides_where_there_is_one(
     assert not torch.equal(kept.positions, plain.positions)
 
 
-def test_the_keep_head_sees_the_picture_as_a_set() -> None:
+def test_the_keep_head_sees_the_image_as_a_set() -> None:
     torch.manual_seed(4)
     head = KeepHead(KeepHeadConfig(width=6, hidden=8)).requires_grad_(False)
     visual, order = torch.randn(3, 9, 6), torch.randperm(9)
     torch.testing.assert_close(head(visual[:, order]), head(visual)[:, order])
     changed = visual.clone()
     changed[:, 0] *= -1
-    # What else is in the picture counts.
+    # What else is in the image counts.
     assert not torch.allclose(head(changed)[:, 1:], head(visual)[:, 1:])
 
 
@@ -128,8 +131,12 @@ def merged(features: Tensor, count: int) -> KeptTokens:
     evidence = torch.rand(V, 5, generator=torch.Generator().manual_seed(V)).softmax(-1)
     tokens = VisualTokens(features, evidence, torch.eye(V), evidence[0], round(V**0.5))
     asked = Question("?", torch.zeros(V), (), torch.zeros(1, V))
-    record = StageRecord("prune")
-    return pruners.merge(tokens, asked, Budget(count, 1), NO_CONCEPTS, PruneConfig(), record)
+    return pruners.MergeTokens()(entering(tokens, asked, count), StageRecord("prune")).kept
+
+
+def regions_of(kept: KeptTokens, config: RegionsConfig) -> tuple[Region, ...]:
+    given = State("nowhere.png", "?").add(kept=kept)
+    return FindRegions(config, ClusterProposer())(given, StageRecord("regions")).regions
 
 
 @given(side=st.integers(1, 6), count=st.integers(1, 40), seed=st.integers(0, 99))
@@ -162,20 +169,20 @@ def test_equal_tokens_are_merged_before_different_ones() -> None:
 def test_a_region_covers_all_that_was_merged_into_it() -> None:
     features = torch.randn(36, 7, generator=torch.Generator().manual_seed(0))
     kept = merged(features, 9)
-    regions = find_regions(kept, RegionsConfig(), StageRecord("regions"))
+    regions = regions_of(kept, RegionsConfig())
     assert sorted(member for region in regions for member in region.members) == list(range(36))
-    whole = find_regions(kept, RegionsConfig(max_regions=1), StageRecord("regions"))
+    whole = regions_of(kept, RegionsConfig(max_regions=1))
     assert whole[0].box == (0, 0, 1, 1)
-    # One region of everything shows what the picture shows on average.
-    fraction = dict(whole[0].concepts)
+    # One region of everything shows what the image shows on average.
+    probs = dict(whole[0].concepts)
     evidence = torch.rand(36, 5, generator=torch.Generator().manual_seed(36)).softmax(-1).mean(0)
-    assert [fraction[c] for c in range(5)] == pytest.approx(evidence.tolist(), abs=1e-5)
+    assert [probs[c] for c in range(5)] == pytest.approx(evidence.tolist(), abs=1e-5)
 
 
 # The systems
 
 
-def test_a_smaller_picture_costs_less_to_see(ask: Ask, pipeline: Pipeline) -> None:
+def test_a_smaller_image_costs_less_to_encode(ask: Ask, pipeline: Pipeline) -> None:
     small, skip = ask(Variant("skip", "downsample")).trace, ask("skip").trace
     assert skip["prune"].kept == 29
     assert small["encode"].kept == small["prune"].kept == 25  # the largest square below
@@ -192,30 +199,32 @@ def test_a_smaller_picture_costs_less_to_see(ask: Ask, pipeline: Pipeline) -> No
     assert scales(0.001) == (32,)
 
 
-def test_the_smallest_picture_can_be_seen(ask: Ask) -> None:
-    trace = ask(Variant("skip", "downsample", 0.001)).trace
-    assert trace["prune"].kept == 1
-    assert len(trace["regions"].result) == 1
+def test_the_smallest_image_can_be_encoded(ask: Ask) -> None:
+    answer = ask(Variant("skip", "downsample", 0.001))
+    assert answer.trace["prune"].kept == 1
+    assert len(answer.state.regions) == 1
 
 
-@pytest.mark.parametrize("own_glance", [True, False])
+@pytest.mark.parametrize("own_view", [True, False])
 def test_a_drafter_of_the_full_grid_is_left_out_of_a_smaller_one(
-    pipeline: Pipeline, own_glance: bool
+    pipeline: Pipeline, own_view: bool
 ) -> None:
-    """One that looks at the picture whole and small, as pocket's does, reads it as before."""
-    head = KeepHead(KeepHeadConfig(width=6, hidden=8))
-    trained = with_components(pipeline, drafter=head, keep_head=head)
+    """One with a low-resolution view of its own, as pocket's, reads it as before."""
+    torch.manual_seed(0)
+    config = DrafterConfig(64, 1_280, 384, ("yes", "no"), width=32, layers=1, ffn=64)
+    drafter, head = Drafter(config).eval(), KeepHead(KeepHeadConfig(width=6, hidden=8))
+    trained = pipeline.with_components(drafter=drafter, keep_head=head)
     widths = pipeline.backbone.widths
     assert widths.low_res != widths.tokens
-    if not own_glance:
+    if not own_view:
         on_grid = SimpleNamespace(widths=dataclasses.replace(widths, low_res=widths.tokens))
-        trained = Pipeline(on_grid, trained.index, trained.config, trained.components)
+        trained = trained.with_backbone(cast(Any, on_grid))
     found = systems.build(Variant("skip", "downsample"), trained).components
-    assert found.drafter is (head if own_glance else None)
+    assert found.drafter is (drafter if own_view else None)
     assert found.keep_head is head
 
 
-def test_merging_leaves_what_was_seen_of_the_whole_picture(
+def test_merging_leaves_what_was_seen_of_the_whole_image(
     pipeline: Pipeline, tokens: VisualTokens, questions: Two
 ) -> None:
     seen = dataclasses.replace(
@@ -229,9 +238,10 @@ def test_merging_leaves_what_was_seen_of_the_whole_picture(
     assert joined.overview is seen.overview
 
 
-def test_merged_tokens_go_all_the_way(ask: Ask) -> None:
-    trace, skip = ask(Variant("skip", "tome")).trace, ask("skip").trace
+def test_merged_tokens_take_the_full_path(ask: Ask) -> None:
+    merged, skip = ask(Variant("skip", "tome")), ask("skip").trace
+    trace = merged.trace
     assert trace["prune"].kept == skip["prune"].kept
     assert trace["prune"].flops > skip["prune"].flops
-    assert sum(len(region.members) for region in trace["regions"].result) == 256
+    assert sum(len(region.members) for region in merged.state.regions) == 256
     assert trace["look"].flops == skip["look"].flops
