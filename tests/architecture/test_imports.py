@@ -21,7 +21,7 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 BASE = {"types", "errors", "config", "assets", "trace"}
 PLAIN = BASE | {"image", "language", "wordnet"}  # no networks, no stages
-BELOW_STAGES = PLAIN | {"state", "components", "ops", "nn", "backbones", "knowledge"}
+BELOW_STAGES = PLAIN | {"state", "confidence", "components", "ops", "nn", "backbones", "knowledge"}
 BELOW_PIPELINE = BELOW_STAGES | {"stages", "answer"}
 BELOW_CLI = BELOW_PIPELINE | {
     *("files", "parallel", "pipeline", "explain", "costs", "data", "tasks", "figures"),
@@ -42,6 +42,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "state": {"types"},
     "answer": {"state", "trace", "types"},
     "image": {"errors"},
+    "confidence": {"config", "types"},
     "ops": BASE,
     "nn": BASE | {"ops"},
     "backbones": PLAIN | {"ops", "nn"},
