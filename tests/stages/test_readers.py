@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from synthetic import concepts, kept_tokens, question, retrieved_passage, run, state, verified
 
 from skipqa.backbones.backbone import IMAGE, Completion, Decoding
-from skipqa.config import DecodeConfig
+from skipqa.config import ConfidenceConfig, DecodeConfig
 from skipqa.language import content_words
 from skipqa.nn import projector as network
 from skipqa.nn.projector import Projector, ProjectorConfig
@@ -123,7 +123,7 @@ def short(backbone: Scripted, config: DecodeConfig = SHORT) -> ShortReader:
 
 
 def decode(reader: Reader, entering: State) -> tuple[State, StageRecord]:
-    return run(Decode(reader), entering)
+    return run(Decode(reader, ConfidenceConfig()), entering)
 
 
 LIKED = {"italy": -0.5, "france": -3.0, "zemblia": -1.0}
