@@ -45,7 +45,6 @@ MAY_KNOW: dict[str, set[str]] = {
     "confidence": {"config", "types"},
     "answer": {"state", "trace", "types"},
     "image": {"errors"},
-    "confidence": {"config", "types"},
     "ops": BASE,
     "nn": BASE | {"ops"},
     "backbones": PLAIN | {"ops", "nn"},

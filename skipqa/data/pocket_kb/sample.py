@@ -22,7 +22,7 @@ from skipqa.image import open_image
 if TYPE_CHECKING:
     from skipqa.data.pocket_kb.pictures import Archive
 
-PERCEPTUAL, MULTIHOP, SMALL = 0.15, 0.25, 0.35  # shares of a photo's questions
+PERCEPTUAL, MULTIHOP, SMALL = 0.15, 0.25, 0.35  # fractions of a photo's questions
 VAL_OF_CLASSES = 0.3  # ImageNet photos have one split in the data: this part of them is held out
 VAL_OF_COCO = 0.09
 LONGTAIL = 0  # passages of the default corpus that name the entity, its own definition aside
@@ -232,9 +232,9 @@ def _draw_fact(facts: Sequence[Fact], random: Random) -> Fact | None:
         return None
     several = [fact for fact in facts if len(fact.hops) > 1]
     single = [fact for fact in facts if len(fact.hops) == 1]
-    wanted = several if several and (chance < PERCEPTUAL + MULTIHOP or not single) else single
-    relation = random.choice(sorted({fact.relation for fact in wanted}))
-    return random.choice([fact for fact in wanted if fact.relation == relation])
+    chosen = several if several and (chance < PERCEPTUAL + MULTIHOP or not single) else single
+    relation = random.choice(sorted({fact.relation for fact in chosen}))
+    return random.choice([fact for fact in chosen if fact.relation == relation])
 
 
 def _question(entity: Entity, fact: Fact | None, random: Random) -> dict[str, Any]:
@@ -294,10 +294,10 @@ def _of_scenes(
 ) -> Iterator[dict[str, Any]]:
     """Is there a … in the picture: as many yes as no."""
     classes = sorted({label for found in labels.values() for label in found})
-    for split, wanted in PRESENCE.items():
+    for split, number_of in PRESENCE.items():
         random = Random(f"{seed}:presence:{split}")
         names = [name for name in grounds.of_split[split] if labels[name]]
-        for number, name in enumerate(random.sample(names, min(wanted, len(names)))):
+        for number, name in enumerate(random.sample(names, min(number_of, len(names)))):
             absent = [one for one in classes if one not in labels[name]]
             answer = "yes" if number % 2 or not absent else "no"
             # People are in every second photo: another answer than "yes" would surprise.

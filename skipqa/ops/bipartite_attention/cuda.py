@@ -42,8 +42,8 @@ class Launch:
     @staticmethod
     def choose(num_items: int, num_heads: int, num_passages: int) -> Launch:
         """As few parts as fill the GPU: each costs a round through memory."""
-        wanted = max(1, min(num_passages, PROGRAMS // (num_items * num_heads), MOST_PARTS))
-        return Launch(math.ceil(num_passages / math.ceil(num_passages / wanted)))
+        parts = max(1, min(num_passages, PROGRAMS // (num_items * num_heads), MOST_PARTS))
+        return Launch(math.ceil(num_passages / math.ceil(num_passages / parts)))
 
 
 @dataclass(frozen=True, slots=True)

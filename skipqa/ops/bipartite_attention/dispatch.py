@@ -153,7 +153,7 @@ def passage_mass(
     edge_bias: Tensor | None = None,
     scale: float | None = None,
 ) -> Tensor:
-    """The share of each token's attention that went to each passage, mean over heads.
+    """The fraction of each token's attention that went to each passage, mean over heads.
 
     Arguments as in `bipartite_attention`. Returns the shape of `edges`; rows sum to 1, or to 0
     for a token without an edge. Sum over tokens for the mass a passage received.

@@ -53,7 +53,7 @@ def edge_mass(
     bias_BVK: Tensor | None,
     scale: float,
 ) -> Tensor:
-    """[B, V, K]: the share of a token's attention that a passage received, mean over heads."""
+    """[B, V, K]: the fraction of a token's attention that a passage received, mean over heads."""
     edges = _sort(edges_BVK, lengths_BK)
     mass_BVK = torch.zeros(edges_BVK.shape, dtype=q_BVHD.dtype, device=q_BVHD.device)
     if edges.groups:

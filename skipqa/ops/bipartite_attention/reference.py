@@ -53,8 +53,8 @@ def num_edges_kept(
     """How many edges of `num_tokens * num_passages` a fraction or a mean degree stands for."""
     pairs = num_tokens * num_passages
     # The small slack keeps 0.1 * 640 from rounding up to 65 edges.
-    wanted = degree * num_tokens if degree is not None else (top or 0.0) * pairs
-    return min(pairs, math.ceil(wanted - 1e-6))
+    count = degree * num_tokens if degree is not None else (top or 0.0) * pairs
+    return min(pairs, math.ceil(count - 1e-6))
 
 
 def top_edges(

@@ -152,25 +152,25 @@ def _kept_by_passages(
 
 
 @triton.jit
-def _best(score, valid, wanted, SHIFT: tl.constexpr):
-    """The `wanted` highest of the valid scores, of equal ones the first: bisects on their bits."""
+def _best(score, valid, count, SHIFT: tl.constexpr):
+    """The `count` highest of the valid scores, of equal ones the first: bisects on their bits."""
     bits = (score + 0.0).to(tl.int32, bitcast=True)  # + 0.0: both zeros get the same bits
     # Signed integers in the order of the floats.
     key = (bits ^ ((bits >> 31) & 0x7FFFFFFF)) >> SHIFT
-    # The largest cut with at least `wanted` keys at or above it.
+    # The largest cut with at least `count` keys at or above it.
     low = tl.min(tl.where(valid, key, 0x7FFFFFFF), axis=0).to(tl.int64)
     high = tl.max(tl.where(valid, key, -0x7FFFFFFF), axis=0).to(tl.int64)
     while low < high:
         middle = (low + high + 1) >> 1
-        if tl.sum((valid & (key >= middle)).to(tl.int32), axis=0) >= wanted:
+        if tl.sum((valid & (key >= middle)).to(tl.int32), axis=0) >= count:
             low = middle
         else:
             high = middle - 1
     above = valid & (key > low)
     tied = valid & (key == low)
-    room = wanted - tl.sum(above.to(tl.int32), axis=0)
+    room = count - tl.sum(above.to(tl.int32), axis=0)
     keep = above | (tied & (tl.cumsum(tied.to(tl.int32), axis=0) <= room))
-    return keep & (wanted > 0)
+    return keep & (count > 0)
 
 
 @triton.jit
@@ -197,9 +197,9 @@ def _select_kernel(
         row = lengths + item * num_passages
         num_present = tl.sum((tl.load(row + k, mask=k < num_passages, other=0) > 0).to(tl.int32))
         valid &= tl.load(row + passage, mask=valid, other=0) > 0
-    wanted = tl.load(kept_by_passages + num_present)
+    count = tl.load(kept_by_passages + num_present)
     score = tl.load(scores + item * pairs + pair, mask=valid, other=0.0).to(tl.float32)
-    tl.store(edges + item * pairs + pair, _best(score, valid, wanted, SHIFT), mask=pair < pairs)
+    tl.store(edges + item * pairs + pair, _best(score, valid, count, SHIFT), mask=pair < pairs)
 
 
 @triton.jit
@@ -337,12 +337,12 @@ def _choose_kernel(
     score_VK = score_VK.to(scores.dtype.element_ty)  # the choice is among what the caller gets
 
     present_K = tl.load(lengths + item * num_passages + k, mask=in_k, other=0) > 0
-    wanted = tl.load(kept_by_passages + tl.sum(present_K.to(tl.int32), axis=0))
+    count = tl.load(kept_by_passages + tl.sum(present_K.to(tl.int32), axis=0))
     valid_VK = in_v[:, None] & present_K[None, :]
     keep = _best(
         tl.reshape(score_VK.to(tl.float32), [BLOCK_V * BLOCK_K]),
         tl.reshape(valid_VK, [BLOCK_V * BLOCK_K]),
-        wanted,
+        count,
         SHIFT,
     )
     at_VK = (item * num_tokens + v)[:, None] * num_passages + k[None, :]

@@ -136,7 +136,7 @@ def _fit_drafter(inputs: StageInputs, evaluation: DrafterEval, answers: tuple[st
     """Writes both files."""
     settings, run, features = inputs.settings, inputs.run, evaluation.inputs.features
     text, tokenizer = inputs.networks.text, inputs.networks.text_tokenizer
-    names = embed(text, tokenizer, [answer or "look it up" for answer in answers])
+    names = embed(text, tokenizer, [answer or "look up" for answer in answers])
     model = drafter.build(answers, names, copy.deepcopy(text), features, settings.drafter, run.seed)
     model = drafter.train(model, evaluation.inputs, inputs.groups, run, settings.drafter)
     accuracies = evaluation.accuracies(evaluation.all_logits(model))
