@@ -42,4 +42,4 @@ def _logistic(weights: Sequence[float], features: Sequence[float]) -> float | No
         return None
     bias, *slopes = weights
     logit = bias + sum(w * x for w, x in zip(slopes, features, strict=True))
-    return 1 / (1 + math.exp(-logit))
+    return 0.5 * (1 + math.tanh(logit / 2))  # the sigmoid, without overflow

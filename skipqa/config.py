@@ -30,6 +30,7 @@ class Between(NamedTuple):
 
     least: float
     most: float
+    may_be_empty: bool = False
 
 
 Count = Annotated[int, Between(1, 1_000_000)]
@@ -146,11 +147,11 @@ class DecodeConfig:
     drafter_weight: Weight = 0.7  # on the drafter's log-probabilities, added to the decoder's
     # By how many nats passages must raise an answer's log-probability for it to rest on them
     grounded_gain: Weight = 2.0
-    passages_beside_fused: bool = True  # also where the decoder reads fused tokens
+    passages_with_fused: bool = True  # also where the decoder reads fused tokens
     max_new_tokens: Count = 32
 
 
-Curve = Annotated[tuple[float, ...], Between(-1_000.0, 1_000.0)]
+Curve = Annotated[tuple[float, ...], Between(-1_000.0, 1_000.0, may_be_empty=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +200,7 @@ PRESETS = {
         decode=DecodeConfig(
             prompt="instructions",
             max_passages=10,
-            passages_beside_fused=False,  # algorithm 1: the decoder reads fused tokens alone
+            passages_with_fused=False,  # algorithm 1: the decoder reads fused tokens alone
             max_new_tokens=256,
         ),
     ),
@@ -279,8 +280,9 @@ def _check(name: str, value: Any, hint: Any) -> None:
         raise UserError(f"{name} takes {' or '.join(choices)}, not {value!r}")
     if get_origin(hint) is not Annotated:
         return
-    kind, (least, most) = get_args(hint)
+    kind, (least, most, may_be_empty) = get_args(hint)
     values = value if isinstance(value, tuple) else (value,)
     of = get_args(kind)[0] if get_origin(kind) is tuple else kind
-    if not values or not all(type(v) is of and least <= v <= most for v in values):
+    filled = bool(values) or may_be_empty
+    if not filled or not all(type(v) is of and least <= v <= most for v in values):
         raise UserError(f"{name} takes {least:,} to {most:,}, not {value!r}")

@@ -28,7 +28,7 @@ from skipqa.components import bundled as bundled_components
 from skipqa.components import load as read_components
 from skipqa.confidence import of_draft
 from skipqa.config import Config, merged, override, preset
-from skipqa.errors import UserError
+from skipqa.errors import UserError, choices
 from skipqa.knowledge import Index, default_index_is_built, default_index_path
 from skipqa.stages import (
     budget,
@@ -141,6 +141,9 @@ class Pipeline:
         trace: Trace | None = None,
     ) -> State:
         """The stages from `start` to `stop`, both included, on a state that has what they read."""
+        for name in (start, stop):
+            if name not in STAGES:
+                raise UserError(f"no stage {name!r}; there is {choices(name, NAMES)}")
         trace = Trace() if trace is None else trace
         for name in NAMES[NAMES.index(start) : NAMES.index(stop) + 1]:
             with trace.stage(name) as record:

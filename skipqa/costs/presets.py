@@ -141,7 +141,7 @@ def _load(config: Config, V: int, T: int) -> Load:
         T=T,
         K=K,
         K_kept=Budget(V, budget.passages, rho_r=budget.rho_r).most_passages(K),
-        K_read=decode.max_passages if decode.passages_beside_fused else 0,
+        K_read=decode.max_passages if decode.passages_with_fused else 0,
         L_c=100,
         R=config.regions.max_regions,
         L_a=8,

@@ -177,7 +177,7 @@ class InstructedReader:
     @property
     def max_passages(self) -> int:
         """None as text where the decoder reads fused tokens alone (algorithm 1)."""
-        if _reads_fused(self.backbone.projector) and not self.config.passages_beside_fused:
+        if _reads_fused(self.backbone.projector) and not self.config.passages_with_fused:
             return 0
         return self.config.max_passages
 

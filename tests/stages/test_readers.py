@@ -284,7 +284,7 @@ class TestInstructedReader:
 
     def test_fused_tokens_may_replace_the_passages(self) -> None:
         """Algorithm 1."""
-        alone = replace(self.CONFIG, passages_beside_fused=False)
+        alone = replace(self.CONFIG, passages_with_fused=False)
         fused = Projector(ProjectorConfig(3, 5, "fused")).requires_grad_(False)
         leaving, record, _ = self.read(fused, alone)
         assert (record.kept, record.dropped) == (0, 2)
