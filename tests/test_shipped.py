@@ -181,7 +181,7 @@ class TestDamage:
 
     def test_a_drafter_of_words_without_its_tagger(self, folder: Path, home: Path) -> None:
         (folder / "tagger.safetensors").unlink()
-        refused(folder, "reads words: tagger.safetensors has to be beside it")
+        refused(folder, "reads words: tagger.safetensors has to be in the same folder")
 
     def test_a_larger_preset_refuses_what_it_has_no_place_for(self) -> None:
         with pytest.raises(UserError, match="takes no tagger, question or reader"):
