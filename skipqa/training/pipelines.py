@@ -15,11 +15,10 @@ from typing import Any
 
 import torch
 
-from skipqa import pipeline as pipelines
 from skipqa.costs.environment import available_cores
 from skipqa.knowledge import Index
 from skipqa.parallel import Here, Workers
-from skipqa.pipeline import Pipeline
+from skipqa.pipeline import Pipeline, bundled_components, load
 from skipqa.training.run import Counted
 
 Job = tuple[Any, ...]  # a function and what it is called with after the pipeline
@@ -36,7 +35,7 @@ class Source:
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
     def load(self) -> Pipeline:
-        pipeline = pipelines.load(
+        pipeline = load(
             self.preset,
             components=self.components,
             index=self.index,
@@ -51,7 +50,7 @@ class Source:
 
     def fingerprint(self, without: Sequence[str] = ()) -> dict[str, Any]:
         """Of the preset, the index, and the components but those named."""
-        folder = self.components or pipelines.bundled_components(self.preset)
+        folder = self.components or bundled_components(self.preset)
         digest = hashlib.sha256()
         for path in sorted(folder.glob("*.safetensors")) if folder else ():
             if path.stem not in without:

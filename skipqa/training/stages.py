@@ -28,10 +28,10 @@ from skipqa.training.pathway import (
 from skipqa.training.retrieval import sparse_query
 from skipqa.training.run import Run
 from skipqa.training.stage import Inputs, Metrics, TrainingStage
-from skipqa.training.stage1 import stage as stage1
+from skipqa.training.stage1 import backbone
 
 STAGES: tuple[TrainingStage, ...] = (
-    stage1.STAGE,  # the backbone: encoder, tagger, drafter, reader
+    backbone.STAGE,  # the backbone: encoder, tagger, drafter, reader
     sparse_query.STAGE,  # "splade": what to ask an index
     stage2_saliency.STAGE,  # QVS
     stage3_fusion.STAGE,  # RCSR and BSCA

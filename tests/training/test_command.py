@@ -22,7 +22,7 @@ from skipqa.training import stages
 from skipqa.training.loop import Diverged
 from skipqa.training.run import Run
 from skipqa.training.stage import Inputs, TrainingStage
-from skipqa.training.stage1.stage import BackboneStage
+from skipqa.training.stage1.backbone import BackboneStage
 from skipqa.training.stages import train
 
 

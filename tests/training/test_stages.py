@@ -13,13 +13,12 @@ import pytest
 from skipqa.components import read_settings, write_settings
 from skipqa.errors import UserError
 from skipqa.training.export import take_over
-from skipqa.training.pathway import stage as pathway_stage
 from skipqa.training.pathway.context import Gathering
 from skipqa.training.pathway.stage import PathwaySettings, PathwayStage
 from skipqa.training.pipelines import Source
 from skipqa.training.run import Run
 from skipqa.training.stage import Inputs, Metrics, TrainingStage
-from skipqa.training.stage1 import stage as stage1
+from skipqa.training.stage1 import backbone
 from skipqa.training.stages import NAMES, STAGES, train
 
 
@@ -101,9 +100,9 @@ def test_an_image_that_adds_nothing_stops_what_would_build_on_it(tmp_path: Path)
 
 
 def test_the_gate_is_stage1s() -> None:
-    stage1.STAGE.check(stage1_read(0.1))
+    backbone.STAGE.check(stage1_read(0.1))
     with pytest.raises(UserError, match="5 are needed before later stages build on it"):
-        stage1.STAGE.check(stage1_read(0.04))
+        backbone.STAGE.check(stage1_read(0.04))
 
 
 def test_records_lie_next_to_the_folder_and_are_limited(
@@ -119,8 +118,8 @@ def test_records_lie_next_to_the_folder_and_are_limited(
         begun.append((gathering, folder))
         raise Stop
 
-    monkeypatch.setattr(pathway_stage, "begin", begin)
-    monkeypatch.setattr(pathway_stage.gather, "questions", lambda *_: [])
+    monkeypatch.setattr("skipqa.training.pathway.stage.begin", begin)
+    monkeypatch.setattr("skipqa.training.pathway.gather.questions", lambda *_: [])
     monkeypatch.setattr(Source, "fingerprint", lambda self, *_: {"preset": self.preset})
     inputs = Inputs(tmp_path, tmp_path, limit=9)
     changes = ["train.steps=7", "records.val=3"]

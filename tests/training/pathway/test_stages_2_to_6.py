@@ -241,7 +241,7 @@ def test_a_finished_stage_does_nothing(context: TrainingContext, finished: dict[
 def test_the_keep_head_is_measured_as_the_saliency_is_and_prunes(
     context: TrainingContext, finished: dict[str, Path]
 ) -> None:
-    """Its folder has it beside what answers: all that `--components` needs."""
+    """Its folder has it next to what answers: all that `--components` needs."""
     metrics = json.loads((finished["saliency"] / "metrics.json").read_text())
     for split in ("held-out", "val"):
         saliency, blind = (metrics[name][split] for name in ("saliency", "keep_head"))

@@ -160,9 +160,9 @@ def test_hard_negatives_are_of_the_same_thing_or_relation() -> None:
     near = HardNegatives(FACTS)
     found = {text for seed in range(200) for text in near.some(ASKED, random.Random(seed), 4)}
     place = near.ids.index("c:from")
-    beside = {FACTS[id] for id in near.ids[place - 3 : place + 4]}
+    near_by = {FACTS[id] for id in near.ids[place - 3 : place + 4]}
     alike = {text for text in FACTS.values() if text.endswith(" from")}
-    assert found == (beside | alike) - RIGHT
+    assert found == (near_by | alike) - RIGHT
 
 
 def test_without_passages_there_are_no_hard_negatives() -> None:

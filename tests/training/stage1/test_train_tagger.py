@@ -114,7 +114,7 @@ def test_what_is_unknown_gives_no_gradient(labels: Tensor) -> None:
     assert (logits.grad[labels != UNKNOWN] != 0).all()
 
 
-def test_a_batch_of_which_nothing_is_known_teaches_nothing() -> None:
+def test_a_batch_without_labels_has_no_gradient() -> None:
     logits = torch.randn(3, 2, requires_grad=True)
     loss = loss_of_known(logits, torch.full((3, 2), UNKNOWN))
     loss.backward()
@@ -173,7 +173,7 @@ def test_it_learns(seen: PhotoFeatures, targets: Targets, tmp_path: Path) -> Non
     assert isinstance(trained, Tagger)
     assert isinstance(probs, TagProbs)
     assert probs.low_res.shape == probs.high_res.shape == targets.labels.shape
-    assert (probs.high_res >= probs.low_res).all()  # the surest of all views, the glance is one
+    assert (probs.high_res >= probs.low_res).all()  # the maximum over all views
     for fraction in (probs.low_res, probs.high_res):
         # about half of the labels are 1
         assert mean_average_precision(fraction, targets.labels) > 0.8

@@ -25,8 +25,7 @@ from skipqa.nn.drafter import Drafter, DrafterConfig
 from skipqa.nn.tagger import Tagger, TaggerConfig
 from skipqa.training.export import read_back
 from skipqa.training.run import Run
-from skipqa.training.stage1 import encoder, mixture, photos, tagger
-from skipqa.training.stage1 import stage as stage1
+from skipqa.training.stage1 import backbone, encoder, mixture, photos, tagger
 from skipqa.training.stage1.drafter import ABSTAIN, TRAIN_GROUPS
 from skipqa.training.stage1.encoder import LabelledPhotos
 from skipqa.training.stage1.inputs import PERCEPTUAL, Stage1Settings, group_rows
@@ -73,7 +72,7 @@ def train(mixed: mixture.Mixture) -> Train:
                 parts.append(what)
 
         run = Run(folder, seed=5, progress=progress)
-        return stage1.train(mixed, SETTINGS, run, networks, CPU)
+        return backbone.train(mixed, SETTINGS, run, networks, CPU)
 
     return call
 
@@ -144,7 +143,7 @@ def test_weights_are_interpolated_with_the_published_ones(
 
 def test_metrics_are_of_all_parts_and_sets(trained: Path) -> None:
     metrics = json.loads((trained / "metrics.json").read_text())
-    assert tuple(metrics) == stage1.PARTS
+    assert tuple(metrics) == backbone.PARTS
     held_out = {"okvqa/held-out", "coco/held-out", "pocket-kb/held-out"}
     sets = held_out | {"okvqa/val", "pocket-kb/val", "vqav2/val"}
     assert metrics["encoder"]["of_things"] == 15
@@ -281,7 +280,7 @@ def test_too_little_is_refused(tmp_path: Path) -> None:
     data = tiny_training.write_data(tmp_path / "data")
     mixed = mixture.read(data, limit=1)
     with pytest.raises(UserError, match="too few questions"):
-        stage1.train(mixed, SETTINGS, Run(tmp_path / "out"), networks, CPU)
+        backbone.train(mixed, SETTINGS, Run(tmp_path / "out"), networks, CPU)
 
 
 def test_differences_are_small(trained: Path) -> None:
