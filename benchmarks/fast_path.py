@@ -20,7 +20,8 @@ from rich.table import Table
 
 from skipqa.cli.console import err, out, prepare_process
 from skipqa.costs.environment import write_results
-from skipqa.training.fast_path import FastPathSettings, sample, score_drafts, summary
+from skipqa.training.answered import answer_all, sample
+from skipqa.training.fast_path import PART, FastPathSettings, routed, summary
 from skipqa.training.pipelines import Source, open_workers
 from skipqa.training.run import Run
 from skipqa.training.stage1 import mixture
@@ -41,7 +42,7 @@ def main() -> None:
     prepare_process()
     mixed = mixture.read(options.data, options.pocket_kb)
     settings, source = FastPathSettings(questions=options.limit), Source()
-    asked = sample(mixed, "val", settings, options.seed)
+    asked = sample(mixed, "val", settings.counts("val"), options.seed)
     with (
         tempfile.TemporaryDirectory() as folder,
         open_workers(source, options.workers) as workers,
@@ -52,12 +53,12 @@ def main() -> None:
         def progress(_what: str, done: int, total: int, _loss: float | None) -> None:
             bar.update(task, completed=done, total=total)
 
-        scores = score_drafts(asked, workers, Run(Path(folder), options.seed, progress))
+        answered = answer_all(asked, workers, Run(Path(folder), options.seed, progress), PART)
     results: dict[str, Any] = {
         "split": "val",
         "seed": options.seed,
-        "shipped": summary(scores, asked, source.load().config.draft.threshold),
-        "by_threshold": [scores.at(threshold) for threshold in THRESHOLDS],
+        "shipped": summary(answered, asked, source.load().config.draft.threshold),
+        "by_threshold": [routed(answered, threshold) for threshold in THRESHOLDS],
     }
     table = Table("", "threshold", "questions", "drafted %", "full %", "with drafts %", "points")
     for name, row in results["shipped"].items():

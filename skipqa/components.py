@@ -120,7 +120,9 @@ def load(folder: Path, *, preset: str) -> Components:
         raise UserError(f"{folder} holds none of {known}")
     drafter = modules.get("drafter")
     if drafter is not None and drafter.config.words and "tagger" not in modules:
-        raise UserError(f"{files['drafter']} reads words: tagger.safetensors has to be in the same folder")
+        raise UserError(
+            f"{files['drafter']} reads words: tagger.safetensors has to be in the same folder"
+        )
     return Components(**modules, **added, settings=read_settings(folder / SETTINGS), folder=folder)
 
 

@@ -64,16 +64,17 @@ def test_both_routes_say_what_they_rest_on(looked_up: Answer, drafted: Answer) -
 
 
 class TestConfidence:
-    CURVES = ConfidenceConfig(drafted=(0.5, 2.0), looked_up=(1.0, 0.25, 1.5))
+    CURVES = ConfidenceConfig(drafted=(0.5, 2.0), looked_up=(1.0, 0.25, 1.5, 0.5))
+    EVEN = Draft("cup", 0.5, "")  # log-odds of 0
 
     @given(probs)
     def test_without_a_curve_nothing_is_claimed(self, prob: float) -> None:
         none = ConfidenceConfig()
         assert of_draft(Draft("tea", prob, ""), none) is None
-        assert of_answer(Decoded("tea", log_prob=-1.0, grounded=True), none) is None
+        assert of_answer(Decoded("tea", log_prob=-1.0, grounded=True), self.EVEN, none) is None
 
     def test_without_a_log_probability_neither(self) -> None:
-        assert of_answer(Decoded("tea", grounded=True), self.CURVES) is None
+        assert of_answer(Decoded("tea", grounded=True), self.EVEN, self.CURVES) is None
 
     @given(probs, probs)
     def test_a_surer_draft_is_never_less_probable(self, one: float, other: float) -> None:
@@ -85,7 +86,7 @@ class TestConfidence:
     @given(st.floats(-30, 0))
     def test_an_answer_is_on_its_curve_and_grounding_helps(self, log_prob: float) -> None:
         grounded, guessed = (
-            of_answer(Decoded("tea", log_prob=log_prob, grounded=g), self.CURVES)
+            of_answer(Decoded("tea", log_prob=log_prob, grounded=g), self.EVEN, self.CURVES)
             for g in (True, False)
         )
         assert guessed == pytest.approx(1 / (1 + math.exp(-(1.0 + 0.25 * log_prob))))
@@ -94,10 +95,15 @@ class TestConfidence:
     def test_identity_curve_gives_back_the_drafters_confidence(self) -> None:
         plain = ConfidenceConfig(drafted=(0.0, 1.0))
         assert of_draft(Draft("tea", 0.3, ""), plain) == pytest.approx(0.3)
-        assert draft_features(Draft("tea", 0.5, "")) == (0.0,)
+        assert draft_features(0.5) == (0.0,)
 
     def test_what_was_not_measured_counts_as_not_grounded(self) -> None:
-        assert answer_features(-1.0, None) == answer_features(-1.0, False) == (-1.0, 0.0)
+        unknown, guessed = (
+            of_answer(Decoded("tea", log_prob=-1.0, grounded=g), self.EVEN, self.CURVES)
+            for g in (None, False)
+        )
+        assert unknown == guessed
+        assert answer_features(-1.0, False, 0.5) == (-1.0, 0.0, 0.0)
 
     def test_a_curve_of_another_length_is_an_error(self) -> None:
         with pytest.raises(ValueError, match="zip"):

@@ -30,7 +30,7 @@ def train(
             metavar="STAGE",
             help="stage1: the backbone; splade: sparse queries; stage2: saliency; stage3: region "
             "queries and fusion; stage4: verifier; stage5: budget; stage6: joint fine-tuning; "
-            "fast_path: its threshold; all: one after the other.",
+            "fast_path: its threshold; confidence: of answers; all: one after the other.",
         ),
     ],
     out_folder: Annotated[

@@ -37,7 +37,7 @@ class Decode:
         record.kept, record.dropped = len(used), len(state.verified.passages) - len(used)
         tokens = f"{completion.prompt_tokens} prompt tokens, {completion.new_tokens} new"
         record.why = f"{reading.how}: {tokens}"
-        confidence = of_answer(reading.answer, self.calibration)
+        confidence = of_answer(reading.answer, state.draft, self.calibration)
         answer = replace(reading.answer, confidence=confidence)
         return state.add(prompt=reading.prompt, answer=answer)
 

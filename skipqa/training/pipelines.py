@@ -48,6 +48,13 @@ class Source:
         )
         return Pipeline(replace(pipeline.parts, index=index))
 
+    @property
+    def folder(self) -> Path:
+        """Of the components, the bundled ones if none are named."""
+        folder = self.components or bundled_components(self.preset)
+        assert folder is not None, f"no components are bundled with {self.preset}"
+        return folder
+
     def fingerprint(self, without: Sequence[str] = ()) -> dict[str, Any]:
         """Of the preset, the index, and the components but those named."""
         folder = self.components or bundled_components(self.preset)

@@ -17,7 +17,7 @@ from typing import Any
 
 from skipqa.config import override, read_settings
 from skipqa.errors import UserError, choices
-from skipqa.training import fast_path
+from skipqa.training import confidence, fast_path
 from skipqa.training.pathway import (
     stage2_saliency,
     stage3_fusion,
@@ -39,6 +39,7 @@ STAGES: tuple[TrainingStage, ...] = (
     stage5_budget.STAGE,  # DBC
     stage6_joint.STAGE,
     fast_path.STAGE,  # when a draft is enough, with everything else in place
+    confidence.STAGE,  # how certain an answer is, on either path
 )
 ALL = "all"
 NAMES = (*(stage.name for stage in STAGES), ALL)

@@ -15,14 +15,8 @@ from hypothesis import strategies as st
 from skipqa.components import read_settings
 from skipqa.nn.drafter import calibrate_threshold
 from skipqa.pipeline import Pipeline
-from skipqa.training.fast_path import (
-    STAGE,
-    DraftScores,
-    FastPathSettings,
-    sample,
-    score_drafts,
-    summary,
-)
+from skipqa.training.answered import Answered, answer_all, sample
+from skipqa.training.fast_path import PART, STAGE, FastPathSettings, choose, routed, summary
 from skipqa.training.pipelines import Source, open_workers
 from skipqa.training.run import Run
 from skipqa.training.stage import Inputs
@@ -31,20 +25,20 @@ from skipqa.training.stage1 import mixture
 SETTINGS = FastPathSettings(questions=2, perceptual_ratio=2, workers=1)
 
 
-def random_scores(seed: int, count: int) -> DraftScores:
+def random_scores(seed: int, count: int) -> Answered:
     """Confidences with ties; the more confident, the more often right."""
     generator = torch.Generator().manual_seed(seed)
     confidence = (torch.rand(count, generator=generator) * 20).ceil() / 20
     drafted = (torch.rand(count, generator=generator) < confidence).float()
     full = (torch.rand(count, generator=generator) < 0.6).float()
-    return DraftScores(confidence, drafted, full)
+    return Answered(confidence, drafted, full, torch.zeros(count), torch.zeros(count))
 
 
 @given(st.integers(0, 10_000), st.integers(1, 300))
 def test_three_in_ten_are_drafted_or_fewer_where_that_loses_more(seed: int, count: int) -> None:
     scores, settings = random_scores(seed, count), FastPathSettings()
-    threshold = scores.choose(settings)
-    found = scores.at(threshold)
+    threshold = choose(scores, settings)
+    found = routed(scores, threshold)
     assert found["rate"] <= 0.3 + 1 / count
     affordable = calibrate_threshold(scores.confidence, scores.drafted, scores.full).threshold
     three_in_ten = float(scores.confidence.quantile(0.7))
@@ -55,26 +49,30 @@ def test_three_in_ten_are_drafted_or_fewer_where_that_loses_more(seed: int, coun
 
 
 def test_routing_is_strict_and_by_source() -> None:
-    scores = DraftScores(
-        torch.tensor([0.9, 0.5, 0.1]), torch.tensor([1.0, 0.0, 0.0]), torch.tensor([0.0, 1.0, 1.0])
+    scores = Answered(
+        torch.tensor([0.9, 0.5, 0.1]),
+        torch.tensor([1.0, 0.0, 0.0]),
+        torch.tensor([0.0, 1.0, 1.0]),
+        torch.zeros(3),
+        torch.zeros(3),
     )
-    found = scores.at(0.5)
+    found = routed(scores, 0.5)
     assert found["rate"] == pytest.approx(1 / 3)
     assert found["accuracy"] == 1
     assert found["full"] == pytest.approx(2 / 3)
-    assert scores.select([1, 2]).at(0.0)["accuracy"] == 0
+    assert routed(scores.select([1, 2]), 0.0)["accuracy"] == 0
 
 
 def test_questions_are_held_out_and_drawn_by_the_seed(data: Path) -> None:
     mixed = mixture.read(data)
     settings = FastPathSettings(questions=99, perceptual_ratio=1)
-    asked = sample(mixed, "held-out", settings, 3)
+    asked = sample(mixed, "held-out", settings.counts("held-out"), 3)
     assert {example.source for _, example in asked} == {"okvqa", "coco"}
     assert {example.split for _, example in asked} == {"held-out"}
     rows = mixed.select("okvqa", "held-out")
     random.Random(3).shuffle(rows)
     assert [example for _, example in asked][: len(rows)] == [mixed.examples[r] for r in rows]
-    val = sample(mixed, "val", settings, 3)
+    val = sample(mixed, "val", settings.counts("val"), 3)
     assert {example.source for _, example in val} == {"okvqa", "vqav2"}
 
 
@@ -89,12 +87,12 @@ def test_scores_are_of_drafts_and_of_full_answers_and_survive_a_kill(
     (start / "settings.toml").write_text('[decode]\nprompt = "short"\n')
     metrics = STAGE.run(Inputs(data, components=start), SETTINGS, Run(out))
     mixed = mixture.read(data)
-    asked = sample(mixed, "held-out", SETTINGS, Run(out).seed)
+    asked = sample(mixed, "held-out", SETTINGS.counts("held-out"), Run(out).seed)
     with open_workers(Source(), 1) as workers:
-        scores = score_drafts(asked, workers, Run(tmp_path / "again"))
+        scores = answer_all(asked, workers, Run(tmp_path / "again"), PART)
         known = tmp_path / "again" / "state" / "fast_path-00000.json"
-        known.write_text(json.dumps([(0.25, 1.0, 0.0)] * len(asked)))
-        read = score_drafts(asked, workers, Run(tmp_path / "again"))
+        known.write_text(json.dumps([(0.25, 1.0, 0.0, -1.0, 0.0)] * len(asked)))
+        read = answer_all(asked, workers, Run(tmp_path / "again"), PART)
     assert read.confidence.tolist() == [0.25] * len(asked)
     for n, ((archive, name), example) in enumerate(asked):
         picture = tmp_path / "photo.webp"
@@ -104,7 +102,7 @@ def test_scores_are_of_drafts_and_of_full_answers_and_survive_a_kill(
         assert float(scores.confidence[n]) == pytest.approx(answer.state.draft.confidence)
         assert float(scores.full[n]) == example.answers.get(answer.text, 0.0)
     threshold = metrics["fast_path"]["chosen"]["all"]["threshold"]
-    assert threshold == scores.choose(SETTINGS)
+    assert threshold == choose(scores, SETTINGS)
     assert metrics["fast_path"]["chosen"] == summary(scores, asked, threshold)
     assert read_settings(out / "settings.toml") == {
         "decode": {"prompt": "short"},
