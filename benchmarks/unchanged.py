@@ -34,7 +34,7 @@ from skipqa.pipeline import Answer, load
 def variants() -> list[Variant]:
     """SKIP first, then every other system, then SKIP with every other pruner."""
     named = [Variant("skip"), *(Variant(name) for name in systems.SYSTEMS if name != "skip")]
-    return named + [Variant("skip", pruner) for pruner in systems.PRUNERS]
+    return named + [Variant("skip", pruner) for pruner in systems.PRUNERS if pruner != "qvs"]
 
 
 def drawn(questions: Path, limit: int) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ from skipqa.cli.console import err, out, prepare_process
 from skipqa.costs.environment import write_results
 from skipqa.evaluation.statistics import mean_interval
 from skipqa.pipeline import load
-from skipqa.stages.verify import SimilarityScorer, Verify
+from skipqa.stages.verify import SimilarityVerifier, Verify
 from skipqa.state import State
 from skipqa.trace import StageRecord
 from skipqa.training.pathway.context import CachedBackbone
@@ -48,7 +48,7 @@ def main() -> None:
     # No passage is rejected, so that its place in the order is known
     order_all = replace(config.verify, min_passages=config.budget.passages)
     weighted = {weight: replace(order_all, retrieval_weight=weight) for weight in WEIGHTS}
-    stages = {w: Verify(rule, SimilarityScorer(rule, backbone)) for w, rule in weighted.items()}
+    stages = {w: Verify(rule, SimilarityVerifier(rule, backbone)) for w, rule in weighted.items()}
     photos = imagenet_photos(options.entities, options.seed)[: options.photos]
     ranks: dict[float | str, list[int]] = {weight: [] for weight in (*WEIGHTS, SCORE_ALONE)}
     with opened(options.entities / "photos.zip") as images:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 STOP_WORDS = frozenset(
     """a about above across after all also an and another any are around as at be because been
@@ -42,6 +43,11 @@ def words_of(text: str) -> list[str]:
 def content_words(text: str) -> tuple[str, ...]:
     """The distinct words in order, without stop words and one-letter words."""
     return tuple(dict.fromkeys(w for w in words_of(text) if w not in STOP_WORDS and len(w) > 1))
+
+
+def all_forms(words: Iterable[str]) -> set[str]:
+    """The base forms of all words."""
+    return {form for word in words for form in base_forms(word)}
 
 
 def base_forms(word: str) -> frozenset[str]:

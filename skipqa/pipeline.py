@@ -6,7 +6,7 @@
 Each stage is one file in `stages/`. It is built once with what it depends on and called as
 `stage(state, record) -> state`: the `State` holds what is known of the question so far, the
 `Trace` what each stage kept, dropped and spent. `run` enters and leaves anywhere; `answer` is the
-whole flow. The command line, the evaluation, training and every server call these two.
+whole flow. The command line, the evaluation and training call these two.
 """
 
 from __future__ import annotations
@@ -71,8 +71,9 @@ class Pipeline:
 
     def __init__(self, parts: Parts, replaced: Mapping[str, Build] = MappingProxyType({})) -> None:
         self.parts, self.replaced = parts, replaced
+        for name in replaced:
+            _check_stage(name)
         builders = {**STAGES, **replaced}
-        assert builders.keys() == STAGES.keys(), "only the stages of the flow can be replaced"
         self.stages: Mapping[str, Stage] = {name: builders[name](parts) for name in NAMES}
 
     @property
@@ -103,7 +104,7 @@ class Pipeline:
     def answer_batch(
         self, images: Sequence[ImageSource], questions: Sequence[str], *, fast_path: bool = True
     ) -> list[Answer]:
-        """The answers to questions about images, one of each, as `answer` gives them one by one.
+        """The same answers as `answer` gives one by one; `questions[i]` is about `images[i]`.
 
         An image that several questions are about is opened and encoded once, and every draft is
         made before anything is looked up.
@@ -141,20 +142,23 @@ class Pipeline:
         trace: Trace | None = None,
     ) -> State:
         """The stages from `start` to `stop`, both included, on a state that has what they read."""
-        for name in (start, stop):
-            if name not in STAGES:
-                raise UserError(f"no stage {name!r}; there is {choices(name, NAMES)}")
+        first, last = _check_stage(start), _check_stage(stop)
+        if first > last:
+            raise UserError(f"{start} comes after {stop}: there is nothing to run")
         trace = Trace() if trace is None else trace
-        for name in NAMES[NAMES.index(start) : NAMES.index(stop) + 1]:
+        for name in NAMES[first : last + 1]:
             with trace.stage(name) as record:
                 state = self.stages[name](state, record)
         return state
 
     def _answer_ahead(self, encoded: State, trace: Trace) -> Answer:
-        """The full path runs next to the drafter and stops as soon as the draft is accepted."""
-        ahead, beside = Trace(), ThreadPoolExecutor(1, thread_name_prefix="full-path")
-        fusing = beside.submit(self.run, encoded, start="budget", stop="fuse", trace=ahead)
-        beside.shutdown(wait=False)  # the thread ends with its run
+        """The full path runs at the same time as the drafter and stops when the draft is accepted.
+
+        What it has spent by then is not in the trace, and latencies add up as if in sequence.
+        """
+        ahead, executor = Trace(), ThreadPoolExecutor(1, thread_name_prefix="full-path")
+        fusing = executor.submit(self.run, encoded, start="budget", stop="fuse", trace=ahead)
+        executor.shutdown(wait=False)  # the thread ends with its run
         try:
             state = self.run(encoded, start="draft", stop="draft", trace=trace)
         except BaseException:
@@ -185,13 +189,20 @@ class Pipeline:
         return Pipeline(replace(self.parts, **parts), self.replaced)
 
 
+def _check_stage(name: str) -> int:
+    """Its place in the flow."""
+    if name not in STAGES:
+        raise UserError(f"no stage {name!r}; there is {choices(name, NAMES)}")
+    return NAMES.index(name)
+
+
 def load(
     name: str = "pocket",
     *,
     index: Path | str | None = None,
-    components: Path | None = None,
+    components: Path | str | None = None,
     trained: bool = True,
-    weights: Path | None = None,
+    weights: Path | str | None = None,
     overrides: Mapping[str, Any] | None = None,
     report: Report = lambda _: None,
 ) -> Pipeline:
@@ -203,10 +214,9 @@ def load(
     """
     preset(name)  # an unknown name is reported before anything is read
     if components is not None and not trained:
-        raise UserError(f"either the components in {components} or --untrained, not both")
-    if components is None and trained:
-        components = bundled_components(name)
-    found = TRAINING_FREE if components is None else read_components(components, preset=name)
+        raise UserError(f"either the components in {components} or none that are trained, not both")
+    folder = bundled_components(name) if components is None and trained else components
+    found = TRAINING_FREE if folder is None else read_components(Path(folder), preset=name)
     config = preset(name, merged(found.settings, overrides or {}))
     if index is None and not default_index_is_built():
         raise UserError("the default index is not built yet: run `skipqa setup` once")
@@ -214,7 +224,7 @@ def load(
     opened = Index.open(uri, trained_query=found.sparse_query)
     backbone = build_backbone(
         config,
-        weights=weights,
+        weights=None if weights is None else Path(weights),
         projector=found.projector,
         adapter=found.adapter,
         learned=FineTuned(found.tagger, found.vision, found.question, found.reader),

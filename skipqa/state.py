@@ -68,7 +68,7 @@ class State:
     draft: FilledBy[Draft] = FilledBy("draft")
     budget: FilledBy[Budget] = FilledBy("budget")
     tokens: FilledBy[VisualTokens] = FilledBy("look")  # at high resolution, if the budget has it
-    kept: FilledBy[KeptTokens] = FilledBy("prune")
+    kept: FilledBy[KeptTokens] = FilledBy("prune")  # `kept.tokens` also has what zoom has seen
     regions: FilledBy[tuple[Region, ...]] = FilledBy("regions")
     retrieved: FilledBy[Retrieved] = FilledBy("retrieve")
     verified: FilledBy[Verified] = FilledBy("verify")

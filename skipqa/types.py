@@ -141,6 +141,11 @@ class KeptTokens:
     # [V] int64 where tokens were merged: for each grid position the kept one it went into
     merged_into: torch.Tensor | None = None
 
+    @property
+    def meaning(self) -> torch.Tensor:
+        """[V', d_text] of the kept tokens."""
+        return self.tokens.meaning[self.positions]
+
 
 @dataclass(frozen=True, slots=True)
 class Region:

@@ -4,7 +4,7 @@ Enters: visual tokens [..., V, D], those that QVS reads. Leaves: one logit per t
 token is and what the whole image is (Rao et al., 2021). It never sees the question.
 
 Left out of the paper's: pruning inside the encoder layer by layer, Gumbel gates trained through it
-with distillation. `training/pruning.py` trains this head alone, as it trains QVS.
+with distillation. `training/pathway/stage2_saliency.py` trains this head alone, as it trains QVS.
 """
 
 from __future__ import annotations

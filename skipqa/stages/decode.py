@@ -1,7 +1,7 @@
 """decode: the language model answers from the evidence.
 
 The passages that received attention are read, by verification score and attention together, the
-best last, where a small decoder heeds it most. `readers.py` has the three ways to read.
+best last, where a small decoder heeds it most. `readers.py` has the ways to read them.
 """
 
 from __future__ import annotations

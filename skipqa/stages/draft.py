@@ -79,7 +79,9 @@ class TrainedDrafter:
         abstain = float(log_probs[answers.index(ABSTAIN)].exp()) if ABSTAIN in answers else 0.0
         best = log_probs.topk(min(count + 1, len(answers)))  # one more, as one may be to abstain
         ranked = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        candidates = tuple((answers[i], value) for i, value in ranked if answers[i])[:count]
+        candidates = tuple((answers[i], value) for i, value in ranked if answers[i] != ABSTAIN)[
+            :count
+        ]
         answer, log_prob = candidates[0]
         draft = Draft(
             answer,
@@ -105,7 +107,9 @@ class DraftAnswer:
         accepted = draft.confidence > threshold
         record.kept, record.dropped = int(accepted), int(not accepted)
         verdict = "answered" if accepted else "passed on"
-        record.why = f"{verdict}: {draft.reason} ({draft.confidence:.2f} of {threshold:.2f})"
+        record.why = (
+            f"{verdict}: {draft.reason} ({draft.confidence:.2f}, threshold {threshold:.2f})"
+        )
         return state.add(draft=replace(draft, accepted=accepted))
 
 

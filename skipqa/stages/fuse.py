@@ -83,7 +83,7 @@ class Fuse:
 
     @torch.inference_mode()
     def __call__(self, state: State, record: StageRecord) -> State:
-        tokens_VD = state.kept.tokens.meaning[state.kept.positions]
+        tokens_VD = state.kept.meaning
         fused, record.flops = self.fuser(tokens_VD, state.question, state.verified)
         num_edges, (num_tokens, num_passages) = int(fused.edges.sum()), fused.edges.shape
         record.kept, record.dropped = num_edges, num_tokens * num_passages - num_edges

@@ -17,7 +17,7 @@ from torch import Tensor
 from skipqa.backbones.backbone import Backbone
 from skipqa.backbones.concepts import Concepts
 from skipqa.config import PruneConfig
-from skipqa.language import base_forms
+from skipqa.language import all_forms
 from skipqa.nn import saliency as network
 from skipqa.nn.saliency import Saliency
 from skipqa.stages.stage import Parts
@@ -53,7 +53,7 @@ class ConceptScorer:
         return f"evidence for {_named(question)}"
 
 
-class TrainedScorer:
+class SaliencyScorer:
     def __init__(self, saliency: Saliency) -> None:
         self.saliency = saliency
 
@@ -67,14 +67,14 @@ class TrainedScorer:
 
 
 class Prune:
-    def __init__(self, score: TokenScorer) -> None:
-        self.score = score
+    def __init__(self, scorer: TokenScorer) -> None:
+        self.scorer = scorer
 
     def __call__(self, state: State, record: StageRecord) -> State:
-        saliency_V, record.flops = self.score(state.tokens, state.question)
+        saliency_V, record.flops = self.scorer(state.tokens, state.question)
         positions = top_positions(saliency_V, state.budget.tokens)
         record.kept, record.dropped = len(positions), len(state.tokens) - len(positions)
-        record.why = self.score.why(state.question)
+        record.why = self.scorer.why(state.question)
         return state.add(kept=KeptTokens(positions, saliency_V, state.tokens))
 
 
@@ -82,13 +82,13 @@ def build(parts: Parts) -> Prune:
     saliency = parts.components.saliency
     if saliency is None:
         return Prune(ConceptScorer(parts.config.prune, parts.backbone))
-    return Prune(TrainedScorer(saliency))
+    return Prune(SaliencyScorer(saliency))
 
 
 def concept_relevance(question: Question, concepts: Concepts) -> Tensor:
     """[C] in [0, 2]: squared cosine of the embeddings, plus 1 where the question names the kind."""
     cosine_C = (concepts.embeddings @ question.embedding).clamp(min=0)
-    forms = {form for word in question.words for form in base_forms(word)}
+    forms = all_forms(question.words)
     named_C = torch.zeros_like(cosine_C)
     named_C[[i for name in forms for i in concepts.called.get(name, ())]] = 1
     return cosine_C.square() + named_C

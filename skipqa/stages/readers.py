@@ -1,4 +1,4 @@
-"""The three readers: how a decoder of each kind answers from the evidence.
+"""The readers: how a decoder of each kind answers from the evidence.
 
 - `ShortReader`: a small decoder trained to read. It answers in a few words; where the passages made
   its answer more probable, that is the answer, else it is scored together with the drafter's.
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from skipqa.backbones.backbone import IMAGE, Backbone, Completion, Decoding
 from skipqa.config import DecodeConfig
-from skipqa.language import STOP_WORDS, base_forms, words_of
+from skipqa.language import STOP_WORDS, all_forms, base_forms, words_of
 from skipqa.nn import projector as network
 from skipqa.nn.projector import Projector
 from skipqa.stages.prompts import answer_prompt, parse_answer, reading_prompt
@@ -55,7 +55,7 @@ class Reading:
     answer: Decoded
     prompt: str
     completion: Completion
-    how: str  # the answer came about, for the trace
+    how: str  # how the answer came about, for the trace
     flops: int = 0  # besides those of the completion
 
 
@@ -135,7 +135,7 @@ class ShortReader:
         self.max_passages = config.max_passages
 
     def __call__(self, state: State, facts: Sequence[str]) -> Reading:
-        if explained(state.question, facts):
+        if asks_to_explain(state.question, facts):
             return self.explain(state, facts)
         words = words_shown(state.kept.tokens.words, self.config)
         shown, asked = words or names_shown(state, self.backbone), state.question.text
@@ -149,23 +149,27 @@ class ShortReader:
         reading = Reading(Decoded(completion.text), prompt, completion, "as the reader says")
         if prior:
             reading = self._judged(reading, state.draft, facts, write([]))
-        spelled = as_written(reading.answer.text, facts)
+        spelled = spelled_as_in(reading.answer.text, facts)
         return replace(reading, answer=replace(reading.answer, text=spelled))
 
-    def _judged(self, reading: Reading, draft: Draft, facts: Sequence[str], unread: str) -> Reading:
-        """The decoder's own answer if the facts made it more probable than the prompt without
-        them, `unread`: then the drafter, which has read nothing, has no say. One that shares no
-        word with the facts cannot rest on them. Else the best of decoder and drafter together."""
+    def _judged(
+        self, reading: Reading, draft: Draft, facts: Sequence[str], without_facts: str
+    ) -> Reading:
+        """The decoder's own answer if the facts made it likelier than the prompt `without_facts`:
+        then the drafter, which has read nothing, has no say. An answer that shares no word with
+        the facts cannot rest on them. Else the best of decoder and drafter together."""
         completion, flops = reading.completion, 0
-        if stated(completion.text, facts):
-            (before,), flops = self.backbone.loglikelihood(unread, [completion.text])
+        if has_a_word_of(completion.text, facts):
+            (before,), flops = self.backbone.loglikelihood(without_facts, [completion.text])
             own = completion.candidate_log_probs[-1]
             if (gain := own - before) > self.config.grounded_gain:
                 answer = Decoded(completion.text, own, grounded=True)
                 how = f"as the passages say ({gain:+.1f} nats)"
                 return replace(reading, answer=answer, how=how, flops=flops)
-        text, log_prob = agree(completion, draft, self.config.drafter_weight)
-        how = reading.how if text == completion.text else f"not {completion.text!r}, drafted"
+        text, log_prob = best_of_both(completion, draft, self.config.drafter_weight)
+        how = reading.how
+        if text != completion.text:
+            how = f"the drafter's answer; the decoder said {completion.text!r}"
         answer = Decoded(text, log_prob, grounded=False)
         return replace(reading, answer=answer, how=how, flops=flops)
 
@@ -207,16 +211,14 @@ def _reads_fused(projector: Projector | None) -> bool:
     return projector is not None and projector.config.reads == "fused"
 
 
-def stated(answer: str, facts: Sequence[str]) -> bool:
+def has_a_word_of(answer: str, facts: Sequence[str]) -> bool:
     """Some content word or number of the answer is in one of the facts."""
-    told = {
-        form for text in facts for word in _TERM.findall(text) for form in base_forms(word.lower())
-    }
+    told = all_forms(word.lower() for text in facts for word in _TERM.findall(text))
     said = (word.lower() for word in _TERM.findall(answer))
     return any(form in told for word in said if word not in STOP_WORDS for form in base_forms(word))
 
 
-def as_written(answer: str, facts: Sequence[str]) -> str:
+def spelled_as_in(answer: str, facts: Sequence[str]) -> str:
     """Spelled as in the best fact that has it: the trained decoder writes lower case."""
     found = re.compile(rf"(?<!\w){re.escape(answer)}(?!\w)", re.IGNORECASE)
     spellings = (match[0] for text in reversed(facts) if (match := found.search(text)))
@@ -226,7 +228,7 @@ def as_written(answer: str, facts: Sequence[str]) -> str:
 def whole_clause(quoted: str, facts: Sequence[str], question: Question) -> str:
     """The quotation widened to its clause: from the word asked about, if the clause has it
     earlier, to the next punctuation mark."""
-    asked = {form for word in question.words for form in base_forms(word)}
+    asked = all_forms(question.words)
     clause = re.compile(rf"({_UNBROKEN}?)(?<!\w)({re.escape(quoted)}{_UNBROKEN})")
     found = next((match for text in reversed(facts) if (match := clause.search(text))), None)
     if not quoted or found is None:
@@ -236,16 +238,16 @@ def whole_clause(quoted: str, facts: Sequence[str], question: Question) -> str:
     return (before[ends[-1] :] + rest if ends else rest).strip()
 
 
-def explained(question: Question, facts: Sequence[str]) -> bool:
+def asks_to_explain(question: Question, facts: Sequence[str]) -> bool:
     """The question asks how or why, and a fact speaks of what it asks: its own words are the best
     answer, longer than a short answer would be."""
     if _EXPLAIN.match(question.text.lower()) is None:
         return False
-    told = {form for text in facts for word in words_of(text) for form in base_forms(word)}
-    return any(form in told for word in question.words for form in base_forms(word))
+    told = all_forms(word for text in facts for word in words_of(text))
+    return not told.isdisjoint(all_forms(question.words))
 
 
-def agree(completion: Completion, draft: Draft, weight: float) -> tuple[str, float]:
+def best_of_both(completion: Completion, draft: Draft, weight: float) -> tuple[str, float]:
     """The answer that decoder and drafter together find best, and the decoder's log-probability.
 
     The decoder's own answer competes with the drafter's. One that the drafter's vocabulary lacks

@@ -66,18 +66,18 @@ class BoxProposer:
 class FindRegions:
     """Regions in order of saliency; every kept token is in exactly one."""
 
-    def __init__(self, config: RegionsConfig, propose: Proposer) -> None:
-        self.config, self.propose = config, propose
+    def __init__(self, config: RegionsConfig, proposer: Proposer) -> None:
+        self.config, self.proposer = config, proposer
 
     def __call__(self, state: State, record: StageRecord) -> State:
         config, kept = self.config, state.kept
         positions, grid = kept.positions, kept.tokens.grid
         count = max(1, min(len(positions) // config.tokens_per_region, config.max_regions))
         places = torch.stack([positions % grid, positions // grid], dim=1) / grid
-        points = torch.cat([kept.tokens.meaning[positions], config.position_weight * places], dim=1)
+        points = torch.cat([kept.meaning, config.position_weight * places], dim=1)
         labels = k_means(points, count, int(kept.saliency[positions].argmax()), config.iterations)
         clusters = [positions[labels == r] for r in range(count) if (labels == r).any()]
-        proposed = self.propose(state, clusters)
+        proposed = self.proposer(state, clusters)
         regions = [
             _region(kept, members, config.concepts, box)
             for members, box in zip(proposed.members, proposed.boxes, strict=True)
@@ -158,6 +158,12 @@ def _region(kept: KeptTokens, members: Tensor, num_concepts: int, box: Box | Non
         concepts=tuple(zip(index.tolist(), prob.tolist(), strict=True)),
         saliency=float(kept.saliency[members].mean()),
     )
+
+
+def region_means(state: State) -> Tensor:
+    """[R, d]: the mean of each region's tokens."""
+    meaning = state.kept.tokens.meaning
+    return torch.stack([meaning[list(region.members)].mean(0) for region in state.regions])
 
 
 def posterior(region: Region, prior_C: Tensor) -> dict[int, float]:

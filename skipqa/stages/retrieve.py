@@ -15,7 +15,6 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from skipqa.backbones.backbone import Backbone
 from skipqa.backbones.concepts import Concept, Concepts
@@ -24,7 +23,7 @@ from skipqa.knowledge import Index
 from skipqa.knowledge.vectors import sum_duplicates
 from skipqa.nn import region_query as network
 from skipqa.nn.region_query import DenseRegionQuery, SparseRegionQuery
-from skipqa.stages.regions import posterior
+from skipqa.stages.regions import posterior, region_means
 from skipqa.stages.stage import Parts
 from skipqa.state import State
 from skipqa.trace import StageRecord
@@ -81,7 +80,7 @@ class SparseQuerier:
 
     @torch.inference_mode()
     def __call__(self, state: State) -> tuple[list[list[Hit]], int]:
-        weights = self.query(_centres(state), state.question.embedding)
+        weights = self.query(region_means(state), state.question.embedding)
         hits = self.index.search(self.query.queries(weights), self.per_region)
         return hits, network.flops(self.query.config, len(state.regions))
 
@@ -95,7 +94,7 @@ class DenseQuerier:
     @torch.inference_mode()
     def __call__(self, state: State) -> tuple[list[list[Hit]], int]:
         boxes = torch.tensor([region.box for region in state.regions])
-        vectors = self.query(_centres(state), state.question.embedding, boxes)
+        vectors = self.query(region_means(state), state.question.embedding, boxes)
         hits = self.index.search_dense(vectors.numpy(), self.per_region)
         return hits, network.flops(self.query.config, len(state.regions))
 
@@ -134,11 +133,6 @@ def build(parts: Parts) -> Retrieve:
     else:
         querier = DenseQuerier(query, index, config.per_region)
     return Retrieve(querier, index)
-
-
-def _centres(state: State) -> Tensor:
-    meaning = state.kept.tokens.meaning
-    return torch.stack([meaning[list(region.members)].mean(0) for region in state.regions])
 
 
 def best_hits(hits: Sequence[Sequence[Hit]]) -> list[tuple[Hit, int]]:

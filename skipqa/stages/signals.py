@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from skipqa.backbones.concepts import Concepts, plain_name
-from skipqa.language import base_forms, content_words
+from skipqa.language import all_forms, base_forms, content_words
 from skipqa.stages.prune import concept_relevance
-from skipqa.stages.regions import posterior
+from skipqa.stages.regions import posterior, region_means
 from skipqa.state import State
 from skipqa.types import Question
 
@@ -48,9 +48,7 @@ def signals(state: State, embeddings_Kd: Tensor, asked_of_Kd: Tensor, concepts: 
     numbers = [_numbers(names, concepts) for names in titles]
     seen_K = _best(numbers, kept.tokens.evidence[kept.positions].amax(0))
     shown_K = _best(numbers, kept.tokens.overview)
-    meaning = kept.tokens.meaning
-    centres_Rd = torch.stack([meaning[list(region.members)].mean(0) for region in state.regions])
-    asking_Kd = centres_Rd[[p.region for p in passages]]
+    asking_Kd = region_means(state)[[p.region for p in passages]]
     sure_K = torch.tensor([state.regions[p.region].concepts[0][1] for p in passages])
     topic_K = embeddings_Kd @ question.embedding
     said_K = (embeddings_Kd * asked_of_Kd).sum(1)
@@ -139,7 +137,7 @@ def _best(numbers: Sequence[Sequence[int]], prob_C: Tensor) -> Tensor:
 
 def _overlap(question: Question, text: str) -> float:
     """The fraction of the question's words that the passage uses, in whatever form."""
-    used = {form for word in content_words(text) for form in base_forms(word)}
+    used = all_forms(content_words(text))
     asked = [set(base_forms(word)) for word in question.words]
     return sum(not used.isdisjoint(forms) for forms in asked) / max(1, len(asked))
 

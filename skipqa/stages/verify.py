@@ -37,11 +37,11 @@ class Scored(NamedTuple):
     flops: int
 
 
-class PassageScorer(Protocol):
+class PassageVerifier(Protocol):
     def __call__(self, state: State) -> Scored: ...
 
 
-class SimilarityScorer:
+class SimilarityVerifier:
     """Training-free: the formula at the head of this file."""
 
     def __init__(self, config: VerifyConfig, backbone: Backbone) -> None:
@@ -74,7 +74,7 @@ class SimilarityScorer:
         return f"{state.question.text} {self.backbone.concepts[concept].name}"
 
 
-class TrainedScorer:
+class EmbeddingVerifier:
     """The verifier on embeddings alone."""
 
     def __init__(self, verifier: Verifier, backbone: Backbone) -> None:
@@ -94,7 +94,7 @@ class TrainedScorer:
         return Scored(nu_K.tolist(), encoded, encoded.flops + spent)
 
 
-class SignalScorer(TrainedScorer):
+class SignalVerifier(EmbeddingVerifier):
     """The verifier on embeddings and signals."""
 
     def __call__(self, state: State) -> Scored:
@@ -115,12 +115,12 @@ class SignalScorer(TrainedScorer):
 
 
 class Verify:
-    def __init__(self, config: VerifyConfig, scorer: PassageScorer) -> None:
-        self.config, self.scorer = config, scorer
+    def __init__(self, config: VerifyConfig, verifier: PassageVerifier) -> None:
+        self.config, self.verifier = config, verifier
 
     def __call__(self, state: State, record: StageRecord) -> State:
         config, candidates = self.config, state.retrieved.passages
-        scores, encoded, record.flops = self.scorer(state)
+        scores, encoded, record.flops = self.verifier(state)
         verdict = network.judge(
             torch.tensor(scores, dtype=torch.float64),
             state.budget.most_passages(len(candidates)),
@@ -141,9 +141,9 @@ class Verify:
 def build(parts: Parts) -> Verify:
     config, backbone, verifier = parts.config.verify, parts.backbone, parts.components.verifier
     if verifier is None:
-        return Verify(config, SimilarityScorer(config, backbone))
-    scorer = SignalScorer if verifier.config.signals else TrainedScorer
-    return Verify(config, scorer(verifier, backbone))
+        return Verify(config, SimilarityVerifier(config, backbone))
+    kind = SignalVerifier if verifier.config.signals else EmbeddingVerifier
+    return Verify(config, kind(verifier, backbone))
 
 
 def divided(
@@ -164,7 +164,7 @@ def divided(
 
 
 def mean_token(kept: KeptTokens) -> Tensor:
-    return kept.tokens.meaning[kept.positions].mean(0)
+    return kept.meaning.mean(0)
 
 
 def _texts(passages: Sequence[RetrievedPassage]) -> list[str]:

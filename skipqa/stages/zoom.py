@@ -35,7 +35,7 @@ class Zoom:
         record.kept, record.dropped = 0, len(state.regions)
         prior = state.question.concept_prior
         if prior is None or prior.information < self.config.min_information:
-            record.why = "the question is about nothing in particular"
+            record.why = "the question names no kind of thing"
             return state
         if state.budget.passages == 0:
             record.why = "nothing will be retrieved"

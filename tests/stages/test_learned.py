@@ -17,7 +17,7 @@ from skipqa.nn.fusion import BipartiteFusion, FusionConfig
 from skipqa.nn.saliency import SaliencyConfig, build_saliency
 from skipqa.stages.draft import DraftAnswer, TrainedDrafter
 from skipqa.stages.fuse import Fuse, TrainedFuser
-from skipqa.stages.prune import Prune, TrainedScorer
+from skipqa.stages.prune import Prune, SaliencyScorer
 from skipqa.trace import StageRecord
 from skipqa.types import Budget, Draft, KeptTokens, Question, VisualTokens
 
@@ -37,7 +37,7 @@ def pruned(
         torch.nn.init.normal_(parameter, std=scale)
     tokens = visual_tokens(grid, NUM_CONCEPTS, seed)
     entering = state(tokens=tokens, question=question(), budget=Budget(count, 1))
-    leaving, record = run(Prune(TrainedScorer(scorer)), entering)
+    leaving, record = run(Prune(SaliencyScorer(scorer)), entering)
     return leaving.kept, record
 
 

@@ -19,7 +19,7 @@ IMPLEMENTATIONS: dict[type, list[type]] = {
     draft.Drafter: [draft.IdentityDrafter, draft.TrainedDrafter],
     budget.Budgeter: [budget.FixedBudgeter, budget.TrainedBudgeter],
     prune.TokenScorer: [
-        *(prune.ConceptScorer, prune.TrainedScorer),
+        *(prune.ConceptScorer, prune.SaliencyScorer),
         *(pruners.RandomScorer, pruners.AttentionScorer, pruners.SimilarityScorer),
         *(pruners.CertaintyScorer, pruners.KeepHeadScorer),
     ],
@@ -27,7 +27,11 @@ IMPLEMENTATIONS: dict[type, list[type]] = {
     retrieve.RegionQuerier: [
         *(retrieve.ConceptQuerier, retrieve.SparseQuerier, retrieve.DenseQuerier),
     ],
-    verify.PassageScorer: [verify.SimilarityScorer, verify.TrainedScorer, verify.SignalScorer],
+    verify.PassageVerifier: [
+        verify.SimilarityVerifier,
+        verify.EmbeddingVerifier,
+        verify.SignalVerifier,
+    ],
     fuse.Fuser: [fuse.CosineFuser, fuse.TrainedFuser],
     readers.Reader: [
         *(readers.QuotingReader, readers.ClauseReader),

@@ -27,11 +27,11 @@ from skipqa.stages.readers import (
     Reader,
     ReadTogether,
     ShortReader,
-    agree,
-    as_written,
-    explained,
+    asks_to_explain,
+    best_of_both,
+    has_a_word_of,
     log_prior,
-    stated,
+    spelled_as_in,
     whole_clause,
     words_shown,
 )
@@ -154,7 +154,7 @@ class TestShortReader:
         assert leaving.answer.text == "italy"
         assert leaving.answer.log_prob == LIKED["italy"]
         assert leaving.answer.grounded is False
-        assert record.why.startswith("not 'zemblia', drafted")
+        assert record.why.startswith("the drafter's answer; the decoder said 'zemblia'")
         assert record.flops == 1_100
 
     @pytest.mark.parametrize("says", ["italy", "of the", "ital", "42", "zem blia"])
@@ -313,33 +313,35 @@ def test_a_quotation_is_of_a_whole_clause(quoted: str, whole: str) -> None:
 class TestAgreement:
     def test_the_sum_decides(self) -> None:
         draft, said = drafted(("tea", -0.1), ("milk", -3.0)), completion("milk", -2.0, -1.0, -1.0)
-        assert agree(said, draft, 0.3) == ("milk", -1.0)  # -2.03, -1.9
-        assert agree(said, draft, 0.7) == ("tea", -2.0)  # -2.07, -3.1
+        assert best_of_both(said, draft, 0.3) == ("milk", -1.0)  # -2.03, -1.9
+        assert best_of_both(said, draft, 0.7) == ("tea", -2.0)  # -2.07, -3.1
 
     def test_with_weight_0_the_drafter_only_proposes(self) -> None:
         draft = drafted(("tea", 0.0), ("milk", -50.0))
-        assert agree(completion("rum", -2.0, -1.0, -1.5), draft, 0.0) == ("milk", -1.0)
-        assert agree(completion("rum", -2.0, -1.0, -0.5), draft, 0.0) == ("rum", -0.5)
+        assert best_of_both(completion("rum", -2.0, -1.0, -1.5), draft, 0.0) == ("milk", -1.0)
+        assert best_of_both(completion("rum", -2.0, -1.0, -0.5), draft, 0.0) == ("rum", -0.5)
 
     def test_one_outside_the_vocabulary_has_the_prior_of_the_best(self) -> None:
         draft = drafted(("tea", -1.0), ("milk", -9.0))
-        assert agree(completion("rum", -3.0, -3.0, -2.9), draft, 1.0)[0] == "rum"
-        assert agree(completion("rum", -3.0, -3.0, -3.1), draft, 1.0)[0] == "tea"
+        assert best_of_both(completion("rum", -3.0, -3.0, -2.9), draft, 1.0)[0] == "rum"
+        assert best_of_both(completion("rum", -3.0, -3.0, -3.1), draft, 1.0)[0] == "tea"
 
     def test_one_that_was_known_and_not_drafted_has_that_of_the_last(self) -> None:
         draft = drafted(("tea", -1.0), ("milk", -9.0), others=["rum"])
-        assert agree(completion("rum", -3.0, -3.0, -2.9), draft, 1.0)[0] == "tea"
-        assert agree(completion("rum", -3.0, -30.0, 5.1), draft, 1.0)[0] == "rum"  # -4, -39, -3.9
+        assert best_of_both(completion("rum", -3.0, -3.0, -2.9), draft, 1.0)[0] == "tea"
+        assert (
+            best_of_both(completion("rum", -3.0, -30.0, 5.1), draft, 1.0)[0] == "rum"
+        )  # -4, -39, -3.9
 
     def test_a_drafter_that_abstains_has_no_say(self) -> None:
         draft = replace(drafted(("tea", -0.1), ("milk", -3.0)), abstain_prob=1.0)
-        assert agree(completion("milk", -2.0, -1.0, -1.0), draft, 0.7)[0] == "milk"
+        assert best_of_both(completion("milk", -2.0, -1.0, -1.0), draft, 0.7)[0] == "milk"
         assert set(log_prior(draft, 0.7).values()) == {0.0}
 
     def test_among_equals_the_first_drafted_wins(self) -> None:
         draft = drafted(("tea", -1.0), ("milk", -1.0))
-        assert agree(completion("rum", -2.0, -2.0, -2.0), draft, 1.0)[0] == "tea"
-        assert agree(completion("tea", -2.0, -2.0, -2.0), draft, 1.0)[0] == "tea"
+        assert best_of_both(completion("rum", -2.0, -2.0, -2.0), draft, 1.0)[0] == "tea"
+        assert best_of_both(completion("tea", -2.0, -2.0, -2.0), draft, 1.0)[0] == "tea"
 
     @given(st.data())
     def test_one_of_the_candidates_and_none_is_better(self, data: st.DataObject) -> None:
@@ -351,7 +353,7 @@ class TestAgreement:
         weight = data.draw(st.floats(0, 2))
         draft = drafted(*zip(names, probs, strict=True), others="abcdefgh")
         said = completion(own, *(scored[name] for name in (*names, own)))
-        answer, log_prob = agree(said, draft, weight)
+        answer, log_prob = best_of_both(said, draft, weight)
         prior = dict(zip(names, probs, strict=True))
         prior.setdefault(own, probs[-1] if own in "abcdefgh" else probs[0])
         assert answer in prior
@@ -378,8 +380,10 @@ class TestHowAndWhy:
     )
     def test_the_passage_speaks_of_it(self, text: str, is_explained: bool) -> None:
         asked = question(text, *content_words(text))
-        assert explained(asked, ["a cold stone", "a drink brewed from leaves"]) is is_explained
-        assert not explained(asked, [])
+        assert (
+            asks_to_explain(asked, ["a cold stone", "a drink brewed from leaves"]) is is_explained
+        )
+        assert not asks_to_explain(asked, [])
 
 
 class TestStated:
@@ -397,8 +401,8 @@ class TestStated:
         ],
     )
     def test_a_word_that_says_something_is_enough(self, answer: str, is_stated: bool) -> None:
-        assert stated(answer, ["nothing here", f"{FACT}, 30 kg heavy"]) is is_stated
-        assert not stated(answer, [])
+        assert has_a_word_of(answer, ["nothing here", f"{FACT}, 30 kg heavy"]) is is_stated
+        assert not has_a_word_of(answer, [])
 
 
 class TestSpelling:
@@ -419,11 +423,11 @@ class TestSpelling:
         ],
     )
     def test_as_the_best_passage_has_it(self, answer: str, texts: list[str], spelled: str) -> None:
-        assert as_written(answer, texts) == spelled
+        assert spelled_as_in(answer, texts) == spelled
 
     @given(st.text(max_size=8), st.lists(st.text(max_size=20), max_size=3))
     def test_only_the_case_may_change(self, answer: str, texts: list[str]) -> None:
-        found = as_written(answer, texts)
+        found = spelled_as_in(answer, texts)
         assert found == answer or any(found in text for text in texts)
         assert len(found) == len(answer)
 

@@ -20,10 +20,10 @@ from skipqa.nn.verifier import flops as verifier_flops
 from skipqa.pipeline import Pipeline
 from skipqa.stages.signals import SIGNALS, about_titles
 from skipqa.stages.verify import (
-    PassageScorer,
-    SignalScorer,
-    SimilarityScorer,
-    TrainedScorer,
+    EmbeddingVerifier,
+    PassageVerifier,
+    SignalVerifier,
+    SimilarityVerifier,
     Verify,
     build,
 )
@@ -78,8 +78,8 @@ def asking(asked: Question, regions: tuple[Region, ...]) -> State:
 
 
 @pytest.fixture(scope="module")
-def similarity(backbone: Pocket) -> SimilarityScorer:
-    return SimilarityScorer(VerifyConfig(), backbone)
+def similarity(backbone: Pocket) -> SimilarityVerifier:
+    return SimilarityVerifier(VerifyConfig(), backbone)
 
 
 def retrieved(rows: list[int], by: int = 0) -> Retrieved:
@@ -90,7 +90,7 @@ def retrieved(rows: list[int], by: int = 0) -> Retrieved:
 def verify(
     found: Retrieved,
     asking: State,
-    scorer: PassageScorer,
+    scorer: PassageVerifier,
     config: VerifyConfig = DEFAULT,
     budget: Budget = ENOUGH,
 ) -> tuple[Verified, StageRecord]:
@@ -104,7 +104,7 @@ rows = st.lists(st.sampled_from(range(len(TEXTS))), unique=True, min_size=1)
 @given(rows)
 @settings(max_examples=15)
 def test_accepting_all_changes_nothing_but_the_order(
-    asking: State, similarity: SimilarityScorer, backbone: Pocket, rows: list[int]
+    asking: State, similarity: SimilarityVerifier, backbone: Pocket, rows: list[int]
 ) -> None:
     found = retrieved(rows)
     kept, record = verify(found, asking, similarity, ALL)
@@ -124,7 +124,7 @@ def test_accepting_all_changes_nothing_but_the_order(
 @given(rows, st.floats(0.05, 1))
 @settings(max_examples=15)
 def test_keeps_the_best_fraction_of_what_was_found(
-    asking: State, similarity: SimilarityScorer, rows: list[int], rho_r: float
+    asking: State, similarity: SimilarityVerifier, rows: list[int], rho_r: float
 ) -> None:
     """Algorithm 1: the top ceil(rho_r K), whether accepted or recalled."""
     everything, _ = verify(retrieved(rows), asking, similarity, ALL)
@@ -140,7 +140,7 @@ def test_keeps_the_best_fraction_of_what_was_found(
 @given(rows, st.integers(0, 6))
 @settings(max_examples=15)
 def test_rejecting_all_recalls_the_best(
-    asking: State, similarity: SimilarityScorer, rows: list[int], least: int
+    asking: State, similarity: SimilarityVerifier, rows: list[int], least: int
 ) -> None:
     everything, _ = verify(retrieved(rows), asking, similarity, ALL)
     config = VerifyConfig(threshold=1.1, min_passages=least)
@@ -153,7 +153,7 @@ def test_rejecting_all_recalls_the_best(
 
 
 def test_what_has_to_do_with_the_question_stays(
-    asking: State, similarity: SimilarityScorer
+    asking: State, similarity: SimilarityVerifier
 ) -> None:
     config = VerifyConfig(min_passages=0)
     kept, _ = verify(retrieved([4, 3, 2, 1, 0]), asking, similarity, config)
@@ -163,7 +163,7 @@ def test_what_has_to_do_with_the_question_stays(
 
 
 def test_a_passage_is_judged_for_the_region_that_asked(
-    asking: State, similarity: SimilarityScorer
+    asking: State, similarity: SimilarityVerifier
 ) -> None:
     """A beagle's gloss is off the topic for the region with the cup, on it for the dog's."""
     cup, dog = (
@@ -172,14 +172,14 @@ def test_a_passage_is_judged_for_the_region_that_asked(
     assert dog > cup
 
 
-def test_nothing_found_nothing_verified(asking: State, similarity: SimilarityScorer) -> None:
+def test_nothing_found_nothing_verified(asking: State, similarity: SimilarityVerifier) -> None:
     kept, record = verify(retrieved([]), asking, similarity)
     assert kept.passages == kept.rejected == ()
     assert kept.embeddings.shape == (0, 384)
     assert (record.kept, record.dropped) == (0, 0)
 
 
-def test_no_more_than_the_budget_stay(asking: State, similarity: SimilarityScorer) -> None:
+def test_no_more_than_the_budget_stay(asking: State, similarity: SimilarityVerifier) -> None:
     everything, _ = verify(retrieved([4, 3, 2, 1, 0]), asking, similarity, ALL)
     kept, record = verify(retrieved([4, 3, 2, 1, 0]), asking, similarity, ALL, Budget(2, 2))
     assert kept.passages == everything.passages[:2]
@@ -194,7 +194,7 @@ def test_a_trained_verifier_accepts_rejects_and_recalls(
     trained = Verifier(VerifierConfig(384, WIDTH))
     torch.nn.init.constant_(trained.out.bias, opinion)
     found = retrieved([0, 2, 4])
-    kept, record = verify(found, asking, TrainedScorer(trained, backbone))
+    kept, record = verify(found, asking, EmbeddingVerifier(trained, backbone))
     assert len(kept.passages) == kept_rows
     everything = [*kept.passages, *(passage for passage, _ in kept.rejected)]
     assert sorted(p.row for p in everything) == [0, 2, 4]
@@ -224,7 +224,7 @@ def test_a_verifier_with_signals_has_all_it_reads_encoded_at_once(
     meaning = evidence @ backbone.concepts.embeddings
     tokens = VisualTokens(torch.rand(4, 8), evidence, meaning, evidence.mean(0), 2)
     kept = KeptTokens(torch.tensor([0, 3]), torch.rand(4), tokens)
-    scorer = SignalScorer(trained, cast(Any, counting))
+    scorer = SignalVerifier(trained, cast(Any, counting))
     verified, record = verify(found, asking.add(kept=kept), scorer, budget=Budget(2, 3))
     titles = about_titles(asking.question, [passage.passage.title for passage in found.passages])
     assert counting.passes == [[TEXTS[0], TEXTS[2], TEXTS[4], *titles]]
@@ -236,6 +236,6 @@ def test_a_verifier_with_signals_has_all_it_reads_encoded_at_once(
 
 @pytest.mark.parametrize("signals", [0, SIGNALS])
 def test_the_verifier_decides_what_is_read_for_it(pipeline: Pipeline, signals: int) -> None:
-    assert type(build(pipeline.parts).scorer) is SimilarityScorer
+    assert type(build(pipeline.parts).verifier) is SimilarityVerifier
     trained = pipeline.with_components(verifier=Verifier(VerifierConfig(384, 384, signals=signals)))
-    assert type(build(trained.parts).scorer) is (SignalScorer if signals else TrainedScorer)
+    assert type(build(trained.parts).verifier) is (SignalVerifier if signals else EmbeddingVerifier)

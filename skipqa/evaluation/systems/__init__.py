@@ -38,6 +38,8 @@ class Variant:
         check_name(self.system)
         if self.pruner is not None and self.pruner not in PRUNERS:
             raise UserError(f"no pruner {self.pruner!r}; there is {choices(self.pruner, PRUNERS)}")
+        if self.system == "no-retrieval" and (self.pruner or self.retention):
+            raise UserError("no-retrieval stays at low resolution: no pruner, no retention")
         if self.retention is not None and not 0 < self.retention <= 1:
             raise UserError(f"a retention lies above 0 and up to 1, not at {self.retention}")
 

@@ -74,7 +74,8 @@ def without_verification(base: Pipeline, seed: int) -> Pipeline:
 
 
 def qvs_only(base: Pipeline, seed: int) -> Pipeline:
-    """V' tokens, one query, all that it finds accepted, fused and read; no fast path."""
+    """V' tokens, one query, all that it finds accepted, fused and read; no fast path. A verifier
+    still ranks what is read."""
     system = without_draft(dense_fusion(base, seed), seed)
     return with_budget(system, passages=DENSE_PASSAGES).with_config(
         budget=HIGH_RES,
@@ -87,7 +88,7 @@ def qvs_only(base: Pipeline, seed: int) -> Pipeline:
 
 
 def dense(base: Pipeline, seed: int) -> Pipeline:
-    """RA-CM3 style: all tokens, one query, all that it finds accepted, fused and read."""
+    """RA-CM3 style: all tokens, one query, all that it finds accepted, ranked, fused and read."""
     return without_pruning(qvs_only(base, seed), seed)
 
 

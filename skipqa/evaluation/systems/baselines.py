@@ -38,7 +38,8 @@ SMALLEST = 1e-6
 
 
 def without_retrieval(base: Pipeline, seed: int) -> Pipeline:
-    """SKIP with K' = 0: the decoder answers from the names of what the image shows."""
+    """SKIP with K' = 0: no high resolution and no zoom; the decoder answers from the names of what
+    the image shows."""
     return with_budget(base, passages=0)
 
 
@@ -87,7 +88,7 @@ class LateRerank:
     def __call__(self, state: State, record: StageRecord) -> State:
         candidates = state.retrieved.passages
         encoded = self.backbone.encode_texts([p.passage.text for p in candidates])
-        visual_VD = state.kept.tokens.meaning[state.kept.positions]
+        visual_VD = state.kept.meaning
         question_TD = F.normalize(state.question.states, dim=-1)
         scores = []
         for states in encoded.states:
@@ -115,7 +116,7 @@ class PassThrough:
     """fuse: not here; every passage goes on to the decoder."""
 
     def __call__(self, state: State, record: StageRecord) -> State:
-        tokens_VD = state.kept.tokens.meaning[state.kept.positions]
+        tokens_VD = state.kept.meaning
         num_tokens, num_passages = len(tokens_VD), len(state.verified.passages)
         record.kept, record.dropped = 0, num_tokens * num_passages
         record.why = "left to the decoder"
@@ -137,7 +138,7 @@ class MemoryAttention:
 
     @torch.inference_mode()
     def __call__(self, state: State, record: StageRecord) -> State:
-        verified, tokens_VD = state.verified, state.kept.tokens.meaning[state.kept.positions]
+        verified, tokens_VD = state.verified, state.kept.meaning
         num_tokens, num_passages = len(tokens_VD), len(verified.passages)
         record.kept, record.dropped = num_tokens * num_passages, 0
         record.why = f"{SLOTS} slots each of {num_passages} passages"

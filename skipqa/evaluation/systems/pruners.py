@@ -1,9 +1,13 @@
-"""Other ways to V' tokens, each in place of QVS, for any system.
+"""Other ways to choose the V' tokens, each in place of QVS, for any system.
 
 Enters: a pipeline whose budget says how many tokens stay. Leaves: one that chooses them at random,
 by their looks, by their similarity to the question, by merging similar ones, or by encoding the
-image at a lower resolution. All but `similarity` ignore the question. To add one, write a
-`TokenScorer` (or a whole prune stage) and a line in `PRUNERS`.
+image at a lower resolution. All but `qvs` and `similarity` ignore the question.
+
+To add one, write a `TokenScorer` and a function from a pipeline to `by_score(pipeline, scorer)`, or
+to `pipeline.with_stages(prune=…)` with a whole stage, and add the function to `PRUNERS`; its
+docstring is what `skipqa eval systems` shows. `skipqa eval … --pruner qvs --pruner yours` then
+compares both at the same V'.
 
 Shapes: V tokens, D their feature width, N tokens left on the way from V to V'.
 """
@@ -29,19 +33,24 @@ from skipqa.trace import StageRecord
 from skipqa.types import KeptTokens, Question, VisualTokens
 
 
+def qvs(base: Pipeline, seed: int) -> Pipeline:
+    """The system's own choice."""
+    return base
+
+
 def random_pruning(base: Pipeline, seed: int) -> Pipeline:
     """The same number of tokens, anywhere."""
-    return _by_score(base, RandomScorer(seed))
+    return by_score(base, RandomScorer(seed))
 
 
 def attention(base: Pipeline, seed: int) -> Pipeline:
     """The tokens that a global query attends to most."""
-    return _by_score(base, AttentionScorer())
+    return by_score(base, AttentionScorer())
 
 
 def similarity(base: Pipeline, seed: int) -> Pipeline:
     """The tokens closest to the question."""
-    return _by_score(base, SimilarityScorer())
+    return by_score(base, SimilarityScorer())
 
 
 def dynamicvit(base: Pipeline, seed: int) -> Pipeline:
@@ -52,7 +61,7 @@ def dynamicvit(base: Pipeline, seed: int) -> Pipeline:
     stands in for it: a token is kept for how certain the classifier is of what it shows.
     """
     head = base.components.keep_head
-    return _by_score(base, CertaintyScorer() if head is None else KeepHeadScorer(head))
+    return by_score(base, CertaintyScorer() if head is None else KeepHeadScorer(head))
 
 
 def tome(base: Pipeline, seed: int) -> Pipeline:
@@ -76,6 +85,7 @@ def downsample(base: Pipeline, seed: int) -> Pipeline:
 
 
 PRUNERS = {
+    "qvs": qvs,
     "random": random_pruning,
     "tome": tome,
     "dynamicvit": dynamicvit,
@@ -85,7 +95,7 @@ PRUNERS = {
 }
 
 
-def _by_score(base: Pipeline, scorer: TokenScorer) -> Pipeline:
+def by_score(base: Pipeline, scorer: TokenScorer) -> Pipeline:
     """The V' tokens of the highest scores."""
     return base.with_stages(prune=lambda parts: Prune(scorer))
 

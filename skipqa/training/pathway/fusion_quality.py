@@ -46,7 +46,7 @@ def compare_fusion(
 
 @dataclass(frozen=True, slots=True)
 class GivenScores:
-    """A `PassageScorer` whose nu_j are known, with passages that are encoded already."""
+    """A `PassageVerifier` whose nu_j are known, with passages that are encoded already."""
 
     nu_K: Tensor
     encoded: EncodedTexts

@@ -28,7 +28,7 @@ from skipqa.nn.verifier import Verifier, VerifierConfig, distillation_loss
 from skipqa.pipeline import Pipeline
 from skipqa.stages.prompts import reading_prompt
 from skipqa.stages.signals import SIGNALS, signals
-from skipqa.stages.verify import SimilarityScorer, mean_token
+from skipqa.stages.verify import SimilarityVerifier, mean_token
 from skipqa.tasks.okvqa import normalise
 from skipqa.training.loop import Decay, Loss, Optimisation
 from skipqa.training.pathway.context import TrainingContext
@@ -137,7 +137,7 @@ def _observe_one(pipeline: Pipeline, records: Records, i: int, scored: bool) -> 
     told = signals(state, embeddings, asked_of, backbone.concepts)
     nu: list[float] = []
     if scored:
-        nu, _ = SimilarityScorer(pipeline.config.verify, backbone).score(state, embeddings)
+        nu, _ = SimilarityVerifier(pipeline.config.verify, backbone).score(state, embeddings)
     return visual, told.tolist(), nu
 
 

@@ -13,7 +13,7 @@ from tiny_training import decoder, make_example, tokenizer
 from torch import Tensor
 
 from skipqa.backbones.backbone import Completion
-from skipqa.stages.readers import agree
+from skipqa.stages.readers import best_of_both
 from skipqa.training.stage1 import reader, routing
 from skipqa.training.stage1.drafter import ABSTAIN
 from skipqa.training.stage1.reader import Prompts, generate, log_probs
@@ -84,7 +84,7 @@ def test_candidates_are_the_drafters_best_and_the_readers_own() -> None:
 @pytest.mark.parametrize("own", ["a", "c", "unknown", ""])  # drafted, known, neither, empty
 @given(st.integers(0, 10_000), st.sampled_from(WEIGHTS))
 def test_answers_are_scored_as_in_answering(own: str, seed: int, weight: float) -> None:
-    """The same answer as `readers.agree`, whatever the reader says."""
+    """The same answer as `readers.best_of_both`, whatever the reader says."""
     generator = torch.Generator().manual_seed(seed)
     opinion = torch.randn(1, 4, generator=generator).log_softmax(-1)
     opinion[0, 3] = -9.0  # "c" is never among the two that are drafted
@@ -112,7 +112,7 @@ def test_answers_are_scored_as_in_answering(own: str, seed: int, weight: float) 
     names = [name for name, _ in drafted]
     values = dict(zip([*names, own], read, strict=True))
     log_probs = tuple(values[name] for name in (*names, own))
-    answer, _ = agree(Completion(own, 0, 0, 0, log_probs), draft, weight)
+    answer, _ = best_of_both(Completion(own, 0, 0, 0, log_probs), draft, weight)
     assert float(found.chosen(weight)) == pytest.approx(worth[answer])
 
 
