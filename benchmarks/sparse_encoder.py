@@ -244,7 +244,8 @@ def piped(
             for way, (one, settings, head) in ways.items():
                 question = state.question
                 if head is not None:
-                    prior = head.prior(question.embedding, backbone.concepts.embeddings)
+                    projected = head.of_concept(backbone.concepts.embeddings)
+                    prior = head.prior(question.embedding, projected)
                     question = replace(question, concept_prior=prior)
                 for by, regions in asking.items():
                     settings = replace(settings, per_region=K if by == "regions" else 4 * K)
