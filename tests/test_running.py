@@ -15,6 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
+from skipqa.errors import UserError
 from skipqa.pipeline import NAMES, Pipeline
 from skipqa.stages import budget
 from skipqa.stages.stage import Parts, Stage
@@ -86,8 +87,16 @@ def test_verification_needs_retrieval(pipeline: Pipeline, photo: Path) -> None:
 
 
 def test_only_stages_of_the_flow_can_be_replaced(pipeline: Pipeline) -> None:
-    with pytest.raises(AssertionError, match="only the stages of the flow"):
+    with pytest.raises(UserError, match="no stage 'polish'; there is encode, draft"):
         pipeline.with_stages(polish=budget.build)
+
+
+def test_a_run_that_ends_before_it_starts_is_refused(pipeline: Pipeline) -> None:
+    state = State("nowhere.png", "Why?")
+    with pytest.raises(UserError, match="fuse comes after prune"):
+        pipeline.run(state, start="fuse", stop="prune")
+    with pytest.raises(UserError, match="did you mean prune"):
+        pipeline.run(state, start="prun")
 
 
 def test_a_replaced_stage_stays_with_other_settings(pipeline: Pipeline) -> None:
