@@ -37,6 +37,7 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "verifier": training.verifier,
     "small-things": training.small_things,
     "fast-path-val": training.fast_path,
+    "confidence-val": training.confidence,
     "sparse-encoder": training.sparse_encoder,
 }
 

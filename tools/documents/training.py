@@ -108,6 +108,22 @@ def small_things(results: Results) -> str:
     return table(header, rows) + "\n" + source(results)
 
 
+def confidence(results: Results) -> str:
+    """By route and source, the mean confidence next to the mean score."""
+    routes = {"drafted": "drafted", "looked_up": "looked up"}
+    titles = {"all": "all", "okvqa": "OK-VQA", "vqav2": "VQAv2", "pocket-kb": "Pocket-KB"}
+    found = results["results"]
+    rows = [
+        [title, shown, f"{part['questions']:,}"]
+        + [f"{100 * part[key]:.1f}" for key in ("confidence", "score", "ece")]
+        for name, title in titles.items()
+        for route, shown in routes.items()
+        if "ece" in (part := found[name][route])
+    ]
+    header = ["val", "route", "questions", "confidence, %", "score, %", "calibration error, %"]
+    return table(header, rows) + "\n" + source(results)
+
+
 def fast_path(results: Results) -> str:
     found = results["results"]
     shipped = found["shipped"]["all"]
