@@ -1,7 +1,7 @@
 """Is the confidence of answers calibrated? Validation questions, through the whole pipeline.
 
-Questions of OK-VQA, VQAv2 and Pocket-KB are answered on both routes with the bundled checkpoint; the
-confidence is compared with the score of the answer, in bins of equal counts. Nothing is fitted
+Questions of OK-VQA, VQAv2 and Pocket-KB are answered on both routes with the bundled checkpoint;
+the confidence is compared with the score of the answer, in bins of equal counts. Nothing is fitted
 here: `skipqa train confidence` does that on held-out questions.
 
     python benchmarks/confidence.py --data DATA --pocket-kb FOLDER

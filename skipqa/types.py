@@ -83,12 +83,12 @@ class VisualTokens:
     """The image as V tokens on a square grid, row-major from the top left."""
 
     features: torch.Tensor  # [V, d_vision]
-    evidence: torch.Tensor  # [V, C], each row a distribution over visual concepts
-    meaning: torch.Tensor  # [V, d_text], the evidence read as a point in the text space
-    overview: torch.Tensor  # [C], the evidence of the whole image
+    concept_probs: torch.Tensor  # [V, C], each row a distribution over visual concepts
+    meaning: torch.Tensor  # [V, d_text], the expected embedding of a token's concepts
+    overview: torch.Tensor  # [C], the concept probabilities of the whole image
     grid: int  # V = grid * grid
     # [N, d_vision], the features of the low-resolution view, for a drafter trained on them
-    low_res: torch.Tensor | None = None
+    drafter_features: torch.Tensor | None = None
     words: SeenWords | None = None  # None: no tagger was trained
 
     def __len__(self) -> int:

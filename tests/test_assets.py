@@ -295,7 +295,7 @@ def converted_folder(home: Path, asset: Asset) -> Path:
 @pytest.mark.parametrize(
     ("asset", "file", "part"),
     [
-        (assets.EFFICIENTNET_LITE2, "weights.safetensors", "vision"),
+        (assets.EFFICIENTNET_LITE2, "weights.safetensors", "vision.network"),
         (assets.MINILM, "weights.safetensors", "texts.network"),
         (assets.SMOLLM2, "weights.safetensors", "decoder"),
         (assets.SMOLLM2, "tokenizer.json", "decoder_tokenizer"),

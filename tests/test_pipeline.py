@@ -258,8 +258,8 @@ def test_evidence_is_a_distribution_on_every_token(pipeline: Pipeline, photo: Pa
     low_res, cheap = pipeline.backbone.encode_low_res(image)
     high_res, dear = pipeline.backbone.encode_high_res(image, low_res)
     for tokens, count in ((low_res, 64), (high_res, 256)):
-        assert tokens.evidence.shape == (count, 1000)
-        np.testing.assert_allclose(tokens.evidence.sum(1), 1, rtol=1e-5)
+        assert tokens.concept_probs.shape == (count, 1000)
+        np.testing.assert_allclose(tokens.concept_probs.sum(1), 1, rtol=1e-5)
         np.testing.assert_allclose(tokens.meaning.norm(dim=1), 1, rtol=1e-5)
     assert 0 < 4 * cheap < dear + cheap
 

@@ -29,7 +29,7 @@ Proxy = Literal["answer", "evidence"]
 LogProb = Callable[[State], float]  # of a state that has been through `look`
 
 NO_EVIDENCE = 1e-6
-PER_TOKEN = ("features", "evidence", "meaning")  # fields with one row per token
+PER_TOKEN = ("features", "concept_probs", "meaning")  # fields with one row per token
 BATCH = 8  # counterfactuals in memory at once
 
 

@@ -67,7 +67,7 @@ class TrainedDrafter:
 
     @torch.inference_mode()
     def __call__(self, question: Question, low_res: VisualTokens) -> tuple[Draft, int]:
-        visual = low_res.features if low_res.low_res is None else low_res.low_res
+        visual = low_res.features if low_res.drafter_features is None else low_res.drafter_features
         states = question.states if question.drafter_states is None else question.drafter_states
         words, num_words = None, 0
         if low_res.words is not None:

@@ -47,7 +47,7 @@ class ConceptScorer:
         if prior is not None:
             relevance_C = relevance_C + prior.weights / prior.weights.max()
         num_concepts, width = concepts.embeddings.shape
-        return tokens.evidence @ relevance_C, 2 * num_concepts * (width + len(tokens))
+        return tokens.concept_probs @ relevance_C, 2 * num_concepts * (width + len(tokens))
 
     def why(self, question: Question) -> str:
         return f"evidence for {_named(question)}"

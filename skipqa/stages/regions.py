@@ -148,7 +148,7 @@ def assign_tokens(positions: Tensor, grid: int, boxes: Sequence[Box]) -> list[Te
 def _region(kept: KeptTokens, members: Tensor, num_concepts: int, box: Box | None) -> Region:
     weights = kept.saliency[members]
     weights = weights / weights.sum().clamp(min=1e-12)
-    prob, index = (weights @ kept.tokens.evidence[members]).topk(num_concepts)
+    prob, index = (weights @ kept.tokens.concept_probs[members]).topk(num_concepts)
     covered = members
     if kept.merged_into is not None:
         covered = torch.isin(kept.merged_into, members).nonzero()[:, 0]

@@ -46,7 +46,7 @@ def signals(state: State, embeddings_Kd: Tensor, asked_of_Kd: Tensor, concepts: 
     score_K = torch.tensor([max(p.score, SMALLEST) for p in passages])
     titles = [names_in(p.passage.title) for p in passages]
     numbers = [_numbers(names, concepts) for names in titles]
-    seen_K = _best(numbers, kept.tokens.evidence[kept.positions].amax(0))
+    seen_K = _best(numbers, kept.tokens.concept_probs[kept.positions].amax(0))
     shown_K = _best(numbers, kept.tokens.overview)
     asking_Kd = region_means(state)[[p.region for p in passages]]
     sure_K = torch.tensor([state.regions[p.region].concepts[0][1] for p in passages])
@@ -90,7 +90,7 @@ def _asked_about(
     regions. `numbers` are the concepts that bear each passage's title."""
     kept, regions = state.kept, state.regions
     prior_C = ANYTHING + concept_relevance(state.question, concepts)
-    tokens_VC = kept.tokens.evidence[kept.positions]
+    tokens_VC = kept.tokens.concept_probs[kept.positions]
     found = []
     for prob_C in (tokens_VC.amax(0), kept.tokens.overview, tokens_VC.mean(0)):
         posterior_C = prob_C * prior_C

@@ -58,7 +58,7 @@ class Zoom:
     def _zoomed(self, state: State, chosen: Sequence[int], record: StageRecord) -> State:
         embeddings, regions = self.backbone.concepts.embeddings, list(state.regions)
         tokens = state.kept.tokens
-        evidence_VC, meaning_VD = tokens.evidence.clone(), tokens.meaning.clone()
+        probs_VC, meaning_VD = tokens.concept_probs.clone(), tokens.meaning.clone()
         for r in chosen:
             seen, flops = self.backbone.encode_low_res(
                 crop(state.image, regions[r].box, self.config)
@@ -66,11 +66,11 @@ class Zoom:
             record.flops += flops
             members = list(regions[r].members)
             regions[r] = _joined(regions[r], seen.overview)
-            joined = evidence_VC[members].maximum(seen.overview)
-            evidence_VC[members] = joined / joined.sum(1, keepdim=True)
-            meaning_VD[members] = F.normalize(evidence_VC[members] @ embeddings, dim=-1)
+            joined = probs_VC[members].maximum(seen.overview)
+            probs_VC[members] = joined / joined.sum(1, keepdim=True)
+            meaning_VD[members] = F.normalize(probs_VC[members] @ embeddings, dim=-1)
             record.flops += 2 * joined.numel() * embeddings.shape[1]
-        tokens = dataclasses.replace(tokens, evidence=evidence_VC, meaning=meaning_VD)
+        tokens = dataclasses.replace(tokens, concept_probs=probs_VC, meaning=meaning_VD)
         kept = dataclasses.replace(state.kept, tokens=tokens)
         return state.add(kept=kept, regions=tuple(regions))
 

@@ -31,7 +31,7 @@ class Blinded:
     def encode_high_res(self, *arguments: object) -> object:
         tokens, flops = self.backbone.encode_high_res(*arguments)  # type: ignore[arg-type]
         changed = {}
-        for name in ("features", "evidence", "meaning"):
+        for name in ("features", "concept_probs", "meaning"):
             rows = getattr(tokens, name).clone()
             rows[self.position] = rows.mean(0)
             changed[name] = rows

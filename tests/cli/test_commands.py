@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from conftest import Command
 
 QUESTION = "How is this drink brewed?"
-KEYS = "answer route evidence regions tokens passages stages flops latency_ms".split()
+KEYS = (
+    "answer route confidence grounded evidence regions tokens passages stages flops latency_ms"
+).split()
 
 
 def commands(command: click.Command, *path: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:

@@ -52,7 +52,7 @@ def visual_tokens(grid: int, num_concepts: int, seed: int) -> VisualTokens:
     evidence = torch.randn(grid * grid, num_concepts, generator=generator).mul(3).softmax(-1)
     return VisualTokens(
         features=torch.randn(grid * grid, 6, generator=generator),
-        evidence=evidence,
+        concept_probs=evidence,
         meaning=F.normalize(torch.randn(grid * grid, WIDTH, generator=generator), dim=-1),
         overview=evidence.mean(0),
         grid=grid,

@@ -187,7 +187,7 @@ def test_the_drafter_reads_what_is_meant_for_it() -> None:
         found, record = drafted(drafter, tokens, asked)
         return found.candidates, record.flops
 
-    given_to_it = read(replace(tokens, low_res=coarse), replace(asked, drafter_states=own))
+    given_to_it = read(replace(tokens, drafter_features=coarse), replace(asked, drafter_states=own))
     assert given_to_it == read(replace(tokens, features=coarse), replace(asked, states=own))
     assert given_to_it != read(tokens, asked)
     assert given_to_it[1] < read(tokens, asked)[1]  # three words, not five

@@ -77,5 +77,5 @@ def test_what_the_prior_says_the_question_is_about_is_kept(concept: int, seed: i
     without, kept = (
         run(STAGE, entering(tokens, asked, 1))[0].kept.saliency for asked in (plain, informed)
     )
-    gained = tokens.evidence[:, concept] + 0.04 * (1 - tokens.evidence[:, concept])
+    gained = tokens.concept_probs[:, concept] + 0.04 * (1 - tokens.concept_probs[:, concept])
     torch.testing.assert_close(kept - without, gained)

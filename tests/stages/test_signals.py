@@ -26,7 +26,7 @@ def told(*candidates: RetrievedPassage) -> torch.Tensor:
     """The image shows a pug."""
     kept = kept_tokens(3, [0, 4], seed=1, num_concepts=3)
     evidence = torch.tensor([0.8, 0.15, 0.05]).expand(9, -1)
-    kept = replace(kept, tokens=replace(kept.tokens, evidence=evidence, overview=evidence[0]))
+    kept = replace(kept, tokens=replace(kept.tokens, concept_probs=evidence, overview=evidence[0]))
     region = Region((0.0, 0.0, 1.0, 1.0), (0, 4), ((0, 0.8),), 0.5)
     asked = question("Where does this dog come from?", "dog", "origin")
     embeddings = torch.nn.functional.normalize(torch.ones(len(candidates), WIDTH), dim=-1)

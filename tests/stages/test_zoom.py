@@ -103,12 +103,12 @@ def test_small_regions_are_encoded_on_their_own() -> None:
     inside = sorted(member for r in changed for member in regions[r].members)
     outside = sorted(set(range(64)) - set(inside))
     tokens, old_tokens = after.kept.tokens, before.kept.tokens
-    assert torch.equal(tokens.evidence[outside], old_tokens.evidence[outside])
-    assert (tokens.evidence[inside][:, PUG] > 0.4).all()
-    torch.testing.assert_close(tokens.evidence.sum(1), torch.ones(64))
+    assert torch.equal(tokens.concept_probs[outside], old_tokens.concept_probs[outside])
+    assert (tokens.concept_probs[inside][:, PUG] > 0.4).all()
+    torch.testing.assert_close(tokens.concept_probs.sum(1), torch.ones(64))
     torch.testing.assert_close(tokens.meaning.norm(dim=1), torch.ones(64))
     assert torch.equal(after.kept.positions, before.kept.positions)
-    assert not (old_tokens.evidence[inside][:, PUG] > 0.4).all(), "the old state is untouched"
+    assert not (old_tokens.concept_probs[inside][:, PUG] > 0.4).all(), "the old state is untouched"
 
 
 probs = st.floats(0, 1)

@@ -157,12 +157,12 @@ class ClipVicuna(GenerationMixin):
         size = (scales or self.config.scales)[-1]
         encoded = self.clip.encode_image(self._pixels(image, size))
         names_JC = self.concept_vectors.T * self.clip.log_scale.exp()
-        evidence_VC = (encoded.patches[0] @ names_JC).float().softmax(-1).cpu()
-        meaning_VD = evidence_VC @ self.concepts.embeddings
-        products = names_JC.shape[0] * (len(evidence_VC) + 1) + len(evidence_VC) * minilm.WIDTH
+        probs_VC = (encoded.patches[0] @ names_JC).float().softmax(-1).cpu()
+        meaning_VD = probs_VC @ self.concepts.embeddings
+        products = names_JC.shape[0] * (len(probs_VC) + 1) + len(probs_VC) * minilm.WIDTH
         tokens = VisualTokens(
             features=encoded.features[0].float().cpu(),
-            evidence=evidence_VC,
+            concept_probs=probs_VC,
             meaning=F.normalize(meaning_VD, dim=-1),
             overview=(encoded.whole[0] @ names_JC).float().softmax(-1).cpu(),
             grid=size // self.clip_config.vision.patch,

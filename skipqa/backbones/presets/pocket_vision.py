@@ -39,7 +39,7 @@ NUM_WORDS = 12  # per image
 class Recognised(NamedTuple):
     """What the feature maps of one image show."""
 
-    evidence_VC: Tensor  # each row a distribution
+    probs_VC: Tensor  # each row a distribution
     overview_C: Tensor  # the distribution of the whole image
     flops: int
     words: SeenWords | None = None
@@ -103,26 +103,26 @@ class PocketVision:
         finer = (scales or self.config.scales)[1:]
         if not finer:
             return low_res, 0
-        assert low_res.low_res is not None
+        assert low_res.drafter_features is not None
         first_1Fhw = low_res.features.T.unflatten(1, (low_res.grid, low_res.grid))[None]
         maps = [first_1Fhw, *(self.network(pixels(image, scale)) for scale in finer)]
-        tokens, flops = self._tokens(maps, low_res.low_res)
+        tokens, flops = self._tokens(maps, low_res.drafter_features)
         return tokens, flops + sum(map(self._trunk_flops, finer))
 
     def _tokens(self, maps: Sequence[Tensor], low_res_NF: Tensor) -> tuple[VisualTokens, int]:
         """One token per cell of the last map, the finest, with the evidence of all maps."""
         recognised = self._recognise(maps)
-        meaning_VD = recognised.evidence_VC @ self.concepts.embeddings
+        meaning_VD = recognised.probs_VC @ self.concepts.embeddings
         tokens = VisualTokens(
             features=maps[-1][0].flatten(1).T,
-            evidence=recognised.evidence_VC,
+            concept_probs=recognised.probs_VC,
             meaning=F.normalize(meaning_VD, dim=-1),
             overview=recognised.overview_C,
             grid=maps[-1].shape[-1],
-            low_res=low_res_NF,
+            drafter_features=low_res_NF,
             words=recognised.words,
         )
-        return tokens, recognised.flops + 2 * tokens.evidence.numel() * meaning_VD.shape[1]
+        return tokens, recognised.flops + 2 * tokens.concept_probs.numel() * meaning_VD.shape[1]
 
     def _recognise(self, maps: Sequence[Tensor]) -> Recognised:
         """The classes' logits averaged over the maps; the overview is that of the first."""
@@ -131,7 +131,7 @@ class PocketVision:
         mixed = [_resampled(self._mix_with_surroundings(one), grid) for one in logits]
         num_cells = sum(one[0, 0].numel() for one in logits)
         return Recognised(
-            evidence_VC=torch.stack(mixed).mean(0).softmax(-1),
+            probs_VC=torch.stack(mixed).mean(0).softmax(-1),
             overview_C=logits[0].mean((0, 2, 3)).softmax(-1),
             flops=2 * num_cells * self.network.classifier.weight.numel(),
         )
@@ -187,7 +187,7 @@ class TaggedVision(PocketVision):
         known = torch.tensor([bool(kind) for kind in self.tagger.config.kinds])
         num_views = sum(one[0, 0].numel() for one in views)
         return Recognised(
-            evidence_VC=_joined(classes.evidence_VC, tagged_VT[:, known]),
+            probs_VC=_joined(classes.probs_VC, tagged_VT[:, known]),
             overview_C=_joined(classes.overview_C, probs_T[known]),
             flops=classes.flops + tags.flops(self.tagger.config, num_views),
             words=self._words(probs_T, classes.overview_C),

@@ -141,8 +141,8 @@ class CertaintyScorer:
     """1 - H(p_i) / log C of the token's evidence over C concepts."""
 
     def __call__(self, tokens: VisualTokens, question: Question) -> tuple[Tensor, int]:
-        entropy_V = torch.special.entr(tokens.evidence).sum(1)
-        return 1 - entropy_V / math.log(tokens.evidence.shape[1]), 0
+        entropy_V = torch.special.entr(tokens.concept_probs).sum(1)
+        return 1 - entropy_V / math.log(tokens.concept_probs.shape[1]), 0
 
     def why(self, question: Question) -> str:
         return "by certainty of the classifier"
@@ -189,7 +189,7 @@ class MergeTokens:
         merged = dataclasses.replace(
             tokens,  # what was seen of the whole image, its words too, stays as it is
             features=_means(tokens.features, merged_into, sizes),
-            evidence=_means(tokens.evidence, merged_into, sizes),
+            concept_probs=_means(tokens.concept_probs, merged_into, sizes),
             meaning=F.normalize(_means(tokens.meaning, merged_into, sizes), dim=-1),
         )
         record.kept, record.dropped = len(positions), V - len(positions)

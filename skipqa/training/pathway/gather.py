@@ -191,7 +191,9 @@ def observe(
     state = pipeline.run(State(BytesIO(photo), row.question), stop="retrieve")
     question, drafted, kept, regions = state.question, state.draft, state.kept, state.regions
     prior, tokens = question.concept_prior, kept.tokens
-    prob, concept = tokens.evidence.topk(min(NAMES_PER_TOKEN, tokens.evidence.shape[1]), dim=1)
+    prob, concept = tokens.concept_probs.topk(
+        min(NAMES_PER_TOKEN, tokens.concept_probs.shape[1]), dim=1
+    )
     region_of = torch.full((len(tokens),), -1, dtype=torch.int8)
     boxes = torch.zeros(MOST_REGIONS, 4)
     for number, region in enumerate(regions[:MOST_REGIONS]):

@@ -111,7 +111,7 @@ class Records:
         evidence = torch.zeros(len(probs), num_concepts).scatter_(1, concepts, probs)
         return VisualTokens(
             features=torch.zeros(len(probs), 0),
-            evidence=evidence,
+            concept_probs=evidence,
             meaning=self["meaning"][i].float(),
             overview=self["overview"][i].float(),
             grid=self.grid,

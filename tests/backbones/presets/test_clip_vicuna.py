@@ -151,10 +151,10 @@ def test_evidence_is_a_distribution_on_every_token(
     assert len(tokens) == backbone.widths.tokens == (IMAGE // PATCH) ** 2
     assert tokens.features.shape == (16, backbone.widths.vision)
     assert tokens.meaning.shape == (16, backbone.widths.text)
-    for evidence in (tokens.evidence, tokens.overview[None]):
+    for evidence in (tokens.concept_probs, tokens.overview[None]):
         assert evidence.shape[1] == len(backbone.concepts) == 1_000
         close(evidence.sum(1), torch.ones(len(evidence)))
-    assert tokens.evidence.std(0).max() > 1e-6, "patches differ"
+    assert tokens.concept_probs.std(0).max() > 1e-6, "patches differ"
     assert flops > 0
 
 

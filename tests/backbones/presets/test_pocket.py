@@ -122,5 +122,5 @@ class TestVision:
         names = [concept.name for concept in backbone.concepts.entries]
         espresso = names.index("espresso")
         assert names[int(tokens.overview.argmax())] == "espresso"
-        seen = tokens.evidence[:, espresso].view(tokens.grid, tokens.grid)
+        seen = tokens.concept_probs[:, espresso].view(tokens.grid, tokens.grid)
         assert seen[3:10, 4:11].mean() > 2 * seen[-3:].mean()  # the cup against the table's edge

@@ -187,10 +187,10 @@ class TestVision:
     def test_evidence_is_a_distribution_over_all_concepts(
         self, trained: Pocket, seen: VisualTokens
     ) -> None:
-        assert seen.evidence.shape == (256, len(trained.concepts))
+        assert seen.concept_probs.shape == (256, len(trained.concepts))
         assert seen.overview.shape == (len(trained.concepts),)
-        assert (seen.evidence >= 0).all()
-        torch.testing.assert_close(seen.evidence.sum(1), torch.ones(256))
+        assert (seen.concept_probs >= 0).all()
+        torch.testing.assert_close(seen.concept_probs.sum(1), torch.ones(256))
         assert float(seen.overview.sum()) == pytest.approx(1, abs=1e-5)
         torch.testing.assert_close(seen.meaning.norm(dim=1), torch.ones(256))
 
@@ -199,8 +199,10 @@ class TestVision:
     ) -> None:
         """Tags take a fraction of the evidence; the classes divide the rest as before."""
         assert torch.equal(seen.features, plainly_seen.features)
-        classes = seen.evidence[:, : len(plain.concepts)]
-        torch.testing.assert_close(classes / classes.sum(1, keepdim=True), plainly_seen.evidence)
+        classes = seen.concept_probs[:, : len(plain.concepts)]
+        torch.testing.assert_close(
+            classes / classes.sum(1, keepdim=True), plainly_seen.concept_probs
+        )
 
     def test_without_a_tagger_there_are_only_the_classes(
         self, trained: Pocket, image: Image.Image, plainly_seen: VisualTokens
@@ -208,7 +210,7 @@ class TestVision:
         others = dataclasses.replace(trained.learned, tagger=None)
         backbone = Pocket(EncodeConfig(), learned=others)
         found, _ = backbone.encode_high_res(image, backbone.encode_low_res(image)[0])
-        for name in ("features", "evidence", "meaning", "overview", "low_res"):
+        for name in ("features", "concept_probs", "meaning", "overview", "drafter_features"):
             assert torch.equal(getattr(found, name), getattr(plainly_seen, name)), name
         assert found.words is None
 
@@ -221,13 +223,13 @@ class TestVision:
         plainly_seen: VisualTokens,
     ) -> None:
         assert seen.words is not None
-        assert seen.low_res is not None
+        assert seen.drafter_features is not None
         assert len(seen.words.names) == len(seen.words.probs) == NUM_WORDS == 12
         probs = seen.words.probs.tolist()
         assert probs == sorted(probs, reverse=True)
         assert "espresso" in seen.words.names[:2]  # a class, among the best tags
         assert "cup" in seen.words.names
-        tags = tagger(seen.low_res[None])[0].sigmoid()
+        tags = tagger(seen.drafter_features[None])[0].sigmoid()
         windows = [
             seen.features.view(16, 16, -1)[top : top + 8, left : left + 8].flatten(0, 1)
             for top in range(0, 9, 2)
@@ -290,11 +292,11 @@ class TestVision:
         plainly_seen: VisualTokens,
     ) -> None:
         low_res, _ = trained.encode_low_res(image)
-        assert low_res.low_res is not None
+        assert low_res.drafter_features is not None
         assert low_res.words is not None
         assert seen.words is not None
-        assert torch.equal(low_res.features, low_res.low_res)
-        probs = tagger(low_res.low_res[None])[0].sigmoid()
+        assert torch.equal(low_res.features, low_res.drafter_features)
+        probs = tagger(low_res.drafter_features[None])[0].sigmoid()
         everything = torch.cat((probs, plainly_seen.overview)).sort(descending=True).values
         torch.testing.assert_close(low_res.words.probs, everything[:NUM_WORDS])
         assert (seen.words.probs >= low_res.words.probs - 1e-6).all()
@@ -323,6 +325,6 @@ class TestVision:
     ) -> None:
         system = trained_pipeline.with_config(encode={"scales": list(scales)})
         state = system.run(State(image, "What is in the cup?"), stop="draft")
-        assert state.low_res.low_res is not None
-        assert len(state.low_res.low_res) == system.backbone.widths.low_res
+        assert state.low_res.drafter_features is not None
+        assert len(state.low_res.drafter_features) == system.backbone.widths.low_res
         assert state.draft.candidates

@@ -114,7 +114,7 @@ def test_without_matplotlib_there_are_tables_and_one_line(
     done = CliRunner().invoke(app, [*words, "--json"])
     assert done.exit_code == 0, done.exception
     assert json.loads(done.stdout)["figures"] == []
-    missing = "no figures: drawing figures needs an optional part: pip install 'skipqa[plot]'"
+    missing = "no figures: drawing figures needs an optional dependency: pip install 'skipqa[plot]'"
     assert done.stderr.splitlines().count(missing) == 1
     text = (tmp_path / "out" / "report.md").read_text()
     assert "| dense |" in text

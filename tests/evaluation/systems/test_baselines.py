@@ -173,7 +173,7 @@ def test_late_interaction_prefers_what_resembles_the_question(
 
 
 def _as_seen(tokens: VisualTokens, meaning: torch.Tensor) -> VisualTokens:
-    return VisualTokens(tokens.features[:4], tokens.evidence[:4], meaning, tokens.overview, 2)
+    return VisualTokens(tokens.features[:4], tokens.concept_probs[:4], meaning, tokens.overview, 2)
 
 
 def test_max_sim_is_one_where_every_token_is_there_again() -> None:

@@ -27,7 +27,7 @@ from skipqa.types import Budget, KeptTokens, Question, Region, SeenWords, Visual
 
 Ask = Callable[[Variant | str], Answer]
 Two = tuple[Question, Question]
-IN_PLACE = [name for name in PRUNERS if name != "downsample"]  # of the prune stage
+IN_PLACE = [name for name in PRUNERS if name not in ("qvs", "downsample")]  # of the prune stage
 
 
 def prune(
@@ -155,7 +155,7 @@ def test_merging_leaves_every_token_in_one_and_means_of_them(
         members = kept.merged_into == position
         assert kept.saliency[position] == pytest.approx(members.sum() / V)
         torch.testing.assert_close(kept.tokens.features[position], features[members].mean(0))
-        assert kept.tokens.evidence[position].sum() == pytest.approx(1, abs=1e-5)
+        assert kept.tokens.concept_probs[position].sum() == pytest.approx(1, abs=1e-5)
         assert kept.tokens.meaning[position].norm() == pytest.approx(1, abs=1e-5)
 
 
@@ -229,12 +229,12 @@ def test_merging_leaves_what_was_seen_of_the_whole_image(
 ) -> None:
     seen = dataclasses.replace(
         tokens,
-        low_res=torch.ones(4, 10),
+        drafter_features=torch.ones(4, 10),
         words=SeenWords(("dog",), torch.ones(1), torch.ones(1, 12)),
     )
     joined = prune(pipeline, "tome", seen, questions[0], 9)[0].tokens
     assert joined.words is seen.words
-    assert joined.low_res is seen.low_res
+    assert joined.drafter_features is seen.drafter_features
     assert joined.overview is seen.overview
 
 
