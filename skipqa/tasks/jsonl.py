@@ -17,15 +17,13 @@ from skipqa.files import Fields, check_object, parse_json, read_text
 from skipqa.tasks.example import Example, QuestionId
 from skipqa.tasks.okvqa import normalise
 from skipqa.tasks.photos import Photos
-from skipqa.tasks.task import OpenEnded
+from skipqa.tasks.task import TaskDefaults
 
 FIELDS: Fields = {"question_id": (int, str), "image": str, "question": str}
 
 
-class JsonLines(OpenEnded):
+class JsonLines(TaskDefaults):
     """The score is the one that the file gives to an answer."""
-
-    name = "jsonl"
 
     def score(self, example: Example, prediction: str) -> float:
         return float(example.answers.get(normalise(prediction), 0))
