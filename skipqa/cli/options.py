@@ -72,10 +72,13 @@ def declared(function: Callable[..., Any]) -> list[Declared]:
     return found
 
 
+def flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
 def option(name: str, kind: Any, told: str, default: Any) -> inspect.Parameter:
     """A flag has no opposite: `--multiple-choice`, not also `--no-multiple-choice`."""
-    flag = f"--{name.replace('_', '-')}"
-    annotation = Annotated[kind, typer.Option(flag, help=told)]
+    annotation = Annotated[kind, typer.Option(flag(name), help=told)]
     return inspect.Parameter(name, KEYWORD, default=default, annotation=annotation)
 
 

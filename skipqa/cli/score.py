@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from skipqa.cli.console import Json, err, out, plural, print_json, working
-from skipqa.cli.options import Declared, declared, grouped, option
+from skipqa.cli.options import Declared, declared, flag, grouped, option
 from skipqa.errors import UserError, choices
 from skipqa.tasks import SCORE_FILES, Report
 
@@ -94,7 +94,7 @@ def _check_options(benchmark: str, files: Mapping[str, Path]) -> None:
     possible = {file.name: file for file in declared(SCORE_FILES[benchmark])}
     for name, file in possible.items():
         if name not in files and file.default is inspect.Parameter.empty:
-            raise UserError(f"skipqa score {benchmark} needs --{name}")
+            raise UserError(f"skipqa score {benchmark} needs {flag(name)}")
     for name in files:
         if name not in possible:
-            raise UserError(f"skipqa score {benchmark} has no use for --{name}")
+            raise UserError(f"skipqa score {benchmark} has no use for {flag(name)}")

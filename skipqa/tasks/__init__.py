@@ -1,12 +1,10 @@
 """The benchmarks, each in a module of its own: its official files, and its official score.
 
-To add one:
-
-1. Write `tasks/NAME.py` with a class that follows the protocol `Task` (task.py) and inherits from
-   `TaskDefaults`: `viquae.py` is a short example. Import numpy and the like inside functions.
-2. Add its instance to `_ALL` below. `skipqa eval NAME` and `skipqa score NAME` then exist.
-3. Add a small official layout to `LAYOUTS` in tests/tasks/test_loaders.py.
-4. Where the files can be downloaded, add them to data/manifest.json for `skipqa data fetch NAME`.
+To add one, write `tasks/NAME.py` with a class that follows the protocol `Task` and inherits from
+`TaskDefaults` (task.py; `viquae.py` is an example), importing numpy and the like inside functions.
+Import its instance below and add it to `_ALL`: `skipqa eval NAME` and `skipqa score NAME` exist.
+Its test is a small official layout in `LAYOUTS` of tests/tasks/test_loaders.py. If its files can be
+downloaded, list them in data/manifest.json for `skipqa data fetch NAME`.
 """
 
 from __future__ import annotations
