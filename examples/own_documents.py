@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw
 
 import skipqa
 from skipqa.knowledge import index
-from skipqa.knowledge.sources.texts import Texts
+from skipqa.knowledge.sources import open_source
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
 
 NOTES = {
@@ -39,7 +39,7 @@ def main() -> None:
             (folder / "notes" / f"{title}.txt").write_text(text)
         draw_flag(folder / "photo.png")
 
-        sources = [Texts(folder / "notes")]
+        sources = [open_source(str(folder / "notes"))]
         built = index.build(folder / "index", sources, LexicalEncoder.default())
         print(f"{built.passages} passages from {len(NOTES)} files")
 

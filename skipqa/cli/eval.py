@@ -12,7 +12,7 @@ import typer
 
 from skipqa.cli.console import out, print_json
 from skipqa.cli.eval_run import RunOptions, fingerprint, run
-from skipqa.cli.options import grouped
+from skipqa.cli.options import declared, grouped, option
 from skipqa.tasks import TASKS, Task
 
 app = typer.Typer(no_args_is_help=True, help="Measure systems on questions about photos.")
@@ -26,7 +26,7 @@ def group() -> None:
 @dataclass(frozen=True, slots=True)
 class OfficialFiles:
     data: Annotated[Path, typer.Option(help="Folder of the official files.")]
-    split: Annotated[str, typer.Option(help="Split to ask.")] = "val"
+    split: str  # declared for each task, with its own default
     images: Annotated[
         Path | None,
         typer.Option(
@@ -84,65 +84,29 @@ Examples:
 
   skipqa eval {name} --data {name} --split {split} --out runs/{name}
 
-  skipqa eval {name} --data {name} --images photos --out runs --system skip --system dense
+  skipqa eval {name} --data {name} --images {images} --out runs --system skip --system dense
 """
-TITLES = {
-    "okvqa": "OK-VQA",
-    "vqav2": "VQAv2",
-    "aokvqa": "A-OKVQA",
-    "infoseek": "InfoSeek",
-    "evqa": "Encyclopedic-VQA",
-    "viquae": "ViQuAE",
-    "pocket-kb": "Pocket-KB",
-}
 
 
-def _benchmark(name: str) -> Callable[..., None]:
-    @grouped
-    def ask(files: OfficialFiles, options: RunOptions) -> None:
-        _ask(TASKS[name], files, options)
+def _benchmark(task: Task) -> Callable[..., None]:
+    def ask(files: OfficialFiles, options: RunOptions, **own: Any) -> None:
+        _ask(task.with_options(**own), files, options)
 
-    return ask
-
-
-def _help(name: str) -> str:
-    split = TASKS[name].splits[1]  # the one to validate with comes after train
-    return BENCHMARK_HELP.format(name=name, title=TITLES[name], split=split)
+    split = option("split", str, "Split to ask.", task.default_split)
+    own = (option(o.name, o.kind, f"{o.what}.", o.default) for o in declared(task.with_options))
+    return grouped(ask, (split, *own))
 
 
-for _name in ("okvqa", "vqav2", "infoseek", "viquae", "pocket-kb"):
-    app.command(_name, help=_help(_name))(_benchmark(_name))
+def _help(task: Task) -> str:
+    images = task.images(Path(task.name))
+    return BENCHMARK_HELP.format(
+        name=task.name, title=task.title, split=task.default_split, images=images
+    )
 
 
-@app.command("aokvqa", help=_help("aokvqa"))
-@grouped
-def aokvqa(
-    files: OfficialFiles,
-    options: RunOptions,
-    multiple_choice: Annotated[
-        bool,
-        typer.Option(
-            "--multiple-choice",
-            help="Take each answer for the choice nearest to it; default: direct answers.",
-        ),
-    ] = False,
-) -> None:
-    _ask(TASKS["aokvqa-multiple-choice" if multiple_choice else "aokvqa"], files, options)
-
-
-@app.command("evqa", help=_help("evqa"))
-@grouped
-def evqa(
-    files: OfficialFiles,
-    options: RunOptions,
-    bem: Annotated[
-        Path | None, typer.Option(help="Folder of the BEM model; without it: exact match.")
-    ] = None,
-) -> None:
-    from skipqa.tasks.bem import Bem
-    from skipqa.tasks.evqa import Evqa
-
-    _ask(TASKS["evqa"] if bem is None else Evqa(Bem(bem)), files, options)
+for _task in TASKS.values():
+    if _task.has_command:
+        app.command(_task.name, help=_help(_task))(_benchmark(_task))
 
 
 def _ask(task: Task, files: OfficialFiles, options: RunOptions) -> None:
@@ -186,14 +150,14 @@ def list_systems(
 
     kinds: dict[str, Mapping[str, Any]] = {"--system": systems.SYSTEMS, "--pruner": systems.PRUNERS}
     found = {
-        option: {name: inspect.getdoc(make) or "" for name, make in named.items()}
-        for option, named in kinds.items()
+        flag: {name: inspect.getdoc(make) or "" for name, make in named.items()}
+        for flag, named in kinds.items()
     }
     if json:
         print_json(found)
         return
-    for option, named in found.items():
-        table = Table(option, "", show_lines=True)
+    for flag, named in found.items():
+        table = Table(flag, "", show_lines=True)
         for name, what in named.items():
             table.add_row(name, " ".join(what.split()))
         out.print(table)

@@ -89,8 +89,8 @@ class RunOptions:
 
         return systems.variants(self.system or ["skip"], self.pruner or (), self.retention or ())
 
-    def reader(self) -> Callable[..., Pipeline]:
-        """Reads the pipeline that the systems are made of, here or in another process."""
+    def pipeline_loader(self) -> Callable[..., Pipeline]:
+        """Loads the pipeline that the systems are made of, here or in another process."""
         from skipqa.config import read_settings
         from skipqa.pipeline import load
 
@@ -111,10 +111,10 @@ def run(
     """Ask, write and show; `about` is what else an answer and its score depend on."""
     from skipqa.evaluation import harness, records, systems
 
-    read, seed, jobs = options.reader(), options.seed, options.jobs
+    load, seed, jobs = options.pipeline_loader(), options.seed, options.jobs
     prepare_process()
     with working("reading the models") as report:
-        base = read(report=report)
+        base = load(report=report)
         shared = {
             "seed": seed,
             **about,
@@ -143,7 +143,7 @@ def run(
             for pipeline in pipelines.values():
                 systems.warm_up(pipeline)
         else:
-            workers = harness.Workers(jobs, partial(_build, read, variants, seed, jobs))
+            workers = harness.Workers(jobs, partial(_build, load, variants, seed, jobs))
             systems.warm_up(base)  # what has to be converted is so once, not by each of them
     who = variants[0].name if len(variants) == 1 else f"{len(variants)} systems"
     with counting() as bar:
@@ -166,7 +166,7 @@ def fingerprint(files: Sequence[Path]) -> dict[str, str]:
 
 
 def _build(
-    read: Callable[[], Pipeline], variants: Sequence[Variant], seed: int, jobs: int
+    load: Callable[[], Pipeline], variants: Sequence[Variant], seed: int, jobs: int
 ) -> list[Pipeline]:
     """The systems of one process of several, which has its part of the cores."""
     import torch
@@ -176,7 +176,7 @@ def _build(
 
     prepare_process()
     torch.set_num_threads(max(1, available_cores() // jobs))
-    base = read()
+    base = load()
     return [systems.build(variant, base, seed) for variant in variants]
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,7 +20,15 @@ from skipqa.cli.console import (
     print_json,
     working,
 )
-from skipqa.errors import UserError
+from skipqa.cli.eval_run import fingerprint
+from skipqa.cli.options import grouped
+from skipqa.errors import UserError, choices
+from skipqa.tasks import TASKS
+
+if TYPE_CHECKING:
+    from skipqa.evaluation.reports.runs import Run
+    from skipqa.tasks import Example
+    from skipqa.tasks.photos import Photos
 
 app = typer.Typer(no_args_is_help=True, help="Turn finished runs into reports.")
 
@@ -84,11 +93,69 @@ def runs(
     err.print(f"written: {report} and {plural(len(figures.files) // 2, 'figure')}")
 
 
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """The questions of a run: a file in JSON Lines, or the official files of a task."""
+
+    questions: Annotated[
+        Path | None, typer.Option(help="The questions of a run of `skipqa eval vqa`.")
+    ] = None
+    images: Annotated[
+        Path | None,
+        typer.Option(help="The photos: a zip or a folder; with --data as in `skipqa eval`."),
+    ] = None
+    data: Annotated[
+        Path | None, typer.Option(help="Folder of the official files of any other run.")
+    ] = None
+    split: Annotated[
+        str | None, typer.Option(help="The split of --data; default: as in `skipqa eval`.")
+    ] = None
+    task: Annotated[
+        str | None, typer.Option(help="The task of --data; default: the one that the run names.")
+    ] = None
+
+    def read(self, run: Run) -> tuple[list[Example], Photos]:
+        """Refuses files that are not those of the run."""
+        match self.questions, self.data:
+            case Path() as questions, None:
+                rows, photos, files = self._json_lines(questions)
+            case None, Path() as data:
+                rows, photos, files = self._official(data, run)
+            case _:
+                raise UserError("give either --questions and --images, or --data")
+        if run.about["questions"].get("sha256") != fingerprint(files)["sha256"]:
+            raise UserError(f"{files[0]} is not the file of questions that {run.folder} answered")
+        return rows, photos
+
+    def _json_lines(self, questions: Path) -> tuple[list[Example], Photos, list[Path]]:
+        from skipqa.tasks import jsonl
+        from skipqa.tasks.photos import Photos
+
+        if self.images is None:
+            raise UserError("--questions needs --images")
+        photos = Photos(self.images)
+        rows, _ = jsonl.read(questions, photos)
+        return rows, photos, [questions]
+
+    def _official(self, data: Path, run: Run) -> tuple[list[Example], Photos, list[Path]]:
+        from skipqa.tasks.photos import Photos
+
+        name = self.task or run.task
+        if name not in TASKS:
+            told = f"unknown task {name!r}" if name else f"{run.folder} names no task"
+            raise UserError(f"{told}: give --task, one of {choices(name, TASKS)}")
+        task = TASKS[name]
+        split, images = self.split or task.default_split, self.images or task.images(data)
+        rows = task.load(data, split, images)
+        files = [path for path in task.files(data, split) if path.is_file()]
+        return rows, Photos(images), files
+
+
 @app.command("failures")
+@grouped
 def failures(
     folder: Annotated[Path, typer.Argument(help="A folder that `skipqa eval` wrote.")],
-    questions: Annotated[Path, typer.Option(help="The questions of that run.")],
-    images: Annotated[Path, typer.Option(help="Their photos: a zip or a folder.")],
+    asked: Questions,
     out_file: Annotated[Path, typer.Option("--out", help="The page to write, an .html file.")],
     count: Annotated[int, typer.Option(min=1, help="How many failures to show at most.")] = 50,
     seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
@@ -116,23 +183,19 @@ def failures(
       skipqa report failures runs/skip --questions val.jsonl --images val.zip --out failures.html
 
       skipqa report failures runs/skip --questions val.jsonl --images photos --out f.html --count 20
+
+      skipqa report failures runs/okvqa --data okvqa --out failures.html
     """
-    from skipqa.assets import sha256_of
     from skipqa.config import read_settings
     from skipqa.evaluation import systems
     from skipqa.evaluation.reports.failures_page import AnsweredRun, check_made_by, render
     from skipqa.evaluation.reports.runs import read_run
     from skipqa.explain import check_format
     from skipqa.pipeline import load
-    from skipqa.tasks import jsonl
-    from skipqa.tasks.photos import Photos
 
     check_format(out_file, ".html")
     run = read_run(folder)
-    photos = Photos(images)
-    rows, _ = jsonl.read(questions, photos)
-    if run.about["questions"].get("sha256") != sha256_of(questions):
-        raise UserError(f"{questions} is not the file of questions that {folder} answered")
+    rows, photos = asked.read(run)
     variant = systems.Variant(run.system, run.about.get("pruner"), run.about.get("retention"))
     prepare_process()
     with working("reading the models") as report:

@@ -3,42 +3,38 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from skipqa.cli.console import Json, err, out, plural, print_json, working
+from skipqa.cli.options import Declared, declared, flag, grouped, option
 from skipqa.errors import UserError, choices
 from skipqa.tasks import SCORE_FILES, Report
 
 
+def _file_options() -> Iterator[inspect.Parameter]:
+    """An option for each file that a scoring function reads, with the benchmarks that use it."""
+    readers: dict[str, list[str]] = {}
+    first: dict[str, Declared] = {}
+    for benchmark, scorer in SCORE_FILES.items():
+        for file in declared(scorer):
+            readers.setdefault(file.name, []).append(benchmark)
+            first.setdefault(file.name, file)
+    for name, file in first.items():
+        yield option(name, Path | None, f"{file.what} ({', '.join(readers[name])}).", None)
+
+
+@partial(grouped, more=_file_options())
 def score(
     benchmark: Annotated[
         str, typer.Argument(help=f"One of {', '.join(SCORE_FILES)}.", show_default=False)
     ],
-    predictions: Annotated[
-        Path | None, typer.Option(help="Predictions, in the benchmark's own layout.")
-    ] = None,
-    annotations: Annotated[
-        Path | None, typer.Option(help="Annotations (okvqa, vqav2, aokvqa).")
-    ] = None,
-    questions: Annotated[Path | None, typer.Option(help="Questions (okvqa, vqav2).")] = None,
-    references: Annotated[
-        Path | None, typer.Option(help="The data set with its answers (infoseek, evqa, viquae).")
-    ] = None,
-    qtypes: Annotated[Path | None, typer.Option(help="Question types (infoseek).")] = None,
-    bem: Annotated[
-        Path | None, typer.Option(help="Folder of the BEM model (evqa); without it: exact match.")
-    ] = None,
-    qrels: Annotated[
-        Path | None, typer.Option(help="Relevant passages, JSON or TREC (viquae-retrieval).")
-    ] = None,
-    run: Annotated[
-        Path | None, typer.Option(help="Retrieved passages, JSON or TREC (viquae-retrieval).")
-    ] = None,
     json: Json = False,
+    **given: Path | None,
 ) -> None:
     """Score a predictions file exactly as the benchmark's official code does, in percent.
 
@@ -58,16 +54,6 @@ def score(
 
       skipqa score viquae --predictions p.json --references test.jsonl
     """
-    given = {
-        "predictions": predictions,
-        "annotations": annotations,
-        "questions": questions,
-        "references": references,
-        "qtypes": qtypes,
-        "bem": bem,
-        "qrels": qrels,
-        "run": run,
-    }
     files = {name: path for name, path in given.items() if path is not None}
     _check_options(benchmark, files)
     with working(f"scoring {benchmark}"):
@@ -105,10 +91,10 @@ def _check_options(benchmark: str, files: Mapping[str, Path]) -> None:
         raise UserError(
             f"unknown benchmark {benchmark!r}: use one of {choices(benchmark, SCORE_FILES)}"
         )
-    possible = inspect.signature(SCORE_FILES[benchmark]).parameters
-    for name, parameter in possible.items():
-        if name not in files and parameter.default is parameter.empty:
-            raise UserError(f"skipqa score {benchmark} needs --{name}")
+    possible = {file.name: file for file in declared(SCORE_FILES[benchmark])}
+    for name, file in possible.items():
+        if name not in files and file.default is inspect.Parameter.empty:
+            raise UserError(f"skipqa score {benchmark} needs {flag(name)}")
     for name in files:
         if name not in possible:
-            raise UserError(f"skipqa score {benchmark} has no use for --{name}")
+            raise UserError(f"skipqa score {benchmark} has no use for {flag(name)}")

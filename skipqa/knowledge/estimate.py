@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from skipqa.knowledge.sources import BUILT_IN
-from skipqa.knowledge.sources.texts import ENDINGS
+from skipqa.knowledge.sources import BUILT_IN, DOCUMENT_READERS
 
 BYTES_PER_PASSAGE_READ = 300
 COMPRESSION = {".bz2": 5.0, ".gz": 4.0}
@@ -33,7 +32,7 @@ def estimate(specs: Sequence[str]) -> Estimate:
         if spec in BUILT_IN:
             passages += BUILT_IN[spec].passages
         elif path.is_dir():
-            files = (file for file in path.rglob("*") if file.suffix.lower() in ENDINGS)
+            files = (file for file in path.rglob("*") if file.suffix.lower() in DOCUMENT_READERS)
             size = sum(file.stat().st_size for file in files if file.is_file())
             passages += size / BYTES_PER_PASSAGE_READ
         elif path.is_file():

@@ -1,20 +1,26 @@
 """The benchmarks, each in a module of its own: its official files, and its official score.
 
-`TASKS` are asked by `skipqa eval NAME`; `SCORE_FILES` score predictions that are already there,
-`skipqa score NAME`: the parameters of such a function are the files that it reads.
+To add one, write `tasks/NAME.py` with a class that follows the protocol `Task` and inherits from
+`TaskDefaults` (task.py; `viquae.py` is an example), importing numpy and the like inside functions.
+Import its instance below and add it to `_ALL`: `skipqa eval NAME` and `skipqa score NAME` exist.
+Its test is a small official layout in `LAYOUTS` of tests/tasks/test_loaders.py. If its files can be
+downloaded, list them in data/manifest.json for `skipqa data fetch NAME`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
-from skipqa.tasks import aokvqa, evqa, infoseek, viquae
+from skipqa.tasks import aokvqa
+from skipqa.tasks.evqa import EVQA
 from skipqa.tasks.example import Example, QuestionId
+from skipqa.tasks.infoseek import INFOSEEK
 from skipqa.tasks.okvqa import OKVQA
 from skipqa.tasks.pocket_kb import POCKET_KB
 from skipqa.tasks.scores import Report
-from skipqa.tasks.task import Scorer, Task
+from skipqa.tasks.task import FileScorer, Scorer, Task
+from skipqa.tasks.viquae import VIQUAE
 from skipqa.tasks.vqav2 import VQAV2
 
 _ALL: tuple[Task, ...] = (
@@ -22,23 +28,14 @@ _ALL: tuple[Task, ...] = (
     VQAV2,
     aokvqa.DIRECT_ANSWER,
     aokvqa.MULTIPLE_CHOICE,
-    infoseek.INFOSEEK,
-    evqa.EVQA,
-    viquae.VIQUAE,
+    INFOSEEK,
+    EVQA,
+    VIQUAE,
     POCKET_KB,
 )
 TASKS: Mapping[str, Task] = MappingProxyType({task.name: task for task in _ALL})
-
-SCORE_FILES: Mapping[str, Callable[..., Report]] = MappingProxyType(
-    {
-        "okvqa": OKVQA.score_files,
-        "vqav2": VQAV2.score_files,
-        "aokvqa": aokvqa.score_files,
-        "infoseek": infoseek.score_files,
-        "evqa": evqa.score_files,
-        "viquae": viquae.score_files,
-        "viquae-retrieval": viquae.score_retrieval_files,
-    }
+SCORE_FILES: Mapping[str, FileScorer] = MappingProxyType(
+    {name: score for task in _ALL for name, score in task.file_scorers().items()}
 )
 
 __all__ = ["SCORE_FILES", "TASKS", "Example", "QuestionId", "Report", "Scorer", "Task"]

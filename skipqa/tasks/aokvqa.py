@@ -8,18 +8,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from skipqa.errors import UserError
 from skipqa.files import check_object, check_rows, read_json, read_json_with_repeats, write_json
 from skipqa.tasks.example import Example, QuestionId
-from skipqa.tasks.okvqa import normalise
+from skipqa.tasks.okvqa import Annotations, normalise
 from skipqa.tasks.predictions import with_repeats
 from skipqa.tasks.scores import MismatchedIds, Pairing, Report, named
-from skipqa.tasks.task import OpenEnded, official_file, require_split
+from skipqa.tasks.task import (
+    FileScorer,
+    Predictions,
+    TaskDefaults,
+    official_file,
+    require_split,
+)
 
 Setting = Literal["multiple_choice", "direct_answer"]
 SETTINGS: tuple[Setting, ...] = ("multiple_choice", "direct_answer")
@@ -117,10 +123,26 @@ def nearest_choice(answer: str, choices: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Aokvqa(OpenEnded):
+class Aokvqa(TaskDefaults):
     name: str
     setting: Setting
+    title: str = "A-OKVQA"
     splits: tuple[str, ...] = ("train", "val", "test", "test_w_ans")
+    default_split: str = "val"
+
+    @property
+    def has_command(self) -> bool:
+        return self.setting == "direct_answer"
+
+    def with_options(
+        self,
+        multiple_choice: Annotated[
+            bool, "Take each answer for the choice nearest to it; default: direct answers"
+        ] = False,
+    ) -> Self:
+        if not multiple_choice:
+            return self
+        return replace(self, name="aokvqa-multiple-choice", setting="multiple_choice")
 
     def files(self, folder: Path, split: str) -> tuple[Path]:
         return (folder / f"aokvqa_v1p0_{split}.json",)
@@ -171,6 +193,9 @@ class Aokvqa(OpenEnded):
         given = {str(e.id): {setting: predictions[e.id]} for e in examples}
         return evaluate([e.record for e in examples], given)
 
+    def file_scorers(self) -> dict[str, FileScorer]:
+        return {"aokvqa": score_files}
+
     def write(self, examples: Sequence[Example], folder: Path, split: str) -> None:
         write_json(self.files(folder, split)[0], [dict(e.record) for e in examples])
 
@@ -178,7 +203,7 @@ class Aokvqa(OpenEnded):
         write_json(path, {id: {self.setting: answer} for id, answer in predictions.items()})
 
 
-def score_files(predictions: Path, annotations: Path) -> Report:
+def score_files(predictions: Predictions, annotations: Annotations) -> Report:
     """Both settings, as far as the predictions have them."""
     given, repeats = read_json_with_repeats(predictions)
     check_object(str(predictions), given, {})
@@ -219,4 +244,4 @@ def _score(prediction: str, question: Mapping[str, Any], setting: str) -> float:
 
 
 DIRECT_ANSWER = Aokvqa("aokvqa", "direct_answer")
-MULTIPLE_CHOICE = Aokvqa("aokvqa-multiple-choice", "multiple_choice")
+MULTIPLE_CHOICE = DIRECT_ANSWER.with_options(multiple_choice=True)

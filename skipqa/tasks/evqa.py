@@ -13,17 +13,24 @@ import re
 import string
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from skipqa.errors import UserError
 from skipqa.files import check_object, check_rows, read_csv, read_json, write_json
 from skipqa.tasks.example import Example, QuestionId
 from skipqa.tasks.predictions import answers_in_order, with_repeats
 from skipqa.tasks.scores import Pairing, Report
-from skipqa.tasks.task import OpenEnded, official_file, require_split
+from skipqa.tasks.task import (
+    FileScorer,
+    Predictions,
+    References,
+    TaskDefaults,
+    official_file,
+    require_split,
+)
 from skipqa.tasks.text import CONTRACTIONS, NUMBER_WORDS
 
 if TYPE_CHECKING:
@@ -35,6 +42,7 @@ MIN_BEM = 0.5
 
 # (candidate, reference, question) -> two logits, for "different" and "equivalent".
 BemScorer = Callable[[str, str, str], "ArrayLike"]
+BemFolder = Annotated[Path | None, "Folder of the BEM model; without it: exact match"]
 
 SCORING_COLUMNS = ("question", "answer", "question_type")
 COLUMNS = (*SCORING_COLUMNS, "dataset_image_ids", "dataset_name")
@@ -117,13 +125,20 @@ def evaluate(
 
 
 @dataclass(frozen=True)
-class Evqa(OpenEnded):
+class Evqa(TaskDefaults):
     bem: BemScorer | None = None
+    title: str = "Encyclopedic-VQA"
     splits: tuple[str, ...] = ("train", "val", "test")
+    default_split: str = "val"
 
     @property
     def name(self) -> str:
         return "evqa" if self.bem is None else "evqa-bem"
+
+    def with_options(self, bem: BemFolder = None) -> Self:
+        from skipqa.tasks.bem import Bem
+
+        return self if bem is None else replace(self, bem=Bem(bem))
 
     def files(self, folder: Path, split: str) -> tuple[Path]:
         return (folder / f"{split}.csv",)
@@ -162,6 +177,9 @@ class Evqa(OpenEnded):
         rows = [example.record for example in examples]
         return evaluate(rows, [predictions[example.id] for example in examples], self.bem)
 
+    def file_scorers(self) -> dict[str, FileScorer]:
+        return {"evqa": score_files}
+
     def write(self, examples: Sequence[Example], folder: Path, split: str) -> None:
         if not examples:
             raise UserError("no examples to write")
@@ -176,7 +194,7 @@ class Evqa(OpenEnded):
         write_json(path, list(predictions.values()))
 
 
-def score_files(predictions: Path, references: Path, bem: Path | None = None) -> Report:
+def score_files(predictions: Predictions, references: References, bem: BemFolder = None) -> Report:
     from skipqa.tasks.bem import Bem
 
     rows = read_csv(references, SCORING_COLUMNS)

@@ -11,14 +11,21 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from skipqa.errors import UserError
 from skipqa.files import Fields, check_rows, read_jsonl, write_jsonl
 from skipqa.tasks.example import Example, QuestionId
 from skipqa.tasks.photos import Photos
 from skipqa.tasks.scores import Pairing, Report, named
-from skipqa.tasks.task import OpenEnded, official_file, require_split
+from skipqa.tasks.task import (
+    FileScorer,
+    Predictions,
+    References,
+    TaskDefaults,
+    official_file,
+    require_split,
+)
 from skipqa.tasks.text import squad_normalise
 
 Number = float | Sequence[float]  # one value, or a range [low, high]
@@ -121,9 +128,11 @@ def evaluate(
     )
 
 
-class InfoSeek(OpenEnded):
+class InfoSeek(TaskDefaults):
     name = "infoseek"
+    title = "InfoSeek"
     splits = ("train", "val", "test", "human")
+    default_split = "val"
     predictions_name = "predictions.jsonl"
 
     def files(self, folder: Path, split: str) -> tuple[Path, Path]:
@@ -172,6 +181,9 @@ class InfoSeek(OpenEnded):
         types = {str(e.id): e.category or "" for e in examples}
         return evaluate(rows, [e.record for e in examples], types)
 
+    def file_scorers(self) -> dict[str, FileScorer]:
+        return {"infoseek": score_files}
+
     def write(self, examples: Sequence[Example], folder: Path, split: str) -> None:
         questions, qtypes = self.files(folder, split)
         write_jsonl(questions, (e.record for e in examples))
@@ -182,7 +194,9 @@ class InfoSeek(OpenEnded):
         write_jsonl(path, ({"data_id": id, "prediction": t} for id, t in predictions.items()))
 
 
-def score_files(predictions: Path, references: Path, qtypes: Path) -> Report:
+def score_files(
+    predictions: Predictions, references: References, qtypes: Annotated[Path, "Question types"]
+) -> Report:
     fields = {"data_id": str, "prediction": str}
     rows = check_rows(str(predictions), read_jsonl(predictions), fields)
     reference_rows = check_rows(str(references), read_jsonl(references), SCORING_FIELDS)

@@ -3,7 +3,7 @@
 A line is `{question_id, image, question, answers {text: score}}` or `{…, answer}`, with
 `category`, `subset` (one or a list), `popularity` and `gold` (ids of passages that hold the answer,
 `hops` if several steps need one each) where they are known. A bad line is reported and skipped.
-Answers are compared after the normalisation of OK-VQA.
+Answers are compared after the normalisation of OK-VQA; the file need not write them in that form.
 """
 
 from __future__ import annotations
@@ -17,15 +17,13 @@ from skipqa.files import Fields, check_object, parse_json, read_text
 from skipqa.tasks.example import Example, QuestionId
 from skipqa.tasks.okvqa import normalise
 from skipqa.tasks.photos import Photos
-from skipqa.tasks.task import OpenEnded
+from skipqa.tasks.task import TaskDefaults
 
 FIELDS: Fields = {"question_id": (int, str), "image": str, "question": str}
 
 
-class JsonLines(OpenEnded):
+class JsonLines(TaskDefaults):
     """The score is the one that the file gives to an answer."""
-
-    name = "jsonl"
 
     def score(self, example: Example, prediction: str) -> float:
         return float(example.answers.get(normalise(prediction), 0))
@@ -73,14 +71,11 @@ def parse(line: str, number: int) -> Example:
 def example_of(value: Mapping[str, Any], where: str, line: int | None = None) -> Example:
     """The example of a row whose `FIELDS` are known to be there."""
     if "answers" in value:
-        answers = check_object(where, value, {"answers": dict})["answers"]
+        answers = _with_normalised(check_object(where, value, {"answers": dict})["answers"], where)
     else:
         answers = {normalise(check_object(where, value, {"answer": str})["answer"]): 1.0}
     if not answers:
         raise UserError(f"{where}: no answers")
-    for text, score in answers.items():
-        if not isinstance(score, (int, float)) or not 0 <= score <= 1:
-            raise UserError(f"{where}: the score of {text!r} must lie between 0 and 1")
     popularity = value.get("popularity")
     if not isinstance(popularity, int | float | str | None):
         raise UserError(f"{where}: 'popularity' must be a number or a name")
@@ -97,6 +92,18 @@ def example_of(value: Mapping[str, Any], where: str, line: int | None = None) ->
         record=value,
         line=line,
     )
+
+
+def _with_normalised(given: Mapping[str, Any], where: str) -> dict[str, float]:
+    """The answers as given, and in the form that is compared; of several scores the best counts."""
+    for text, score in given.items():
+        if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1:
+            raise UserError(f"{where}: the score of {text!r} must be a number between 0 and 1")
+    answers = dict(given)
+    for text, score in given.items():
+        compared = normalise(text)
+        answers[compared] = max(score, answers.get(compared, score))
+    return answers
 
 
 def _gold(where: str, value: Mapping[str, Any]) -> tuple[frozenset[str], ...]:

@@ -15,15 +15,22 @@ from dataclasses import dataclass, field
 from decimal import ROUND_HALF_UP, Decimal
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from skipqa.errors import UserError
 from skipqa.files import Fields, check_object, check_rows, read_json, write_json
 from skipqa.tasks.example import Example, QuestionId
 from skipqa.tasks.scores import Pairing, Report, named
-from skipqa.tasks.task import OpenEnded, official_file, require_split
+from skipqa.tasks.task import (
+    FileScorer,
+    Predictions,
+    TaskDefaults,
+    official_file,
+    require_split,
+)
 from skipqa.tasks.text import CONTRACTIONS, NUMBER_WORDS
 
+Annotations = Annotated[Path, "Annotations"]
 PUNCTUATION = ';/[]"{}()=+\\_-><@`,?!'
 ARTICLES = frozenset({"a", "an", "the"})
 MAX_PERIODS = 32  # the official code passes re.UNICODE, which is 32, where a count belongs
@@ -151,11 +158,13 @@ def evaluate(
 
 
 @dataclass(frozen=True)
-class CocoVqa(OpenEnded):
+class CocoVqa(TaskDefaults):
     name: str
+    title: str
     prefix: str  # of file names
     categories: Mapping[str, str] = field(default_factory=dict)  # question_type code -> words
     splits: tuple[str, ...] = ("train", "val")
+    default_split: str = "val"
 
     def files(self, folder: Path, split: str) -> tuple[Path, Path]:
         """Questions and annotations."""
@@ -194,8 +203,14 @@ class CocoVqa(OpenEnded):
         results = [{"question_id": e.id, "answer": predictions[e.id]} for e in examples]
         return evaluate(results, [e.record["annotation"] for e in examples], self.name)
 
+    def file_scorers(self) -> dict[str, FileScorer]:
+        return {self.name: self.score_files}
+
     def score_files(
-        self, predictions: Path, annotations: Path, questions: Path | None = None
+        self,
+        predictions: Predictions,
+        annotations: Annotations,
+        questions: Annotated[Path | None, "Questions"] = None,
     ) -> Report:
         """The questions file changes no score; where given, it must be whole."""
         fields: Fields = {"question_id": ID, "answer": str}
@@ -264,6 +279,7 @@ def _percent(scores: Iterable[float]) -> float:
 
 OKVQA = CocoVqa(
     name="okvqa",
+    title="OK-VQA",
     prefix="",
     categories={
         "one": "Vehicles and Transportation",

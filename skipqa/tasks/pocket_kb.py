@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 class PocketKb(jsonl.JsonLines):
     name = "pocket-kb"
+    title = "Pocket-KB"
     splits = ("train", "val")
+    default_split = "val"
 
     def files(self, folder: Path, split: str) -> tuple[Path]:
         return (folder / f"{split}.jsonl",)

@@ -1,28 +1,26 @@
 """What a task is: official files that are read into examples, and an official score.
 
-`Scorer` is all that the harness needs. `Task` adds the files, which only loading and exporting
-touch. A task knows nothing of the systems that answer.
+`Scorer` is all that the harness needs. `Task` adds what the command line needs: names, splits and
+files. `TaskDefaults` has what most tasks share. A task knows nothing of the systems that answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Annotated, Protocol, Self
 
 from skipqa.errors import UserError, choices
 from skipqa.tasks.example import Example, QuestionId
 from skipqa.tasks.scores import Report
 
+# Parameters of a `FileScorer`; the text is the help of the option that names the file.
+Predictions = Annotated[Path, "Predictions, in the benchmark's own layout"]
+References = Annotated[Path, "The data set with its answers"]
+FileScorer = Callable[..., Report]
+
 
 class Scorer(Protocol):
-    @property
-    def name(self) -> str: ...
-
-    def check(self, example: Example) -> None:
-        """One clear line, before anything is asked, where an example cannot be scored."""
-        ...
-
     def prediction(self, example: Example, answer: str) -> str:
         """What an answer in free text counts as: itself, or the choice nearest to it."""
         ...
@@ -40,10 +38,53 @@ class Scorer(Protocol):
 
 class Task(Scorer, Protocol):
     @property
+    def name(self) -> str:
+        """As in `skipqa eval NAME`, and as `run.json` records it."""
+        ...
+
+    @property
+    def title(self) -> str:
+        """The name of the benchmark as papers write it."""
+        ...
+
+    @property
     def splits(self) -> tuple[str, ...]: ...
 
     @property
-    def predictions_name(self) -> str: ...
+    def default_split(self) -> str:
+        """The split that is asked where none is given: one with public answers, not train."""
+        ...
+
+    @property
+    def predictions_name(self) -> str:
+        """The name of the file that `write_predictions` writes."""
+        ...
+
+    @property
+    def has_command(self) -> bool:
+        """Whether it is `skipqa eval NAME`; False if an option of another task selects it."""
+        ...
+
+    @property
+    def with_options(self) -> Callable[..., Task]:
+        """The task as the options of `skipqa eval NAME` that it alone has select it.
+
+        The parameters of the method are these options, each with a default; the text in
+        `Annotated[bool, "..."]` is the help.
+        """
+        ...
+
+    def file_scorers(self) -> Mapping[str, FileScorer]:
+        """What `skipqa score NAME` calls, by NAME.
+
+        The parameters of a function are the files that it reads, and so the options of the
+        command; the text in `Annotated[Path, "..."]` is the help.
+        """
+        ...
+
+    def check(self, example: Example) -> None:
+        """One clear line, before anything is asked, where an example cannot be scored."""
+        ...
 
     def files(self, folder: Path, split: str) -> tuple[Path, ...]:
         """The official files that `load` reads, the questions first."""
@@ -54,7 +95,13 @@ class Task(Scorer, Protocol):
         ...
 
     def load(self, folder: Path, split: str, images: Path | None = None) -> list[Example]:
-        """The examples of a split, in file order; the photos need not be there."""
+        """The examples of a split, in file order.
+
+        `folder` has the official files, with their official names (`files`). `split` is one of
+        `splits`. `images` is the folder or zip of the photos, by default `self.images(folder)`;
+        only a task whose files do not name the photos in full looks there. The photos need not be
+        there: an example has the name of its photo, relative to `images`.
+        """
         ...
 
     def write(self, examples: Sequence[Example], folder: Path, split: str) -> None:
@@ -66,10 +113,21 @@ class Task(Scorer, Protocol):
         ...
 
 
-class OpenEnded:
-    """What most tasks share: photos in `images/`, and an answer that is its own prediction."""
+class TaskDefaults:
+    """What most tasks share: photos in `images/`, an answer that is its own prediction, a command
+    without options of its own, and no scoring of predictions files."""
 
     predictions_name = "predictions.json"
+
+    @property
+    def has_command(self) -> bool:
+        return True
+
+    def with_options(self) -> Self:
+        return self
+
+    def file_scorers(self) -> Mapping[str, FileScorer]:
+        return {}
 
     def images(self, folder: Path) -> Path:
         return folder / "images"
@@ -85,10 +143,11 @@ class OpenEnded:
 def official_file(collection: str, folder: Path, name: str) -> Path:
     path = folder / name
     if not path.is_file():
-        raise UserError(
-            f"{path} does not exist: fetch it with `skipqa data fetch {collection} "
-            f"--to {folder}` or set the folder that holds it"
-        )
+        from skipqa.data.download import manifest  # here alone: the command line starts without it
+
+        fetch = f"fetch it with `skipqa data fetch {collection} --to {folder}` or "
+        advice = f"{fetch if collection in manifest() else ''}set the folder that holds it"
+        raise UserError(f"{path} does not exist: {advice}")
     return path
 
 

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from skipqa.errors import UserError
 from skipqa.files import (
@@ -26,7 +26,14 @@ from skipqa.files import (
 from skipqa.tasks.example import Example, QuestionId
 from skipqa.tasks.predictions import answers_in_order, with_repeats
 from skipqa.tasks.scores import Pairing, Report
-from skipqa.tasks.task import OpenEnded, official_file, require_split
+from skipqa.tasks.task import (
+    FileScorer,
+    Predictions,
+    References,
+    TaskDefaults,
+    official_file,
+    require_split,
+)
 from skipqa.tasks.text import squad_normalise
 
 SCORING_FIELDS = {"id": str, "output": dict}
@@ -93,9 +100,11 @@ def evaluate(predictions: Sequence[str], references: Sequence[Sequence[str]]) ->
     return Report("viquae", scores, pairing)
 
 
-class Viquae(OpenEnded):
+class Viquae(TaskDefaults):
     name = "viquae"
+    title = "ViQuAE"
     splits = ("train", "validation", "test")
+    default_split = "validation"
 
     def files(self, folder: Path, split: str) -> tuple[Path]:
         return (folder / f"{split}.jsonl",)
@@ -125,6 +134,9 @@ class Viquae(OpenEnded):
         references = [example.record["output"]["answer"] for example in examples]
         return evaluate([predictions[example.id] for example in examples], references)
 
+    def file_scorers(self) -> dict[str, FileScorer]:
+        return {"viquae": score_files, "viquae-retrieval": score_retrieval_files}
+
     def write(self, examples: Sequence[Example], folder: Path, split: str) -> None:
         write_jsonl(self.files(folder, split)[0], (e.record for e in examples))
 
@@ -132,7 +144,7 @@ class Viquae(OpenEnded):
         write_json(path, dict(predictions))
 
 
-def score_files(predictions: Path, references: Path) -> Report:
+def score_files(predictions: Predictions, references: References) -> Report:
     rows = _read_rows(references, SCORING_FIELDS)
     answers, repeats = answers_in_order(predictions, [row["id"] for row in rows])
     for row in rows:
@@ -142,7 +154,10 @@ def score_files(predictions: Path, references: Path) -> Report:
     return with_repeats(report, repeats)
 
 
-def score_retrieval_files(qrels: Path, run: Path) -> Report:
+def score_retrieval_files(
+    qrels: Annotated[Path, "Relevant passages, JSON or TREC"],
+    run: Annotated[Path, "Retrieved passages, JSON or TREC"],
+) -> Report:
     """The default metrics, in percent, from JSON or TREC files."""
     grades, scores = _read_ranking(qrels, QRELS_COLUMNS), _read_ranking(run, RUN_COLUMNS)
     fractions = retrieval(grades, scores)

@@ -2,4 +2,4 @@
 
 from skipqa.tasks.okvqa import CocoVqa
 
-VQAV2 = CocoVqa(name="vqav2", prefix="v2_")
+VQAV2 = CocoVqa(name="vqav2", title="VQAv2", prefix="v2_")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,14 @@ from skipqa.errors import UserError
 from skipqa.knowledge.estimate import estimate
 from skipqa.knowledge.sources import (
     BUILT_IN,
+    DOCUMENT_READERS,
     FILE_FORMATS,
     BadRow,
     Document,
     Source,
     open_source,
 )
+from skipqa.knowledge.sources.folder import Folder
 from skipqa.knowledge.sources.markup import html_to_text
 from skipqa.knowledge.sources.wikipedia import plain_text
 
@@ -157,6 +160,53 @@ def test_a_folder_is_read_in_order_with_titles(tmp_path: Path) -> None:
     assert "convert it to text first" in reasons["paper.pdf"]
 
 
+def read_cards(path: Path) -> Iterator[Document | BadRow]:
+    """A made-up format: several documents in a file, one on each line, `title: text`."""
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        title, colon, text = line.partition(": ")
+        if colon:
+            yield Document(f"card-{number}", title, text, source="")
+        else:
+            yield BadRow(str(number), "no title")
+
+
+def test_a_folder_takes_several_formats_and_files_of_several_documents(tmp_path: Path) -> None:
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    (folder / "b.txt").write_text("plain")
+    (folder / "a.CARDS").write_text("One: first\nbad\nTwo: second")
+    (folder / "gone.cards").mkdir()  # a folder with the ending of a file
+    readers = {**DOCUMENT_READERS, ".cards": read_cards}
+    assert list(Folder(folder, readers).read()) == [
+        Document("notes:a.CARDS:card-1", "One", "first", "notes"),
+        BadRow("a.CARDS:2", "no title"),
+        Document("notes:a.CARDS:card-3", "Two", "second", "notes"),
+        Document("notes:b.txt", "b", "plain", "notes"),
+    ]
+    [one, _, _] = Folder(folder / "a.CARDS", readers).read()
+    assert one == Document("a.CARDS:a.CARDS:card-1", "One", "first", "a.CARDS")
+    assert [row.id for row in read(folder)[0]] == ["notes:b.txt"]  # unregistered
+
+
+def test_the_estimate_counts_the_files_that_are_read(tmp_path: Path) -> None:
+    (tmp_path / "data.bin").write_bytes(bytes(300_000))
+    for ending in DOCUMENT_READERS:
+        (tmp_path / f"a{ending}").write_bytes(b"x" * 3_000)
+    assert estimate([str(tmp_path)]).passages == 10 * len(DOCUMENT_READERS)
+
+
+def test_a_file_that_cannot_be_read_is_a_bad_row(tmp_path: Path) -> None:
+    def refuse(path: Path) -> Iterator[Document | BadRow]:
+        yield Document("1", "", "before", source="")
+        raise PermissionError(13, "Permission denied")
+
+    (tmp_path / "a.locked").touch()
+    _, bad = Folder(tmp_path, {".locked": refuse}).read()
+    assert bad == BadRow("a.locked", "cannot be read: Permission denied")
+    with pytest.raises(UserError, match=r"holds no \.txt, \.md or \.html file$"):
+        Folder(tmp_path, dict.fromkeys((".txt", ".md", ".html"), refuse))
+
+
 def test_wikipedia_pages_become_plain_text(tmp_path: Path) -> None:
     body = (
         "{{Infobox|a={{b}}}}'''Espresso''' is [[coffee|a coffee]] from [[Italy]]"
@@ -278,7 +328,7 @@ def test_every_registered_format_opens_its_endings(tmp_path: Path) -> None:
             path = tmp_path / f"Corpus{ending.upper()}"
             path.write_bytes(b"")
             source: Source = open_source(str(path))
-            assert type(source) is known.open
+            assert type(source) is type(known.open(path))
             assert source.name
             assert source.fingerprint() == open_source(str(path)).fingerprint()
     (tmp_path / "x.parquet").write_bytes(b"")

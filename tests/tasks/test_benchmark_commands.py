@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from skipqa.cli.eval import app
 from skipqa.errors import UserError
-from skipqa.tasks import SCORE_FILES, TASKS
+from skipqa.tasks import SCORE_FILES, TASKS, Task
 
 SYSTEM = ("--system", "no-retrieval")  # the fastest that runs the decoder
 HEADER = {"info": {}, "data_type": "mscoco", "data_subtype": "val2014", "license": {}}
@@ -173,9 +173,24 @@ def test_infoseek(home: Path, data: Path, tmp_path: Path) -> None:
 
 def test_every_task_has_its_command() -> None:
     commands = {command.name for command in app.registered_commands}
-    assert commands - {"vqa", "systems"} == {
-        name.removesuffix("-multiple-choice") for name in TASKS
-    }
+    assert commands - {"vqa", "systems"} == {t.name for t in TASKS.values() if t.has_command}
+    assert [t.name for t in TASKS.values() if not t.has_command] == ["aokvqa-multiple-choice"]
+
+
+@pytest.mark.parametrize("task", [t for t in TASKS.values() if t.has_command], ids=lambda t: t.name)
+def test_without_a_split_the_tasks_own_is_asked(task: Task, data: Path, tmp_path: Path) -> None:
+    (first, *_) = task.files(data, task.default_split)
+    with pytest.raises(UserError, match=f"{first.name} does not exist"):
+        ask(task.name, "--data", data, "--out", tmp_path / "out")
+
+
+def test_a_task_brings_its_own_options(data: Path, tmp_path: Path) -> None:
+    words = ("--data", data, "--out", tmp_path / "out")
+    with pytest.raises(UserError, match="put the SavedModel of"):
+        ask("evqa", *words, "--bem", tmp_path / "no-model")
+    assert TASKS["aokvqa"].with_options(multiple_choice=True) == TASKS["aokvqa-multiple-choice"]
+    refused = CliRunner().invoke(app, ["okvqa", *map(str, words), "--multiple-choice"])
+    assert refused.exit_code == 2
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -1,10 +1,16 @@
 """All knowledge sources. To add one, write a reader here and register it in this file.
 
-1. Write a module in this folder with a class that follows the protocol `Source` (source.py):
-   `name`, `fingerprint()` and `read()`, which yields `Document`s and `BadRow`s. `wordnet.py` is a
-   short example of a built-in corpus, `tables.py` of a file format.
-2. Register it below: a corpus with a name in `BUILT_IN`, a file format in `FILE_FORMATS`.
-3. Add a test to tests/knowledge/test_sources.py.
+- Files that people collect in folders, such as .epub: write a module in this folder with a function
+  `read_file(path)` that yields the `Document`s and `BadRow`s of one file (`ReadFile`, source.py;
+  `texts.py` is an example) and add `".epub": epub.read_file` to `DOCUMENT_READERS` below. Single
+  files and folders, also of several formats, are then read.
+- A file that is a whole corpus, such as a dump or a table: write a class that follows the protocol
+  `Source` (source.py), that is `name`, `fingerprint()` and `read()`; `tables.py` is an example. Add
+  it to `FILE_FORMATS`. Inside a folder such a file is not read.
+- A corpus with a name that is downloaded: write a `Source` like `wordnet.py` and add it to
+  `BUILT_IN`.
+
+Add a test to tests/knowledge/test_sources.py.
 
 `skipqa index build`, resuming, progress estimates and error messages then work with it.
 """
@@ -17,9 +23,19 @@ from pathlib import Path
 
 from skipqa.errors import UserError, choices
 from skipqa.knowledge.sources import factbook, tables, texts, wikidata, wikipedia, wordnet
-from skipqa.knowledge.sources.source import BadRow, Document, Source
+from skipqa.knowledge.sources.folder import PDF, Folder
+from skipqa.knowledge.sources.source import BadRow, Document, ReadFile, Source
 
-__all__ = ["BUILT_IN", "FILE_FORMATS", "BadRow", "Document", "Source", "open_source"]
+__all__ = [
+    "BUILT_IN",
+    "DOCUMENT_READERS",
+    "FILE_FORMATS",
+    "BadRow",
+    "Document",
+    "ReadFile",
+    "Source",
+    "open_source",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +58,19 @@ BUILT_IN: Mapping[str, BuiltIn] = {
     "wordnet": BuiltIn(wordnet.WordNet, passages=117_816),
     "factbook": BuiltIn(factbook.Factbook, passages=38_788),
 }
+# ending of a file, lower-case and from its last dot -> reader
+DOCUMENT_READERS: Mapping[str, ReadFile] = {
+    **dict.fromkeys(texts.ENDINGS, texts.read_file),
+}
+
+
+def open_documents(path: Path) -> Folder:
+    """A folder, or one file, of the formats in `DOCUMENT_READERS`."""
+    return Folder(path, DOCUMENT_READERS)
+
+
 FILE_FORMATS = (
-    FileFormat(texts.Texts, texts.ENDINGS),
+    FileFormat(open_documents, tuple(DOCUMENT_READERS)),
     FileFormat(tables.JsonLines, (".jsonl", ".ndjson", ".jsonl.gz", ".jsonl.bz2")),
     FileFormat(tables.Table, (".csv", ".tsv", ".csv.gz", ".tsv.gz")),
     FileFormat(wikipedia.Wikipedia, (".xml", ".xml.bz2", ".xml.gz")),
@@ -62,12 +89,12 @@ def open_source(spec: str) -> Source:
             f"{choices(spec, BUILT_IN)}"
         )
     if path.is_dir():
-        return texts.Texts(path)
+        return open_documents(path)
     name = path.name.lower()
     for known in FILE_FORMATS:
         if name.endswith(known.endings):
             return known.open(path)
-    if name.endswith(texts.PDF):
+    if name.endswith(PDF):
         raise UserError(
             f"{path.name} is a PDF: convert it to text first (for example `pdftotext {path.name}`) "
             "and give the .txt file"

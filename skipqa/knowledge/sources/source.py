@@ -6,8 +6,9 @@ to add one is described in `skipqa/knowledge/sources/__init__.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 
@@ -29,6 +30,12 @@ class BadRow:
 
     place: str
     reason: str
+
+
+# The documents of one file of a folder, which adds its name and the path of the file: here the `id`
+# of a document is its part of the file (such as a chapter, empty for the whole file), its `source`
+# is empty, and the `place` of a bad row is a line or a part, or empty. An `OSError` may be raised.
+ReadFile = Callable[[Path], Iterator[Document | BadRow]]
 
 
 class Source(Protocol):

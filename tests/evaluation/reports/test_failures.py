@@ -147,7 +147,8 @@ def asked(made: MakeRun, photo: Path, tmp_path: Path, pipeline: Pipeline) -> lis
     index = {"name": pipeline.index.folder.name, "passages": len(pipeline.index)}
     config = dataclasses.asdict(pipeline.config)
     sha256 = sha256_of(questions)
-    run = made("run", accuracy=0.0, questions=[0], sha256=sha256, index=index, config=config)
+    about = {"sha256": sha256, "index": index, "config": config, "task": "pocket-kb"}
+    run = made("run", accuracy=0.0, questions=[0], **about)
     words = ["report", "failures", str(run), "--questions", str(questions)]
     return [*words, "--images", str(photo.parent), "--out", str(tmp_path / "sheet.html")]
 
@@ -159,6 +160,14 @@ def test_command(asked: list[str], tmp_path: Path) -> None:
     assert "1 of 1 wrong answers" in (tmp_path / "sheet.html").read_text()
 
 
+def test_command_takes_the_official_files_of_a_task(asked: list[str], tmp_path: Path) -> None:
+    (tmp_path / "val.jsonl").write_bytes((tmp_path / "q.jsonl").read_bytes())
+    words = [*asked[:3], "--data", str(tmp_path), *asked[5:], "--untrained", "--json"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.exception
+    assert "1 of 1 wrong answers" in (tmp_path / "sheet.html").read_text()
+
+
 def test_command_refuses_what_does_not_belong_together(asked: list[str], tmp_path: Path) -> None:
     def refused(words: list[str], why: str) -> None:
         done = CliRunner().invoke(app, words)
@@ -166,6 +175,14 @@ def test_command_refuses_what_does_not_belong_together(asked: list[str], tmp_pat
         assert why in str(done.exception)
 
     refused([*asked[:-1], str(tmp_path / "sheet.pdf")], "should end in .html")
+    refused([*asked[:3], *asked[5:]], "give either --questions and --images, or --data")
+    refused([*asked, "--data", str(tmp_path)], "give either --questions and --images, or --data")
+    refused([*asked[:5], *asked[7:]], "--questions needs --images")
+    official = [*asked[:3], "--data", str(tmp_path), *asked[5:]]
+    refused([*official, "--task", "okvqqa"], "unknown task 'okvqqa': give --task, one of okvqa")
+    refused(official, "val.jsonl does not exist")
+    (tmp_path / "train.jsonl").write_text((tmp_path / "q.jsonl").read_text() + "\n")
+    refused([*official, "--split", "train"], "train.jsonl is not the file of questions that")
     refused(asked, "was run with none of its components trained: add --untrained")
     (tmp_path / "q.jsonl").write_text((tmp_path / "q.jsonl").read_text() + "\n")
     refused(asked, "is not the file of questions that")
