@@ -150,7 +150,7 @@ def test_a_record_goes_through_the_stages_as_its_question_did(context: TrainingC
     records, budget = context.records, context.pipeline.config.budget
     pipeline = replaying(context.pipeline, saliency=None, region_query=None)
     for i in (0, 5):
-        again, _ = replay(records, i, pipeline, Budget(budget.most_tokens(256), 16))
+        again, _ = replay(records, i, pipeline, Budget(budget.kept_tokens(256), 16))
         kept = again.kept.positions == records["kept"][i].nonzero()[:, 0]
         assert kept.float().mean() > 0.95
         found = [p.row for p in again.retrieved.passages]
@@ -197,12 +197,13 @@ def test_a_stage_leaves_its_parts_and_says_which_won(finished: dict[str, Path], 
 
 
 def test_what_a_stage_leaves_needs_no_other_records(finished: dict[str, Path]) -> None:
-    """None of it sees, so the next stage may begin with it."""
-    seeing = {
-        Source(components=folder).fingerprint(gather.LEARNED_FROM_RECORDS)["seeing"]
-        for folder in finished.values()
-    }
-    assert len(seeing) == 1
+    """None of it comes before retrieval, so the next stage may begin with it."""
+    depends_on = [
+        gather.records_fingerprint(Source(components=folder)) for folder in finished.values()
+    ]
+    assert all(one == depends_on[0] for one in depends_on)
+    whole = [Source(components=folder).fingerprint() for folder in finished.values()]
+    assert whole[0] != whole[-1]
 
 
 @pytest.mark.parametrize(
