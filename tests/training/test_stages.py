@@ -125,14 +125,34 @@ def test_records_lie_next_to_the_folder_and_are_limited(
 
     monkeypatch.setattr("skipqa.training.pathway.stage.begin", begin)
     monkeypatch.setattr("skipqa.training.pathway.gather.questions", lambda *_: [])
-    monkeypatch.setattr(Source, "fingerprint", lambda self, *_: {"preset": self.preset})
-    inputs = Inputs(tmp_path, tmp_path, limit=9)
+    start = tmp_path / "start"
+    (start / "trained").mkdir(parents=True)
+    inputs = Inputs(tmp_path, tmp_path, limit=9, components=start)
     changes = ["train.steps=7", "records.val=3"]
     with pytest.raises(Stop):
         train("stage4", inputs, Run(tmp_path / "out"), changes)
     assert begun == [(replace(Gathering().at_most(9), val=3), tmp_path / "records")]
     with pytest.raises(UserError, match="holds a run with other settings"):
         train("stage4", inputs, Run(tmp_path / "out"))
+    (start / "trained" / "saliency.safetensors").touch()
+    with pytest.raises(UserError, match="holds a run with other trained"):
+        train("stage4", inputs, Run(tmp_path / "out"), changes)
+    (start / "trained" / "saliency.safetensors").rename(start / "saliency.safetensors")
+    with pytest.raises(UserError, match="holds a run with other components"):
+        train("stage4", inputs, Run(tmp_path / "out"), changes)
+
+
+def test_splade_claims_its_questions_and_its_index(tmp_path: Path) -> None:
+    manifest, questions = tmp_path / "manifest.json", tmp_path / "train.jsonl"
+    manifest.write_text("{}")
+    questions.write_text("{}")
+    inputs = Inputs(pocket_kb=tmp_path, index=tmp_path)
+    with pytest.raises(UserError, match="damaged"):
+        train("splade", inputs, Run(tmp_path / "out"))
+    questions.write_text("{}\n{}")
+    manifest.write_text("[]")
+    with pytest.raises(UserError, match="holds a run with other index, pocket_kb"):
+        train("splade", inputs, Run(tmp_path / "out"))
 
 
 @pytest.mark.parametrize(

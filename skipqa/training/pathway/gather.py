@@ -44,7 +44,8 @@ A_FILE = 32  # questions
 NAMES_PER_TOKEN = 32  # the rest of a token's evidence is too thin to name a region
 MOST_REGIONS = 8
 MOST_PASSAGES = 16
-LEARNED_FROM_RECORDS = ("saliency", "keep_head", "region_query", "fusion", "verifier", "budget")
+LEARNED_BEFORE_RETRIEVAL = ("budget", "saliency", "region_query")  # no record depends on them
+LEARNED_FROM_RECORDS = (*LEARNED_BEFORE_RETRIEVAL, "keep_head", "fusion", "verifier")
 AFTER_RETRIEVAL = ("reader",)  # where a record ends
 # What a record holds of a draft does not depend on whether it would be accepted
 SETTINGS_WITHOUT_EFFECT = (
@@ -186,10 +187,11 @@ def records_fingerprint(source: Source) -> dict[str, Any]:
 
 def with_most_passages(pipeline: Pipeline) -> Pipeline:
     """The usual tokens, always at high resolution so that all records have the same V, and as many
-    passages as a controller may ever ask for: most of them are there to be rejected."""
+    passages as a controller may ever ask for: most of them are there to be rejected. Nothing takes
+    part that is learned from records."""
     most = min(pipeline.config.budget.max_passages, MOST_PASSAGES)
     budget = {"passages": most, "rho_r": 1.0, "min_information": 0.0}
-    untrained = dict.fromkeys(("budget", "saliency", "region_query"))  # learned from records
+    untrained = dict.fromkeys(LEARNED_BEFORE_RETRIEVAL)
     return pipeline.with_config(budget=budget).with_components(**untrained)
 
 
