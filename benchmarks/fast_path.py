@@ -21,7 +21,7 @@ from rich.table import Table
 from skipqa.cli.console import err, out, prepare_process
 from skipqa.costs.environment import write_results
 from skipqa.training.answered import answer_all, sample
-from skipqa.training.fast_path import PART, FastPathSettings, routed, summary
+from skipqa.training.fast_path import STAGE, FastPathSettings, routed, summary
 from skipqa.training.pipelines import Source, open_workers
 from skipqa.training.run import Run
 from skipqa.training.stage1 import mixture
@@ -53,11 +53,11 @@ def main() -> None:
         def progress(_what: str, done: int, total: int, _loss: float | None) -> None:
             bar.update(task, completed=done, total=total)
 
-        answered = answer_all(asked, workers, Run(Path(folder), options.seed, progress), PART)
+        answered = answer_all(asked, workers, Run(Path(folder), options.seed, progress), STAGE.name)
     results: dict[str, Any] = {
         "split": "val",
         "seed": options.seed,
-        "shipped": summary(answered, asked, source.load().config.draft.threshold),
+        "shipped": summary(answered, asked, source.config.draft.threshold),
         "by_threshold": [routed(answered, threshold) for threshold in THRESHOLDS],
     }
     table = Table("", "threshold", "questions", "drafted %", "full %", "with drafts %", "points")

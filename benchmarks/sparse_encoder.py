@@ -1,12 +1,12 @@
 """What training adds to retrieval: Pocket-KB's validation questions, lexical and learned.
 
 With the name given: is a gold passage of the first step among the first four when the entity's
-name is put before the question ("before"), or its terms are added to it ("beside")? Questions whose
-entity and relation no training question has are counted separately. The same for held-out wordings,
-and for held-out fields of the Factbook in such wordings. Through the pipeline: the same for what
-the photo shows, by regions, by one query for all kept tokens, and by one for the whole image. Also
-the information of the concept prior, and how long the default index takes to build with the trained
-encoder, and its bytes.
+name is put before the question ("name_in_text"), or its terms are added to it ("name_as_terms")?
+Questions whose entity and relation no training question has are counted separately. The same for
+held-out wordings, and for held-out fields of the Factbook in such wordings. Through the pipeline:
+the same for what the photo shows, by regions, by one query for all kept tokens, and by one for the
+whole image. Also the information of the concept prior, and how long the default index takes to
+build with the trained encoder, and its bytes.
 
     python benchmarks/sparse_encoder.py --pocket-kb FOLDER --components FOLDER
 """
@@ -174,25 +174,25 @@ def named(rows: Sequence[Row], seen: set[tuple[str, str]], one: Index) -> dict[s
     relation where its terms are added."""
     encoder = one.encoder
 
-    def before(row: Row) -> SparseVector:
+    def name_in_text(row: Row) -> SparseVector:
         return encoder.encode_query(f"{row['name']}: {row['question']}")
 
-    def beside(row: Row) -> SparseVector:
+    def name_as_terms(row: Row) -> SparseVector:
         name = encoder.encode_terms(row["name"])
         return weighted_sum([(1.0, name), (1.0, encoder.encode_query(row["question"]))])
 
     found: dict[str, Any] = {}
     by_relation: Hits = {}
-    for way, query in (("before", before), ("beside", beside)):
+    for query in (name_in_text, name_as_terms):
         hits: Hits = {}
-        for row in track(rows, f"the name {way}", console=err):
+        for row in track(rows, query.__name__.replace("_", " "), console=err):
             new = (row["entity"], row["relation"]) not in seen
             groups = (row["category"], "all", *(["new"] if new else []))
             rows_found = [h.row for h in one.search([query(row)], K)[0]]
             count(hits, groups, row, rows_found, one)
-            if way == "beside":
+            if query is name_as_terms:
                 count(by_relation, [row["relation"]], row, rows_found, one)
-        found[way] = summary(hits)
+        found[query.__name__] = summary(hits)
     return found | {"by_relation": summary(by_relation)}
 
 
@@ -205,7 +205,7 @@ def piped(
     assert isinstance(backbone, Pocket)
     # Settings were chosen for both together; either alone keeps the default where that is better.
     chosen, default = preset("pocket", learned.settings).retrieve, RetrieveConfig()
-    ways: dict[str, tuple[Index, RetrieveConfig, Any]] = {
+    variants: dict[str, tuple[Index, RetrieveConfig, Any]] = {
         "lexical": (indexes["lexical"], default, None),
         "learned terms": (indexes["learned"], default, None),
         "concept_prior": (
@@ -215,7 +215,7 @@ def piped(
         ),
         "both": (indexes["learned"], chosen, learned.concept_prior),
     }
-    allowed = Budget(config.budget.most_tokens(config.encode.num_tokens), K)
+    allowed = Budget(config.budget.kept_tokens(config.encode.num_tokens), K)
     prune = Prune(ConceptScorer(config.prune, backbone))
     cluster = ClusterProposer()
     many, single = (
@@ -241,7 +241,7 @@ def piped(
                 "picture": (Region((0.0, 0.0, 1.0, 1.0), (0,), shown, 1.0),),
             }
             groups = ("all", group_of(row))
-            for way, (one, settings, head) in ways.items():
+            for variant, (one, settings, head) in variants.items():
                 question = state.question
                 if head is not None:
                     projected = head.of_concept(backbone.concepts.embeddings)
@@ -252,7 +252,7 @@ def piped(
                     retrieve = Retrieve(ConceptQuerier(settings, backbone, one), one)
                     asked = state.add(question=question, regions=regions)
                     found = [p.row for p in retrieve(asked, record).retrieved.passages]
-                    count(hits.setdefault(f"{way}, {by}", {}), groups, row, found, one)
+                    count(hits.setdefault(f"{variant}, {by}", {}), groups, row, found, one)
     return {name: {"pipeline": summary(one)} for name, one in hits.items()}
 
 
@@ -314,12 +314,12 @@ def built(delta: Path) -> dict[str, float]:
 def show(title: str, results: dict[str, Any]) -> None:
     some = next(iter(next(iter(results.values())).values()))
     table = Table("", *some, title=title)
-    for name, ways in results.items():
-        for way, groups in ways.items():
-            if way == "by_relation":
+    for name, measured in results.items():
+        for kind, groups in measured.items():
+            if kind == "by_relation":
                 continue
             shown = (f"{100 * group['mean']:.1f}" for group in groups.values())
-            table.add_row(f"{name}, {way}", *shown)
+            table.add_row(f"{name}, {kind}", *shown)
     out.print(table)
 
 

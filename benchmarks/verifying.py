@@ -19,6 +19,7 @@ from common import imagenet_photos, opened
 from rich.progress import track
 from rich.table import Table
 
+from skipqa.backbones.caching import CachedBackbone
 from skipqa.cli.console import err, out, prepare_process
 from skipqa.costs.environment import write_results
 from skipqa.evaluation.statistics import mean_interval
@@ -26,7 +27,6 @@ from skipqa.pipeline import load
 from skipqa.stages.verify import SimilarityVerifier, Verify
 from skipqa.state import State
 from skipqa.trace import StageRecord
-from skipqa.training.pathway.context import CachedBackbone
 from skipqa.types import RetrievedPassage
 
 QUESTIONS = ("What is this used for?", "Where does it come from?", "What is it made of?")

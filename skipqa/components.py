@@ -19,6 +19,7 @@ from torch import nn
 
 from skipqa.config import merged
 from skipqa.errors import UserError
+from skipqa.files import write_text
 from skipqa.nn import checkpoint
 from skipqa.nn.budget import (
     BudgetController,
@@ -150,9 +151,7 @@ def write_settings(path: Path, settings: Mapping[str, Mapping[str, Any]]) -> Non
     ]
     for group, values in settings.items():
         lines += [f"[{group}]", *(f"{name} = {_toml(value)}" for name, value in values.items()), ""]
-    partial = path.with_suffix(".partial")
-    partial.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
-    partial.replace(path)
+    write_text(path, "\n".join(lines).rstrip() + "\n")
 
 
 def change_settings(path: Path, **settings: Mapping[str, Any]) -> None:

@@ -34,7 +34,7 @@ class Between(NamedTuple):
 
 
 Count = Annotated[int, Between(1, 1_000_000)]
-CountOrNone = Annotated[int, Between(0, 1_000_000)]
+NonNegative = Annotated[int, Between(0, 1_000_000)]
 Fraction = Annotated[float, Between(0.0, 1.0)]
 Weight = Annotated[float, Between(0.0, 1_000.0)]
 
@@ -69,15 +69,15 @@ class DraftConfig:
 
 @dataclass(frozen=True, slots=True)
 class BudgetConfig:
-    tokens: CountOrNone = 0  # V'; 0: ceil(rho_v V)
+    tokens: NonNegative = 0  # V'; 0: ceil(rho_v V)
     rho_v: Fraction = 0.11
-    passages: CountOrNone = 6  # K'
+    passages: NonNegative = 6  # K'
     rho_r: Fraction = 1.0  # verification keeps at most this fraction of what was retrieved
-    max_passages: CountOrNone = 16  # the most that a trained controller may allow
+    max_passages: NonNegative = 16  # the most that a trained controller may allow
     # High resolution is for questions whose concept prior carries at least so many nats.
     min_information: Weight = 1.0
 
-    def most_tokens(self, num_tokens: int) -> int:
+    def kept_tokens(self, num_tokens: int) -> int:
         """V' of V."""
         return min(self.tokens or math.ceil(self.rho_v * num_tokens), num_tokens)
 
@@ -101,7 +101,7 @@ class RegionsConfig:
 
 @dataclass(frozen=True, slots=True)
 class ZoomConfig:
-    regions: CountOrNone = 2  # at most, the most salient first
+    regions: NonNegative = 2  # at most, the most salient first
     min_information: Weight = 1.0  # of the concept prior, in nats
     sure: Fraction = 0.5  # posterior of one concept at which nothing is left open
     largest: Fraction = 0.5  # side of a region; larger ones were seen well at high resolution
@@ -124,7 +124,7 @@ class VerifyConfig:
     slope: Weight = 12.0
     midpoint: Fraction = 0.35
     retrieval_weight: Weight = 2.0
-    min_passages: CountOrNone = 1  # fewer than this and rejected passages are recalled
+    min_passages: NonNegative = 1  # fewer than this and rejected passages are recalled
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +141,8 @@ class DecodeConfig:
     # Worked examples and a quoted answer for a small decoder, prompt E.4 for a large one; a small
     # one that was trained to read needs neither
     prompt: Literal["examples", "instructions", "short"] = "examples"
-    max_passages: CountOrNone = 2  # in the prompt as text
-    words: CountOrNone = 10  # naming what the image shows, in a short prompt
+    max_passages: NonNegative = 2  # in the prompt as text
+    words: NonNegative = 10  # naming what the image shows, in a short prompt
     min_prob: Fraction = 0.03  # of a word in the evidence, to be in the prompt
     drafter_weight: Weight = 0.7  # on the drafter's log-probabilities, added to the decoder's
     # By how many nats passages must raise an answer's log-probability for it to rest on them

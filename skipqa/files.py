@@ -2,7 +2,8 @@
 
 A path enters, plain values leave; what the values mean is the caller's business. Everything
 wrong with a file is a `UserError` that names the file, the row and the field. Files are read
-whole; what streams a large corpus hands its lines to `parse_json`.
+whole; what streams a large corpus hands its lines to `parse_json`. Also here: writing a file whole
+or not at all (`atomic`), and the file that says what a folder holds (`claim`).
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
+from uuid import uuid4
 
 from skipqa.errors import UserError
 
@@ -77,13 +81,41 @@ def read_csv(path: Path, columns: Iterable[str]) -> list[dict[str, str]]:
     return rows
 
 
-def write_json(path: Path, value: Any, *, indent: int | None = None) -> None:
-    """Whole or not at all: a kill must not leave half a file."""
+@contextmanager
+def atomic(path: Path) -> Iterator[Path]:
+    """A name to write to. At the end of the block the file is renamed to `path`, so that a kill or
+    an error leaves no half of it. No two writers share a name."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    text = json.dumps(value, indent=indent, ensure_ascii=False)
-    partial.write_text(f"{text}\n", encoding="utf-8")
-    partial.replace(path)
+    partial = path.with_name(f"{path.name}.{os.getpid()}-{uuid4().hex[:8]}.partial")
+    try:
+        yield partial
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Whole or not at all, as everything that is written by `atomic`."""
+    with atomic(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any, *, indent: int | None = None) -> None:
+    write_text(path, json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
+
+
+def claim(path: Path, content: Mapping[str, Any]) -> None:
+    """Write down in `path` what its folder holds, or check that it is the same."""
+    content = json.loads(json.dumps(content))
+    if not path.exists():
+        write_json(path, content, indent=1)
+        return
+    found = read_json(path)
+    if differing := sorted(k for k in found | content if found.get(k) != content.get(k)):
+        raise UserError(
+            f"{path.parent} holds a run with other {', '.join(differing)}: choose another folder, "
+            f"or delete it"
+        )
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

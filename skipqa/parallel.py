@@ -1,9 +1,9 @@
 """Worker processes: work is handed out a piece at a time, each process prepared once.
 
 Enters: how a process prepares itself, the pieces. Leaves: the results, in the order of the pieces
-(`map`) or as they are done (`as_done`). `Workers` keeps its processes until it is closed, `Here`
-does the same work in this process, `spread` is one pass over processes of its own. It knows
-nothing of questions.
+(`map`) or as they are done (`as_done`). `Workers` keeps its processes until it is closed,
+`InProcess` does the same work in this process, `spread` is one pass over processes of its own. It
+knows nothing of questions.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Result = TypeVar("Result")
 Prepare = Callable[[], Callable[[Piece], Result]]
 
 
-class Here(Generic[Piece, Result]):
+class InProcess(Generic[Piece, Result]):
     """The same work in this process, prepared at the first piece."""
 
     def __init__(self, prepare: Prepare[Piece, Result]) -> None:
         self._prepare = prepare
         self._work: Callable[[Piece], Result] | None = None
 
-    def __enter__(self) -> Here[Piece, Result]:
+    def __enter__(self) -> InProcess[Piece, Result]:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -135,12 +135,12 @@ class _Worker:
     @staticmethod
     def start(prepare: Prepare[Any, Any]) -> _Worker:
         context = get_context("spawn")
-        here, there = context.Pipe()
-        process = context.Process(target=_work, args=(prepare, there), daemon=True)
-        with _deaf_to_interrupts():
+        own_end, its_end = context.Pipe()
+        process = context.Process(target=_work, args=(prepare, its_end), daemon=True)
+        with _ignoring_interrupts():
             process.start()
-        there.close()
-        return _Worker(process, here)
+        its_end.close()
+        return _Worker(process, own_end)
 
     def send(self, piece: object) -> None:
         with suppress(ConnectionError):  # a process that died is told of when its result is due
@@ -165,15 +165,18 @@ class _Worker:
 
 
 def _work(prepare: Prepare[Any, Any], connection: Connection) -> None:
-    work = prepare()
+    """A process that cannot prepare itself answers every piece with that failure."""
+    work = _attempt(prepare)
     with suppress(EOFError, ConnectionError):  # who handed out the work is gone
         while True:
-            connection.send_bytes(_Pickler.dumps(_done(work, connection.recv())))
+            piece = connection.recv()
+            result = work if isinstance(work, _Failure) else _attempt(work, piece)
+            connection.send_bytes(_Pickler.dumps(result))
 
 
-def _done(work: Callable[[Any], Any], piece: object) -> object:
+def _attempt(function: Callable[..., Any], *given: object) -> Any:
     try:
-        return work(piece)
+        return function(*given)
     except UserError as error:
         return _Failure(error)
     except Exception:
@@ -190,7 +193,7 @@ class _Pickler(ForkingPickler):
 
 
 @contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
+def _ignoring_interrupts() -> Iterator[None]:
     """A process started in here leaves Ctrl-C, which reaches all, to the one that ends it."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

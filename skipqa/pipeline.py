@@ -204,6 +204,7 @@ def load(
     trained: bool = True,
     weights: Path | str | None = None,
     overrides: Mapping[str, Any] | None = None,
+    query_cache: int = 0,
     report: Report = lambda _: None,
 ) -> Pipeline:
     """A pipeline of a preset over an index, the default one if none is named.
@@ -211,6 +212,7 @@ def load(
     `components` is a folder of trained components, in place of those bundled with the preset; a
     stage without one there is training-free, and without `trained` all are. `weights` is a folder
     of published models for the larger presets; otherwise the Hugging Face cache is used.
+    `query_cache` is how many encoded queries the index keeps, for callers that ask again.
     """
     preset(name)  # an unknown name is reported before anything is read
     if components is not None and not trained:
@@ -221,7 +223,7 @@ def load(
     if index is None and not default_index_is_built():
         raise UserError("the default index is not built yet: run `skipqa setup` once")
     uri = default_index_path() if index is None else index
-    opened = Index.open(uri, trained_query=found.sparse_query)
+    opened = Index.open(uri, trained_query=found.sparse_query, query_cache=query_cache)
     backbone = build_backbone(
         config,
         weights=None if weights is None else Path(weights),

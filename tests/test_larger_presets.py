@@ -374,7 +374,7 @@ def test_command(weights: dict[str, Path], photo: Path) -> None:
 
 def test_presets_have_the_papers_numbers() -> None:
     one, other = (PRESETS[name] for name in LARGER)
-    assert (one.budget.most_tokens(576), one.budget.rho_v, one.budget.passages) == (64, 0.11, 6)
+    assert (one.budget.kept_tokens(576), one.budget.rho_v, one.budget.passages) == (64, 0.11, 6)
     assert (one.retrieve.per_region, one.fuse.beta, one.draft.threshold) == (4, 0.10, 0.82)
     assert (other.budget.tokens, other.budget.rho_v, other.budget.rho_r) == (0, 0.40, 0.60)
     assert (other.retrieve.per_region, other.regions.max_regions) == (3, 8)

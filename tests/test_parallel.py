@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from skipqa.errors import UserError
-from skipqa.parallel import Here, Workers, spread
+from skipqa.parallel import InProcess, Workers, spread
 
 # Says who works, for ever
 ENDLESS = """
@@ -109,12 +109,24 @@ def test_errors_come_back_as_they_are_or_with_their_traceback() -> None:
             list(workers.map([0]))
 
 
+def unprepared(error: type[Exception]) -> None:
+    raise error("no such index")
+
+
+def test_a_process_that_cannot_prepare_itself_says_why() -> None:
+    with pytest.raises(UserError, match="no such index"):
+        list(spread(partial(unprepared, UserError), range(5), 2))
+    with pytest.raises(RuntimeError, match=r"in a worker process:\n(.|\n)*no such index"):
+        list(spread(partial(unprepared, OSError), range(5), 2))
+    assert multiprocessing.active_children() == []
+
+
 def doubled(module: nn.Module, rows: dict[str, Tensor]) -> dict[str, Tensor]:
     assert all(isinstance(one, nn.Parameter) for one in module.parameters())
     return {name: module(value.float()) for name, value in rows.items()}
 
 
-@pytest.mark.parametrize("pool", [Workers, Here])
+@pytest.mark.parametrize("pool", [Workers, InProcess])
 def test_tensors_and_modules_cross_as_they_are(pool: type) -> None:
     torch.manual_seed(0)
     module, rows = nn.Linear(3, 2), {"a": torch.randn(5, 3).half(), "b": torch.zeros(0, 3)}

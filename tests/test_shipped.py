@@ -187,6 +187,10 @@ class TestDamage:
         with pytest.raises(UserError, match="takes no tagger, question or reader"):
             build(PRESETS["submission-7b"], learned=FineTuned(reader=FOLDER / "reader.safetensors"))
 
+    def test_a_preset_without_a_backbone(self) -> None:
+        with pytest.raises(UserError, match="no backbone of preset 'other'; there is"):
+            build(replace(PRESETS["pocket"], preset="other"))
+
     def test_any_subset_will_do(self, folder: Path, home: Path) -> None:
         for name in ("drafter", "tagger", "question"):
             (folder / f"{name}.safetensors").unlink()

@@ -13,6 +13,8 @@ import struct
 import sys
 from pathlib import Path
 
+from skipqa.files import atomic
+
 FILES = {"expectation.safetensors": "concept_prior.safetensors"}
 COMPONENTS = {"Expectation": "ConceptPriorHead"}
 TENSORS = {"of_share.": "of_prob."}
@@ -54,9 +56,8 @@ def _rename(path: Path) -> bool:
     text += b" " * (-len(text) % 8)
     if json.loads(text) == json.loads(contents[8 : 8 + length]):
         return False
-    partial = path.with_suffix(".partial")
-    partial.write_bytes(struct.pack("<Q", len(text)) + text + contents[8 + length :])
-    partial.replace(path)
+    with atomic(path) as partial:
+        partial.write_bytes(struct.pack("<Q", len(text)) + text + contents[8 + length :])
     return True
 
 

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from skipqa.backbones.backbone import Backbone, Completion, Decoding, EncodedTexts
+from skipqa.backbones.backbone import Backbone, Completion, Decoding
+from skipqa.backbones.caching import CachedBackbone
 from skipqa.claims.fidelity import counterfactual_worth
 from skipqa.pipeline import Pipeline
 from skipqa.state import ImageSource, State
@@ -69,7 +70,7 @@ def measure_question(
 
 
 def _evidence(pipeline: Pipeline) -> LogProb:
-    again = pipeline.with_backbone(cast(Backbone, _TextsOnce(pipeline.backbone)))
+    again = pipeline.with_backbone(CachedBackbone(pipeline.backbone))
 
     def measure(state: State) -> float:
         scores = again.run(state, start="prune", stop="verify").verified.scores
@@ -80,7 +81,7 @@ def _evidence(pipeline: Pipeline) -> LogProb:
 
 def _answer(pipeline: Pipeline, answer: str) -> LogProb:
     scoring = _ScoreAnswer(pipeline.backbone, answer)
-    again = pipeline.with_backbone(cast(Backbone, scoring))
+    again = pipeline.with_backbone(scoring)
 
     def measure(state: State) -> float:
         again.run(state, start="prune")
@@ -99,24 +100,7 @@ def _unpack(packed_VD: Tensor, like: VisualTokens) -> VisualTokens:
     return dataclasses.replace(like, **parts)
 
 
-class _TextsOnce:
-    """A backbone that encodes equal texts once: most counterfactuals find the same passages."""
-
-    def __init__(self, backbone: Backbone) -> None:
-        self._backbone = backbone
-        self._encoded: dict[tuple[str, ...], EncodedTexts] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._backbone, name)
-
-    def encode_texts(self, texts: Sequence[str]) -> EncodedTexts:
-        key = tuple(texts)
-        if key not in self._encoded:
-            self._encoded[key] = self._backbone.encode_texts(texts)
-        return self._encoded[key]
-
-
-class _ScoreAnswer(_TextsOnce):
+class _ScoreAnswer(CachedBackbone):
     """A backbone that scores the correct answer instead of generating one.
 
     `score` is the log-probability after the last prompt; a prompt without visual tokens is scored
@@ -131,7 +115,7 @@ class _ScoreAnswer(_TextsOnce):
 
     def generate(self, prompt: str, decoding: Decoding, visual: Tensor | None = None) -> Completion:
         if visual is not None or prompt not in self._scored:
-            self._scored[prompt] = self._backbone.log_prob(prompt, self._answer, visual)
+            self._scored[prompt] = self.backbone.log_prob(prompt, self._answer, visual)
         self.score = self._scored[prompt]
         num_scored = len(decoding.candidates) + 1 if decoding.candidates else 0
         return Completion("", 0, 0, 0, (0.0,) * num_scored)

@@ -19,15 +19,16 @@ from skipqa.evaluation.statistics import Comparison
 
 
 class Verdict(IntEnum):
-    """Weakest first."""
+    """Weakest first: one part that was not measured leaves a claim unmeasured, unless another part
+    fails."""
 
     FAILS = 0
-    UNDECIDED = 1
-    HOLDS = 2
-    UNMEASURED = 3
+    UNMEASURED = 1
+    UNDECIDED = 2
+    HOLDS = 3
 
     def __str__(self) -> str:
-        return ("does not hold", "undecided", "holds", "not measured")[self]
+        return ("does not hold", "not measured", "undecided", "holds")[self]
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,7 +137,7 @@ def run(
             for variant, pipeline in pipelines.items()
         ]
         for entrant in entrants:  # before the networks are read: a wrong folder fails fast
-            records.claim(entrant.folder, entrant.run)
+            records.claim_folder(entrant.folder, entrant.run)
         if jobs == 1:
             workers = None
             for pipeline in pipelines.values():

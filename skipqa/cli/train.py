@@ -18,6 +18,7 @@ from rich.progress import (
 )
 
 from skipqa.cli.console import err, out, prepare_process, print_json
+from skipqa.training.summaries import HELP
 
 if TYPE_CHECKING:
     from skipqa.training.run import Progress as Report
@@ -26,12 +27,7 @@ if TYPE_CHECKING:
 def train(
     stage: Annotated[
         str,
-        typer.Argument(
-            metavar="STAGE",
-            help="stage1: the backbone; splade: sparse queries; stage2: saliency; stage3: region "
-            "queries and fusion; stage4: verifier; stage5: budget; stage6: joint fine-tuning; "
-            "fast_path: its threshold; confidence: of answers; all: one after the other.",
-        ),
+        typer.Argument(metavar="STAGE", help=HELP),
     ],
     out_folder: Annotated[
         Path,
@@ -102,7 +98,14 @@ def train(
     prepare_process()
     with live() as progress:
         run = Run(out_folder, seed, progress, lambda line: err.print(line, highlight=False))
-        inputs = Inputs(data, pocket_kb, limit, components, index, records)
+        inputs = Inputs(
+            data=data,
+            pocket_kb=pocket_kb,
+            limit=limit,
+            components=components,
+            index=index,
+            records=records,
+        )
         metrics = stages.train(stage, inputs, run, settings or ())
     if json:
         print_json(metrics)
@@ -153,19 +156,20 @@ def show(metrics: dict[str, Any]) -> None:
 
 
 def show_compared(metrics: dict[str, Any]) -> None:
-    """Every comparison of something trained with its training-free stage."""
+    """Every comparison of something trained with the training-free stage, or with what answered
+    before."""
     from rich.table import Table
 
-    table = Table("held-out questions", "trained", "training-free")
+    table = Table("held-out questions", "trained", "training-free or before")
 
     def walk(where: tuple[str, ...], found: Any) -> None:
         if not isinstance(found, dict):
             return
-        if {"trained", "training_free"} <= found.keys():
+        others = found.get("training_free", found.get("before"))
+        if "trained" in found and others is not None:
             for name, value in found["trained"].items():
                 if isinstance(value, float):
-                    other = found["training_free"][name]
-                    table.add_row(" ".join((*where, name)), f"{value:.3f}", f"{other:.3f}")
+                    table.add_row(" ".join((*where, name)), f"{value:.3f}", f"{others[name]:.3f}")
         elif {"adaptive", "fixed_at_equal_flops"} <= found.keys():
             own, fixed = found["adaptive"]["score"], found["fixed_at_equal_flops"]
             table.add_row(" ".join((*where, "score")), f"{own:.3f}", f"{fixed:.3f}")

@@ -137,7 +137,7 @@ def _load(config: Config, V: int, T: int) -> Load:
     K = budget.max_passages
     return Load(
         V=V,
-        V_kept=budget.most_tokens(V),
+        V_kept=budget.kept_tokens(V),
         T=T,
         K=K,
         K_kept=Budget(V, budget.passages, rho_r=budget.rho_r).most_passages(K),

@@ -23,6 +23,7 @@ from typing import IO, Any
 
 from skipqa.assets import sha256_of
 from skipqa.errors import UserError
+from skipqa.files import write_text
 
 LOCK = "skipqa-data.lock"
 TIMEOUT_S = 30
@@ -229,6 +230,4 @@ def _read_lock(folder: Path) -> dict[str, Any]:
 
 
 def _write_lock(folder: Path, lock: Mapping[str, Any]) -> None:
-    partial = folder / f"{LOCK}.part"
-    partial.write_text(json.dumps(lock, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    partial.rename(folder / LOCK)
+    write_text(folder / LOCK, json.dumps(lock, indent=2, sort_keys=True) + "\n")

@@ -24,7 +24,7 @@ from skipqa.errors import UserError
 from skipqa.evaluation.records import (
     MEASURED_ALONE,
     Record,
-    claim,
+    claim_folder,
     make_record,
     prediction_of,
     read_back,
@@ -156,7 +156,7 @@ class _Sheet:
     """The answers of one system, in its folder."""
 
     def __init__(self, entrant: Entrant, bad: list[str]) -> None:
-        claim(entrant.folder, entrant.run)
+        claim_folder(entrant.folder, entrant.run)
         self.entrant, self.bad = entrant, bad
         self.path = entrant.folder / "predictions.jsonl"
         self.answered = read_back(self.path)

@@ -6,7 +6,6 @@ killed run reads its records back and goes on. It asks nothing and averages noth
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 from skipqa.answer import Answer
 from skipqa.costs import memory
 from skipqa.errors import UserError
-from skipqa.files import parse_json, read_json, write_json
+from skipqa.files import claim, parse_json
 from skipqa.tasks.example import Example, QuestionId
 from skipqa.tasks.task import Scorer
 from skipqa.types import Retrieved
@@ -93,23 +92,12 @@ def recall(
     }
 
 
-def claim(folder: Path, run: Mapping[str, Any]) -> None:
+def claim_folder(folder: Path, run: Mapping[str, Any]) -> None:
     """Write down in `folder` what is run there, or check that it is the same."""
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / "run.json"
-    run = json.loads(json.dumps(run))
-    if path.exists():
-        found = read_json(path)
-        differing = [key for key in {**found, **run} if found.get(key) != run.get(key)]
-        if differing:
-            raise UserError(
-                f"{folder} holds answers of a run with other {', '.join(differing)}: "
-                f"choose another folder"
-            )
-    elif (folder / "predictions.jsonl").exists():
+    if not path.exists() and (folder / "predictions.jsonl").exists():
         raise UserError(f"{folder} holds answers of an unknown run: choose another folder")
-    else:
-        write_json(path, run, indent=1)
+    claim(path, run)
 
 
 def read_back(path: Path) -> dict[QuestionId, Record]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,6 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from skipqa.errors import UserError
+from skipqa.files import atomic
 from skipqa.nn import compact
 
 if TYPE_CHECKING:
@@ -62,10 +62,8 @@ def save_tensors(
         "preset": preset,
         "config": json.dumps(config or {}),
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    save_file(dict(tensors), partial, metadata=metadata)
-    partial.replace(path)
+    with atomic(path) as partial:
+        save_file(dict(tensors), partial, metadata=metadata)
 
 
 def load(module: nn.Module, path: Path, *, preset: str) -> None:

@@ -34,7 +34,7 @@ class FixedBudgeter:
     """The same budget for every question; `num_tokens` is V at high resolution."""
 
     def __init__(self, config: BudgetConfig, num_tokens: int) -> None:
-        tokens = config.most_tokens(num_tokens)
+        tokens = config.kept_tokens(num_tokens)
         self.budget = Budget(tokens, config.passages, rho_r=config.rho_r)
 
     def __call__(self, question: Question, low_res: VisualTokens) -> Decision:

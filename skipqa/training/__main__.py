@@ -11,11 +11,12 @@ from skipqa.errors import UserError
 from skipqa.training.run import Run
 from skipqa.training.stage import Inputs
 from skipqa.training.stages import NAMES, train
+from skipqa.training.summaries import HELP
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m skipqa.training", description=__doc__)
-    parser.add_argument("stage", choices=NAMES)
+    parser.add_argument("stage", choices=NAMES, help=HELP)
     parser.add_argument("--data", type=Path, help="of all stages but splade")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--pocket-kb", type=Path)
@@ -32,12 +33,12 @@ def main() -> None:
         print(f"{what} {done:,}/{total:,}{suffix}", file=sys.stderr)
 
     inputs = Inputs(
-        options.data,
-        options.pocket_kb,
-        options.limit,
-        options.components,
-        options.index,
-        options.records,
+        data=options.data,
+        pocket_kb=options.pocket_kb,
+        limit=options.limit,
+        components=options.components,
+        index=options.index,
+        records=options.records,
     )
     run = Run(options.out, options.seed, progress, lambda line: print(line, file=sys.stderr))
     metrics = train(options.stage, inputs, run, options.changes)

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from skipqa.data.held_out import Split
+from skipqa.files import write_text
 from skipqa.pipeline import Pipeline
 from skipqa.tasks.example import Example
 from skipqa.tasks.okvqa import normalise
@@ -69,10 +70,9 @@ def sample(mixed: Mixture, split: Split, counts: Mapping[str, int], seed: int) -
 
 def answer_all(asked: Sequence[Asked], workers: PipelineWorkers, run: Run, part: str) -> Answered:
     """All questions down the full path; what a killed run has answered is read back."""
-    folder = run.folder / "state"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = run.states(part)
     jobs = [
-        (asked[at : at + QUESTIONS_PER_JOB], folder / f"{part}-{at:05d}.json")
+        (asked[at : at + QUESTIONS_PER_JOB], folder / f"{at:05d}.json")
         for at in range(0, len(asked), QUESTIONS_PER_JOB)
     ]
     todo = [job for job in jobs if not job[1].exists()]
@@ -92,9 +92,7 @@ def by_source(asked: Sequence[Asked]) -> dict[str, list[int]]:
 
 def _write_answers(pipeline: Pipeline, asked: Sequence[Asked], path: Path) -> None:
     """Whole or not at all."""
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps([_answer(pipeline, *one) for one in asked]))
-    partial.replace(path)
+    write_text(path, json.dumps([_answer(pipeline, *one) for one in asked]))
 
 
 def _answer(pipeline: Pipeline, photo: tuple[Path, str], example: Example) -> tuple[float, ...]:

@@ -17,19 +17,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from skipqa.components import SETTINGS, change_settings
 from skipqa.confidence import answer_features, draft_features, logistic
-from skipqa.config import ConfidenceConfig, Count, CountOrNone, Weight
+from skipqa.config import ConfidenceConfig, Config, Count, NonNegative, Weight
 from skipqa.data.held_out import Split
-from skipqa.training.answered import Answered, answer_all, sample
-from skipqa.training.export import take_over
+from skipqa.training.answered import Answered, Asked
 from skipqa.training.fast_path import PERCEPTUAL
-from skipqa.training.pipelines import Source, open_workers
-from skipqa.training.run import Run
-from skipqa.training.stage import Inputs, Metrics, TrainingStage
-from skipqa.training.stage1 import mixture
+from skipqa.training.held_out_stage import Fitted, HeldOutStage
+from skipqa.training.pipelines import Source
+from skipqa.training.stage import Inputs, Metrics
 
-PART = "confidence"
 BINS = 10
 Examples = tuple[list[tuple[float, ...]], list[float]]  # features, and the scores to predict
 
@@ -39,7 +35,7 @@ class ConfidenceSettings:
     questions: Count = 480  # of OK-VQA, and of Pocket-KB half as many
     perceptual_ratio: Count = 4  # one perceptual question for so many of OK-VQA's
     ridge: Weight = 1e-3  # L2 penalty on the weights, not on the bias
-    workers: CountOrNone = 0  # processes; 0: as many as there are cores
+    workers: NonNegative = 0  # processes; 0: as many as there are cores
 
     def counts(self, split: Split) -> dict[str, int]:
         return {
@@ -50,39 +46,27 @@ class ConfidenceSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfidenceStage(TrainingStage):
-    settings: ConfidenceSettings
+class ConfidenceStage(HeldOutStage[ConfidenceSettings]):
+    def source(self, inputs: Inputs) -> Source:
+        return Source(components=inputs.components, index=inputs.index)
 
-    def run(self, inputs: Inputs, settings: ConfidenceSettings, run: Run) -> Metrics:
-        mixed = mixture.read(inputs.require_data(self.name), inputs.pocket_kb, inputs.limit)
-        source = Source(components=inputs.components, index=inputs.index)
-        run.claim(
-            {
-                "stage": self.name,
-                "seed": run.seed,
-                "limit": inputs.limit,
-                "data": mixed.fingerprint(),
-                **source.fingerprint(),
-                "settings": dataclasses.asdict(settings),
-            }
-        )
-        if PART not in run.metrics():
-            take_over(source.folder, run.folder)
-            asked = sample(mixed, "held-out", settings.counts("held-out"), run.seed)
-            with open_workers(source, settings.workers or None) as workers:
-                answered = answer_all(asked, workers, run, PART)
-            threshold = source.load().config.draft.threshold
-            curves = fit(answered, threshold, settings.ridge)
-            change_settings(run.folder / SETTINGS, confidence=dataclasses.asdict(curves))
-            run.finish(PART, calibration(answered, threshold, curves))
-        run.forget_states()
-        return run.metrics()
+    def fit(
+        self,
+        asked: Sequence[Asked],
+        answered: Answered,
+        config: Config,
+        settings: ConfidenceSettings,
+    ) -> Fitted:
+        threshold = config.draft.threshold
+        curves = fit_curves(answered, threshold, settings.ridge)
+        metrics = calibration(answered, threshold, curves)
+        return Fitted({"confidence": dataclasses.asdict(curves)}, metrics)
 
 
 STAGE = ConfidenceStage("confidence", ConfidenceSettings())
 
 
-def fit(answered: Answered, threshold: float, ridge: float) -> ConfidenceConfig:
+def fit_curves(answered: Answered, threshold: float, ridge: float) -> ConfidenceConfig:
     drafted, looked_up = examples(answered, threshold)
     return ConfidenceConfig(_curve(*drafted, ridge), _curve(*looked_up, ridge))
 

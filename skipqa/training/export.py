@@ -82,7 +82,7 @@ def read_back(network: nn.Module, published: Mapping[str, Tensor], path: Path) -
     network.load_state_dict(low_rank.apply(base, compact.unpack(small)))
 
 
-def take_over(start: Path, folder: Path) -> None:
+def copy_components(start: Path, folder: Path) -> None:
     """The files of a folder of components in another folder; existing ones stay."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in sorted(start.iterdir()):

@@ -10,26 +10,21 @@ on which nothing is chosen.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import torch
 
-from skipqa.components import SETTINGS, change_settings
-from skipqa.config import Count, CountOrNone, Fraction
+from skipqa.config import Config, Count, Fraction, NonNegative
 from skipqa.data.held_out import Split
 from skipqa.evaluation.statistics import paired_bootstrap
 from skipqa.nn.drafter import calibrate_threshold
-from skipqa.training.answered import Answered, Asked, answer_all, by_source, sample
-from skipqa.training.export import take_over
-from skipqa.training.pipelines import Source, open_workers
-from skipqa.training.run import Run
-from skipqa.training.stage import Inputs, Metrics, TrainingStage
-from skipqa.training.stage1 import mixture
+from skipqa.training.answered import Answered, Asked, by_source
+from skipqa.training.held_out_stage import Fitted, HeldOutStage
+from skipqa.training.pipelines import Source
+from skipqa.training.stage import Inputs, Metrics
 
 PERCEPTUAL: dict[Split, str] = {"held-out": "coco", "val": "vqav2"}
-PART = "fast_path"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +33,7 @@ class FastPathSettings:
     perceptual_ratio: Count = 4  # one perceptual question for so many of these
     drafted: Fraction = 0.3  # of the questions, at most
     max_loss: Fraction = 0.01  # of accuracy
-    workers: CountOrNone = 0  # processes; 0: as many as there are cores
+    workers: NonNegative = 0  # processes; 0: as many as there are cores
 
     def counts(self, split: Split) -> dict[str, int]:
         """Questions of each source: OK-VQA's, then perceptual ones."""
@@ -49,34 +44,21 @@ class FastPathSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class FastPathStage(TrainingStage):
-    settings: FastPathSettings
-
-    def run(self, inputs: Inputs, settings: FastPathSettings, run: Run) -> Metrics:
-        mixed = mixture.read(inputs.require_data(self.name), inputs.pocket_kb, inputs.limit)
+class FastPathStage(HeldOutStage[FastPathSettings]):
+    def source(self, inputs: Inputs) -> Source:
         # The default index, as people ask with it: neither kind of question needs Pocket-KB's
-        source = Source(components=inputs.components)
-        run.claim(
-            {
-                "stage": self.name,
-                "seed": run.seed,
-                "limit": inputs.limit,
-                "data": mixed.fingerprint(),
-                **source.fingerprint(),
-                "settings": dataclasses.asdict(settings),
-            }
-        )
-        if PART not in run.metrics():
-            take_over(source.folder, run.folder)
-            asked = sample(mixed, "held-out", settings.counts("held-out"), run.seed)
-            with open_workers(source, settings.workers or None) as workers:
-                answered = answer_all(asked, workers, run, PART)
-            threshold = choose(answered, settings)
-            chosen = {"threshold": threshold, "counting_threshold": threshold}
-            change_settings(run.folder / SETTINGS, draft=chosen)
-            run.finish(PART, {"chosen": summary(answered, asked, threshold)})
-        run.forget_states()
-        return run.metrics()
+        return Source(components=inputs.components)
+
+    def fit(
+        self,
+        asked: Sequence[Asked],
+        answered: Answered,
+        config: Config,
+        settings: FastPathSettings,
+    ) -> Fitted:
+        threshold = choose(answered, settings)
+        chosen = {"threshold": threshold, "counting_threshold": threshold}
+        return Fitted({"draft": chosen}, {"chosen": summary(answered, asked, threshold)})
 
 
 STAGE = FastPathStage("fast_path", FastPathSettings())

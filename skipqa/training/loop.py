@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from skipqa.config import Between
 from skipqa.errors import UserError
+from skipqa.files import atomic
 from skipqa.training.run import Run
 
 M = TypeVar("M", bound=nn.Module)
@@ -124,10 +125,8 @@ class _State:
         if not finished:
             state["module"] = self.module.state_dict()
             state["optimiser"] = self.optimiser.state_dict()
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path.with_suffix(".partial")
-        torch.save(state, partial)
-        partial.replace(self.path)
+        with atomic(self.path) as partial:
+            torch.save(state, partial)
 
     def load(self) -> int:
         """The first step that is still to be made."""

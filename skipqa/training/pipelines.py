@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from skipqa.components import SETTINGS, read_settings
+from skipqa.config import Config, merged, preset
 from skipqa.costs.environment import available_cores
-from skipqa.knowledge import Index
-from skipqa.parallel import Here, Workers
+from skipqa.files import read_text
+from skipqa.knowledge.engines import parse_uri
+from skipqa.knowledge.index.format import MANIFEST
+from skipqa.parallel import InProcess, Workers
 from skipqa.pipeline import Pipeline, bundled_components, load
 from skipqa.training.run import Counted
 
 Job = tuple[Any, ...]  # a function and what it is called with after the pipeline
-PipelineWorkers = Here[Job, Any] | Workers[Job, Any]
+PipelineWorkers = InProcess[Job, Any] | Workers[Job, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +39,13 @@ class Source:
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
     def load(self) -> Pipeline:
-        pipeline = load(
+        return load(
             self.preset,
             components=self.components,
             index=self.index,
             overrides=dict(self.overrides),
-        )
-        index = Index.open(
-            pipeline.index.folder,
-            trained_query=pipeline.components.sparse_query,
             query_cache=1_024,  # most questions are asked about many images
         )
-        return Pipeline(replace(pipeline.parts, index=index))
 
     @property
     def folder(self) -> Path:
@@ -55,27 +54,57 @@ class Source:
         assert folder is not None, f"no components are bundled with {self.preset}"
         return folder
 
-    def fingerprint(self, without: Sequence[str] = ()) -> dict[str, Any]:
-        """Of the preset, the index, and the components but those named."""
-        folder = self.components or bundled_components(self.preset)
-        digest = hashlib.sha256()
-        for path in sorted(folder.glob("*.safetensors")) if folder else ():
-            if path.stem not in without:
-                digest.update(path.name.encode() + path.read_bytes())
-        index = "default" if self.index is None else (self.index / "manifest.json").read_text()
+    @property
+    def config(self) -> Config:
+        """As the pipeline will have it, without loading that."""
+        return preset(self.preset, merged(read_settings(self.folder / SETTINGS), self.overrides))
+
+    def fingerprint(
+        self, without: Sequence[str] = (), without_settings: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """Of the preset, the index, the components but those named, and the settings that came
+        with them but those named, as `group` or as `group.name`."""
+        settings = {
+            f"{group}.{name}": value
+            for group, values in read_settings(self.folder / SETTINGS).items()
+            for name, value in values.items()
+            if not {group, f"{group}.{name}"} & set(without_settings)
+        }
         return {
             "preset": self.preset,
-            "seeing": digest.hexdigest()[:16],
-            "index": hashlib.sha256(index.encode()).hexdigest()[:16],
+            "components": components_digest(self.folder, without),
+            "component_settings": settings,
+            "index": index_digest(self.index),
             "overrides": dict(self.overrides),
         }
+
+
+def components_digest(folder: Path, without: Sequence[str] = ()) -> str:
+    """Of all components in a folder but those named; of a folder that is not there, of none."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.safetensors")):
+        if path.stem not in without:
+            digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def index_digest(uri: Path | None) -> str:
+    """Of what is in an index, wherever it lies and whichever engine searches it."""
+    if uri is None:
+        return "default"
+    _, folder, _ = parse_uri(str(uri))
+    return text_digest(folder / MANIFEST)
+
+
+def text_digest(path: Path) -> str:
+    return hashlib.sha256(read_text(path).encode()).hexdigest()[:16]
 
 
 def open_workers(source: Source, processes: int | None = None) -> PipelineWorkers:
     """As many processes as there are cores, or so many; with fewer than two, this process."""
     count = available_cores() if processes is None else processes
     if count < 2:
-        return Here(partial(_ready, source))
+        return InProcess(partial(_ready, source))
     return Workers(partial(_ready_alone, source), count)
 
 

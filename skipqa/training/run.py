@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from skipqa.errors import UserError
-from skipqa.files import read_json, write_json
+from skipqa.files import claim, read_json, write_json
 
 Progress = Callable[[str, int, int, float | None], None]  # (what, done, of how many, loss)
 Counted = Callable[[int, int], None]  # (done, of how many)
@@ -51,17 +50,7 @@ class Run:
 
     def claim(self, config: Mapping[str, Any]) -> None:
         """Write down what is run here, or check that it is the same."""
-        path = self.folder / "config.json"
-        config = json.loads(json.dumps(config))
-        if path.exists():
-            found = read_json(path)
-            if differing := sorted(k for k in found | config if found.get(k) != config.get(k)):
-                raise UserError(
-                    f"{self.folder} holds a run with other {', '.join(differing)}: choose another "
-                    f"folder, or delete it"
-                )
-        else:
-            write_json(path, config, indent=1)
+        claim(self.folder / "config.json", config)
 
     def metrics(self) -> dict[str, Any]:
         """Of every part that is finished."""
@@ -72,11 +61,16 @@ class Run:
     def finish(self, part: str, metrics: Mapping[str, Any]) -> None:
         """Call when the part's files are in place: from then on it is not trained again."""
         write_json(self.folder / "metrics.json", self.metrics() | {part: metrics}, indent=1)
-        for path in self.state(part).parent.glob(f"{part}*"):
-            path.unlink()
+        self.state(part).unlink(missing_ok=True)
+        shutil.rmtree(self.states(part), ignore_errors=True)
 
     def state(self, name: str) -> Path:
+        """Of an optimisation: a part's name, or `part/more` where a part has several."""
         return self.folder / "state" / f"{name}.pt"
+
+    def states(self, part: str) -> Path:
+        """The folder of what is kept of a part until it is finished, besides its own state."""
+        return self.folder / "state" / part
 
     def forget_states(self) -> None:
         shutil.rmtree(self.folder / "state", ignore_errors=True)

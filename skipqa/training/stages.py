@@ -2,7 +2,8 @@
 
 To add a stage: write a module with a `TrainingStage` (`stage.py`; one that learns from records of
 the pipeline is a `PathwayStage` of parts, see `pathway/stage.py`), and add it to `STAGES` below at
-its place in the order. `skipqa train NAME`, `--set` and `skipqa train all` know it from then on.
+its place in the order, and a line to `summaries.py`. `skipqa train NAME`, `--set` and `skipqa train
+all` know it from then on.
 
 Enters: a stage's name, inputs, a run, changed settings. Leaves: the run's folder, and the metrics
 of its parts. Whoever calls this draws the progress. It runs where only torch, numpy, Pillow,

@@ -19,7 +19,7 @@ import skipqa
 ROOT = Path(skipqa.__file__).parent
 MODULES = sorted(ROOT.rglob("*.py"))
 
-BASE = {"types", "errors", "config", "assets", "trace"}
+BASE = {"types", "errors", "files", "config", "assets", "trace"}
 PLAIN = BASE | {"image", "language", "wordnet"}  # no networks, no stages
 BELOW_STAGES = PLAIN | {
     *("state", "confidence", "components", "ops", "nn", "backbones", "knowledge"),

@@ -53,6 +53,15 @@ def test_there_are_twenty_and_none_is_measured_by_nothing(tmp_path: Path) -> Non
     assert section(judged).count("**not measured**") == 20
 
 
+def test_a_claim_is_as_good_as_its_weakest_part() -> None:
+    assert min(Verdict.HOLDS, Verdict.UNMEASURED) is Verdict.UNMEASURED
+    assert min(Verdict.HOLDS, Verdict.UNDECIDED) is Verdict.UNDECIDED
+    assert all(min(other, Verdict.FAILS) is Verdict.FAILS for other in Verdict)
+    shown = {Verdict.FAILS: "does not hold", Verdict.UNMEASURED: "not measured"}
+    shown |= {Verdict.UNDECIDED: "undecided", Verdict.HOLDS: "holds"}
+    assert {verdict: str(verdict) for verdict in Verdict} == shown
+
+
 @pytest.mark.parametrize(
     ("accuracy", "flops", "ms", "expected"),
     [

@@ -54,8 +54,8 @@ SEARCHED = {"passages": 1_500, "local": POINT, "compiled": POINT}
 
 RECALLED_OF_300 = {"mean": 0.373, "low": 0.33, "high": 0.42, "count": 300}
 RECALLED = {
-    way: {"beside": dict.fromkeys(("all", "country", "new"), RECALLED_OF_300)}
-    for way in ("lexical", "learned")
+    encoder: {"name_as_terms": dict.fromkeys(("all", "country", "new"), RECALLED_OF_300)}
+    for encoder in ("lexical", "learned")
 }
 ROUTED = {
     "threshold": 0.35,

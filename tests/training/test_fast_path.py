@@ -16,7 +16,7 @@ from skipqa.components import read_settings
 from skipqa.nn.drafter import calibrate_threshold
 from skipqa.pipeline import Pipeline
 from skipqa.training.answered import Answered, answer_all, sample
-from skipqa.training.fast_path import PART, STAGE, FastPathSettings, choose, routed, summary
+from skipqa.training.fast_path import STAGE, FastPathSettings, choose, routed, summary
 from skipqa.training.pipelines import Source, open_workers
 from skipqa.training.run import Run
 from skipqa.training.stage import Inputs
@@ -89,10 +89,10 @@ def test_scores_are_of_drafts_and_of_full_answers_and_survive_a_kill(
     mixed = mixture.read(data)
     asked = sample(mixed, "held-out", SETTINGS.counts("held-out"), Run(out).seed)
     with open_workers(Source(), 1) as workers:
-        scores = answer_all(asked, workers, Run(tmp_path / "again"), PART)
-        known = tmp_path / "again" / "state" / "fast_path-00000.json"
+        scores = answer_all(asked, workers, Run(tmp_path / "again"), STAGE.name)
+        known = tmp_path / "again" / "state" / "fast_path" / "00000.json"
         known.write_text(json.dumps([(0.25, 1.0, 0.0, -1.0, 0.0)] * len(asked)))
-        read = answer_all(asked, workers, Run(tmp_path / "again"), PART)
+        read = answer_all(asked, workers, Run(tmp_path / "again"), STAGE.name)
     assert read.confidence.tolist() == [0.25] * len(asked)
     for n, ((archive, name), example) in enumerate(asked):
         picture = tmp_path / "photo.webp"

@@ -19,7 +19,7 @@ from skipqa.training.confidence import (
     ConfidenceSettings,
     calibration,
     examples,
-    fit,
+    fit_curves,
 )
 from skipqa.training.pipelines import Source
 from skipqa.training.run import Run
@@ -45,7 +45,7 @@ def made(count: int, seed: int = 0) -> Answered:
 
 
 def test_the_curves_that_made_the_scores_are_found() -> None:
-    curves = fit(made(20_000), 0.5, ridge=0.0)
+    curves = fit_curves(made(20_000), 0.5, ridge=0.0)
     assert curves.drafted == pytest.approx(DRAFTED, abs=0.15)
     assert curves.looked_up == pytest.approx(LOOKED_UP, abs=0.15)
     found = calibration(made(20_000, seed=1), 0.5, curves)
@@ -68,13 +68,13 @@ def test_every_question_is_on_one_route(seed: int, threshold: float) -> None:
 def test_a_fitted_curve_is_calibrated_on_its_own_questions() -> None:
     """The gradient of the bias is the mean error: it is 0 at the minimum."""
     answered = made(500)
-    found = calibration(answered, 0.6, fit(answered, 0.6, ridge=1e-3))
+    found = calibration(answered, 0.6, fit_curves(answered, 0.6, ridge=1e-3))
     for route in ("drafted", "looked_up"):
         assert found[route]["confidence"] == pytest.approx(found[route]["score"], abs=1e-3)
 
 
 def test_no_questions_no_curve() -> None:
-    curves = fit(made(50), threshold=1.0, ridge=1e-3)
+    curves = fit_curves(made(50), threshold=1.0, ridge=1e-3)
     assert curves.drafted == ()
     assert len(curves.looked_up) == 4
     assert calibration(made(50), 1.0, curves)["drafted"] == {"questions": 0}

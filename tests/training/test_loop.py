@@ -89,6 +89,16 @@ def test_a_finished_run_is_read_not_repeated(tmp_path: Path) -> None:
     assert not run.state("toy").exists()
 
 
+def test_a_finished_part_takes_no_others_state_with_it(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    names = ("reader", "reader/focus", "reader2", "reader2/focus")
+    for name in names:
+        run.state(name).parent.mkdir(parents=True, exist_ok=True)
+        run.state(name).touch()
+    run.finish("reader", {})
+    assert [run.state(name).exists() for name in names] == [False, False, True, True]
+
+
 def test_a_seed_decides(tmp_path: Path) -> None:
     first = task(Run(tmp_path / "a", seed=1))()
     torch.manual_seed(99)  # what was drawn before does not matter

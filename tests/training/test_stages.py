@@ -12,7 +12,7 @@ import pytest
 
 from skipqa.components import read_settings, write_settings
 from skipqa.errors import UserError
-from skipqa.training.export import take_over
+from skipqa.training.export import copy_components
 from skipqa.training.pathway.context import Gathering
 from skipqa.training.pathway.stage import PathwaySettings, PathwayStage
 from skipqa.training.pipelines import Source
@@ -20,6 +20,7 @@ from skipqa.training.run import Run
 from skipqa.training.stage import Inputs, Metrics, TrainingStage
 from skipqa.training.stage1 import backbone
 from skipqa.training.stages import NAMES, STAGES, train
+from skipqa.training.summaries import SUMMARIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Noted(TrainingStage):
         self.begun[self.name] = inputs
         run.folder.mkdir(parents=True)
         if inputs.components is not None:
-            take_over(inputs.components, run.folder)
+            copy_components(inputs.components, run.folder)
         (run.folder / f"{self.name}.safetensors").touch()
         write_settings(run.folder / "settings.toml", {"decode": {"prompt": "short"}})
         return self.metrics
@@ -59,7 +60,7 @@ def noted(read: Metrics) -> tuple[list[Noted], dict[str, Inputs]]:
     return [Noted(stage.name, stage.settings, stage, read, begun) for stage in STAGES], begun
 
 
-LATER = ["stage2", "stage3", "stage4", "stage5", "stage6", "fast_path"]
+LATER = ["stage2", "stage3", "stage4", "stage5", "stage6", "fast_path", "confidence"]
 
 
 def test_the_order_is_the_papers() -> None:
@@ -67,6 +68,10 @@ def test_the_order_is_the_papers() -> None:
     assert [stage.name for stage in STAGES if stage.makes_backbone] == ["stage1", "splade"]
     for stage in STAGES:
         assert dataclasses.is_dataclass(stage.settings)
+
+
+def test_the_help_names_every_stage_in_order() -> None:
+    assert tuple(SUMMARIES) == NAMES
 
 
 def test_all_begins_each_stage_with_what_the_one_before_left(tmp_path: Path) -> None:
@@ -85,7 +90,7 @@ def test_all_goes_from_photos_to_a_whole_checkpoint(tmp_path: Path) -> None:
     metrics = train("all", Inputs(tmp_path, tmp_path), Run(tmp_path / "out"), (), stages)
     assert (*metrics, "all") == NAMES
     assert begun["stage1"].components is None
-    left = {path.stem for path in (tmp_path / "out" / "fast_path").glob("*.safetensors")}
+    left = {path.stem for path in (tmp_path / "out" / "confidence").glob("*.safetensors")}
     assert left == set(metrics)
 
 
@@ -120,14 +125,34 @@ def test_records_lie_next_to_the_folder_and_are_limited(
 
     monkeypatch.setattr("skipqa.training.pathway.stage.begin", begin)
     monkeypatch.setattr("skipqa.training.pathway.gather.questions", lambda *_: [])
-    monkeypatch.setattr(Source, "fingerprint", lambda self, *_: {"preset": self.preset})
-    inputs = Inputs(tmp_path, tmp_path, limit=9)
+    start = tmp_path / "start"
+    (start / "trained").mkdir(parents=True)
+    inputs = Inputs(tmp_path, tmp_path, limit=9, components=start)
     changes = ["train.steps=7", "records.val=3"]
     with pytest.raises(Stop):
         train("stage4", inputs, Run(tmp_path / "out"), changes)
     assert begun == [(replace(Gathering().at_most(9), val=3), tmp_path / "records")]
     with pytest.raises(UserError, match="holds a run with other settings"):
         train("stage4", inputs, Run(tmp_path / "out"))
+    (start / "trained" / "saliency.safetensors").touch()
+    with pytest.raises(UserError, match="holds a run with other trained"):
+        train("stage4", inputs, Run(tmp_path / "out"), changes)
+    (start / "trained" / "saliency.safetensors").rename(start / "saliency.safetensors")
+    with pytest.raises(UserError, match="holds a run with other components"):
+        train("stage4", inputs, Run(tmp_path / "out"), changes)
+
+
+def test_splade_claims_its_questions_and_its_index(tmp_path: Path) -> None:
+    manifest, questions = tmp_path / "manifest.json", tmp_path / "train.jsonl"
+    manifest.write_text("{}")
+    questions.write_text("{}")
+    inputs = Inputs(pocket_kb=tmp_path, index=tmp_path)
+    with pytest.raises(UserError, match="damaged"):
+        train("splade", inputs, Run(tmp_path / "out"))
+    questions.write_text("{}\n{}")
+    manifest.write_text("[]")
+    with pytest.raises(UserError, match="holds a run with other index, pocket_kb"):
+        train("splade", inputs, Run(tmp_path / "out"))
 
 
 @pytest.mark.parametrize(
@@ -165,5 +190,5 @@ def test_settings_are_taken_over_and_kept(tmp_path: Path) -> None:
     start.mkdir()
     chosen = {"decode": {"prompt": "short"}, "x": {"y": [1, True]}}
     write_settings(start / "settings.toml", chosen)
-    take_over(start, tmp_path / "run")
+    copy_components(start, tmp_path / "run")
     assert read_settings(tmp_path / "run" / "settings.toml") == chosen

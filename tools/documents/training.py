@@ -151,18 +151,18 @@ def fast_path(results: Results) -> str:
 def sparse_encoder(results: Results) -> str:
     found = results["results"]
     rows = [
-        [f"{title} ({ways['lexical']['beside'][group]['count']:,})"]
-        + [percent(way["beside"][group]) for way in ways.values()]
+        [f"{title} ({encoders['lexical']['name_as_terms'][group]['count']:,})"]
+        + [percent(encoder["name_as_terms"][group]) for encoder in encoders.values()]
         for title, (what, group) in NAMED.items()
-        for ways in [found[what]]
+        for encoders in [found[what]]
     ]
     blocks = [table(["Recall@4, name given, %", *found["named"]], rows)]
     for what in ("pipeline", "pipeline_unseen_words"):
         if what in found:
             groups = next(iter(found[what].values()))["pipeline"]
             lines = [
-                [name, *(percent(group) for group in way["pipeline"].values())]
-                for name, way in found[what].items()
+                [name, *(percent(group) for group in variant["pipeline"].values())]
+                for name, variant in found[what].items()
             ]
             blocks.append(table([f"Recall@4, {what.replace('_', ' ')}, %", *groups], lines))
     note = "\nIn brackets 95 % bootstrap intervals over questions."

@@ -6,14 +6,21 @@ backbone; its networks are loaded on first use. What a preset cannot use is refu
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from skipqa.assets import Report
 from skipqa.backbones.backbone import Backbone
+from skipqa.backbones.presets.clip_vicuna import ClipVicuna
+from skipqa.backbones.presets.evaclip_vicuna import EvaClipVicuna
+from skipqa.backbones.presets.llava import Llava
 from skipqa.backbones.presets.pocket import FineTuned, Pocket
 from skipqa.config import Config
-from skipqa.errors import UserError
+from skipqa.errors import UserError, choices
 from skipqa.nn.projector import Projector
+
+POCKET = "pocket"
+CLIP_VICUNA: Mapping[str, type[ClipVicuna]] = {kind.preset: kind for kind in (EvaClipVicuna, Llava)}
 
 
 def build(
@@ -26,7 +33,10 @@ def build(
     report: Report = lambda _: None,
 ) -> Backbone:
     """`weights` is a folder of repositories; without one the Hugging Face cache is searched."""
-    if config.preset == "pocket":
+    if config.preset not in (POCKET, *CLIP_VICUNA):
+        known = choices(config.preset, (POCKET, *CLIP_VICUNA))
+        raise UserError(f"no backbone of preset {config.preset!r}; there is {known}")
+    if config.preset == POCKET:
         if weights is not None:
             raise UserError("preset pocket fetches its own weights: leave out --weights")
         if projector is not None or adapter is not None:
@@ -34,8 +44,5 @@ def build(
         return Pocket(config.encode, report, learned)
     if learned is not None and learned != FineTuned():
         raise UserError(f"preset {config.preset} takes no tagger, question or reader")
-    from skipqa.backbones.presets.evaclip_vicuna import EvaClipVicuna
-    from skipqa.backbones.presets.llava import Llava
-
-    kind = EvaClipVicuna if config.preset == EvaClipVicuna.preset else Llava
+    kind = CLIP_VICUNA[config.preset]
     return kind(config.encode, weights, report, projector=projector, adapter=adapter)

@@ -53,7 +53,7 @@ class Variant:
         """The V' / V that it fixes, if it does: a pruner without a retention has the preset's."""
         if self.retention is None and self.pruner is not None:
             whole = config.encode.num_tokens
-            return config.budget.most_tokens(whole) / whole
+            return config.budget.kept_tokens(whole) / whole
         return self.retention
 
 

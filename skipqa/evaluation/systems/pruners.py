@@ -76,7 +76,7 @@ def downsample(base: Pipeline, seed: int) -> Pipeline:
     out; one with a low-resolution view of its own stays.
     """
     encode, widths = base.config.encode, base.backbone.widths
-    side = math.isqrt(base.config.budget.most_tokens(encode.num_tokens))
+    side = math.isqrt(base.config.budget.kept_tokens(encode.num_tokens))
     scales = [scale for scale in encode.scales if scale < encode.cell * side]
     system = base.with_config(encode={"scales": [*scales, encode.cell * side]})
     if widths.low_res == widths.tokens:

@@ -15,12 +15,13 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from skipqa.backbones.caching import CachedBackbone
 from skipqa.pipeline import Pipeline
 from skipqa.stages.decode import facts, read_order
 from skipqa.state import State
 from skipqa.tasks.okvqa import normalise
 from skipqa.trace import Trace
-from skipqa.training.pathway.context import CachedBackbone, TrainingContext
+from skipqa.training.pathway.context import TrainingContext
 from skipqa.training.pathway.records import Records, replay, replaying
 from skipqa.types import Budget, Draft, Retrieved
 
@@ -145,8 +146,8 @@ def _answers(
             texts = tuple(facts(state.verified, used))
             if texts not in read:
                 trace = Trace()
-                said = pipeline.run(state, start="decode", trace=trace).answer.text
-                read[texts] = right.get(normalise(said), 0.0), trace.flops / GIGA
+                answer = pipeline.run(state, start="decode", trace=trace).answer.text
+                read[texts] = right.get(normalise(answer), 0.0), trace.flops / GIGA
             score, reading = read[texts]
             found.append((score, before[count > 0] + spent + reading))
         return found

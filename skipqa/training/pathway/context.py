@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from skipqa import components
-from skipqa.backbones.backbone import Backbone, EncodedTexts
+from skipqa.backbones.caching import CachedBackbone
 from skipqa.components import NAMES, SETTINGS, Components
-from skipqa.config import CountOrNone
+from skipqa.config import NonNegative
 from skipqa.nn import checkpoint
 from skipqa.pipeline import Pipeline
-from skipqa.training.export import take_over
-from skipqa.training.pathway.gather import AFTER_RETRIEVAL, LEARNED_FROM_RECORDS, Gathered
+from skipqa.training.export import copy_components
+from skipqa.training.pathway.gather import Gathered, records_fingerprint
 from skipqa.training.pathway.records import Records, collect
 from skipqa.training.pipelines import PipelineWorkers, Source, open_workers, run_jobs
 from skipqa.training.run import Run
@@ -38,13 +37,13 @@ QUESTIONS_PER_JOB = 8
 class Gathering:
     """How many questions of each kind are gathered."""
 
-    train: CountOrNone = 2_500
-    fresh: CountOrNone = 500  # of photos that stage I never saw, also to train on
-    held_out: CountOrNone = 500
-    val: CountOrNone = 400
-    okvqa: CountOrNone = 300  # held-out questions, where retrieval seldom helps
-    okvqa_val: CountOrNone = 150
-    workers: CountOrNone = 0  # processes; 0: as many as there are cores
+    train: NonNegative = 2_500
+    fresh: NonNegative = 500  # of photos that stage I never saw, also to train on
+    held_out: NonNegative = 500
+    val: NonNegative = 400
+    okvqa: NonNegative = 300  # held-out questions, where retrieval seldom helps
+    okvqa_val: NonNegative = 150
+    workers: NonNegative = 0  # processes; 0: as many as there are cores
 
     def at_most(self, limit: int) -> Gathering:
         names = ("train", "fresh", "held_out", "val", "okvqa", "okvqa_val")
@@ -123,45 +122,22 @@ def begin(
 ) -> Iterator[TrainingContext]:
     """What a stage works with, its processes included; they end with the block. `folder` has, or
     gets, the records of `rows`."""
-    up_to_retrieval = source.fingerprint(LEARNED_FROM_RECORDS + AFTER_RETRIEVAL)
     with open_workers(source, gathering.workers or None) as workers:
         gathered = Run(folder, run.seed, run.progress, run.say)
-        records = collect(rows, up_to_retrieval, workers, gathered)
+        records = collect(rows, records_fingerprint(source), workers, gathered)
         loaded = source.load()
         pipeline = loaded.with_backbone(CachedBackbone(loaded.backbone))
         start = pipeline.components.folder
         if start is not None:
-            take_over(start, run.folder)
+            copy_components(start, run.folder)
         learned = pipeline.components
         if start is not None and (start / TRAINED).is_dir():
             more = components.load(start / TRAINED, preset=pipeline.config.preset)
             learned = _joined(learned, more)
-            take_over(start / TRAINED, run.folder / TRAINED)
+            copy_components(start / TRAINED, run.folder / TRAINED)
         table = records.table
         known = {p.text: e for p, e in zip(table.passages, table.embeddings, strict=True)}
         yield TrainingContext(records, pipeline, learned, run, workers, known)
-
-
-class CachedBackbone:
-    """A backbone that encodes recent texts once: budgets and components are compared on the same
-    questions about the same titles."""
-
-    def __init__(self, backbone: Backbone) -> None:
-        self.backbone = backbone
-        self._encode = lru_cache(maxsize=4_096)(lambda text: backbone.encode_texts([text]))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.backbone, name)
-
-    def encode_texts(self, texts: Sequence[str]) -> EncodedTexts:
-        parts = [self._encode(text) for text in texts]
-        if not parts:
-            return self.backbone.encode_texts(texts)
-        return EncodedTexts(
-            torch.cat([part.embeddings for part in parts]),
-            tuple(part.states[0] for part in parts),
-            sum(part.flops for part in parts),
-        )
 
 
 def _joined(below: Components, above: Components) -> Components:

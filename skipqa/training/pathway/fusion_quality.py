@@ -36,11 +36,11 @@ def compare_fusion(
     layer has: otherwise the layer might win by reading more."""
     today, degree = context.pipeline, layer.config.degree or context.pipeline.config.fuse.degree
     untrained = today.with_components(fusion=None)
-    alike = untrained.with_config(fuse={"edges": "degree", "degree": degree})
+    same_degree = untrained.with_config(fuse={"edges": "degree", "degree": degree})
     return {
         "trained": fraction_read(context, today.with_components(fusion=layer), cases, nu_NK),
         "training_free": fraction_read(context, untrained, cases, nu_NK),
-        "training_free_alike": fraction_read(context, alike, cases, nu_NK),
+        "training_free_same_degree": fraction_read(context, same_degree, cases, nu_NK),
     }
 
 
@@ -95,11 +95,11 @@ def _verified(context: TrainingContext, nu_K: Tensor, i: int) -> State:
 def fusion_ships(compared: Mapping[str, Any]) -> bool:
     """Better than the training-free stage, with that stage's number of edges and with the layer's,
     without keeping most of them open: saving edges is what fusion is for."""
-    others = (compared[name]["read"] for name in ("training_free", "training_free_alike"))
+    others = (compared[name]["read"] for name in ("training_free", "training_free_same_degree"))
     trained = compared["trained"]
     return bool(trained["read"] > max(others) and trained["edges"]["open"] <= MOST_EDGES)
 
 
 def edges_help(compared: Mapping[str, Any]) -> bool:
     """The training-free stage gains from as many edges as the layer has."""
-    return bool(compared["training_free_alike"]["read"] > compared["training_free"]["read"])
+    return bool(compared["training_free_same_degree"]["read"] > compared["training_free"]["read"])

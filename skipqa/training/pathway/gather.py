@@ -30,13 +30,13 @@ from torch import Tensor
 from skipqa.data.held_out import Split, is_fresh, is_held_out, photos_of_val, pocket_kb_split
 from skipqa.data.pocket_kb.text import accepted, says
 from skipqa.errors import UserError
-from skipqa.files import check_rows, read_jsonl
+from skipqa.files import atomic, check_rows, read_jsonl
 from skipqa.pipeline import Pipeline
 from skipqa.stages.signals import about_titles
 from skipqa.state import State
 from skipqa.tasks.example import Example
 from skipqa.tasks.pocket_kb import POCKET_KB
-from skipqa.training.pipelines import PipelineWorkers, run_jobs
+from skipqa.training.pipelines import PipelineWorkers, Source, run_jobs
 from skipqa.training.run import Run
 
 SPLITS: tuple[Split, ...] = ("train", "val")
@@ -44,8 +44,14 @@ A_FILE = 32  # questions
 NAMES_PER_TOKEN = 32  # the rest of a token's evidence is too thin to name a region
 MOST_REGIONS = 8
 MOST_PASSAGES = 16
-LEARNED_FROM_RECORDS = ("saliency", "keep_head", "region_query", "fusion", "verifier", "budget")
+LEARNED_BEFORE_RETRIEVAL = ("budget", "saliency", "region_query")  # no record depends on them
+LEARNED_FROM_RECORDS = (*LEARNED_BEFORE_RETRIEVAL, "keep_head", "fusion", "verifier")
 AFTER_RETRIEVAL = ("reader",)  # where a record ends
+# What a record holds of a draft does not depend on whether it would be accepted
+SETTINGS_WITHOUT_EFFECT = (
+    *("draft.threshold", "draft.counting_threshold"),
+    *("verify", "fuse", "decode", "confidence"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,19 +175,24 @@ def write(pipeline: Pipeline, rows: Sequence[Gathered], path: Path) -> None:
         zips = {path: opened.enter_context(zipfile.ZipFile(path)) for path in paths}
         found = [observe(gathering, row, zips[row.archive].read(row.image)) for row in rows]
     tensors = {name: torch.stack([one[name] for one, _ in found]) for name in found[0][0]}
-    said = [row.about() | more for row, (_, more) in zip(rows, found, strict=True)]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    save_file(tensors, partial, metadata={"rows": json.dumps(said)})
-    partial.replace(path)
+    about = [row.about() | more for row, (_, more) in zip(rows, found, strict=True)]
+    with atomic(path) as partial:
+        save_file(tensors, partial, metadata={"rows": json.dumps(about)})
+
+
+def records_fingerprint(source: Source) -> dict[str, Any]:
+    """Of what records depend on: everything up to retrieval that is not learned from them."""
+    return source.fingerprint(LEARNED_FROM_RECORDS + AFTER_RETRIEVAL, SETTINGS_WITHOUT_EFFECT)
 
 
 def with_most_passages(pipeline: Pipeline) -> Pipeline:
     """The usual tokens, always at high resolution so that all records have the same V, and as many
-    passages as a controller may ever ask for: most of them are there to be rejected."""
+    passages as a controller may ever ask for: most of them are there to be rejected. Nothing takes
+    part that is learned from records."""
     most = min(pipeline.config.budget.max_passages, MOST_PASSAGES)
     budget = {"passages": most, "rho_r": 1.0, "min_information": 0.0}
-    return pipeline.with_config(budget=budget).with_components(budget=None, saliency=None)
+    untrained = dict.fromkeys(LEARNED_BEFORE_RETRIEVAL)
+    return pipeline.with_config(budget=budget).with_components(**untrained)
 
 
 def observe(

@@ -20,6 +20,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from skipqa.files import atomic
 from skipqa.pipeline import Pipeline
 from skipqa.state import State
 from skipqa.trace import Trace
@@ -228,18 +229,14 @@ def _write_passages(pipeline: Pipeline, rows: Sequence[int], path: Path) -> None
     passages = [pipeline.index.passage(row) for row in rows]
     encoded = pipeline.backbone.encode_texts([passage.text for passage in passages])
     states = [some[:WORDS_PER_PASSAGE].half() for some in encoded.states]
-    said = [(p.id, p.title, p.text, p.source) for p in passages]
-    partial = path.with_suffix(".partial")
-    save_file(
-        {
-            "embeddings": encoded.embeddings.half(),
-            "states": torch.cat(states),
-            "lengths": torch.tensor([len(some) for some in states]),
-        },
-        partial,
-        metadata={"passages": json.dumps(said)},
-    )
-    partial.replace(path)
+    tensors = {
+        "embeddings": encoded.embeddings.half(),
+        "states": torch.cat(states),
+        "lengths": torch.tensor([len(some) for some in states]),
+    }
+    texts = [(p.id, p.title, p.text, p.source) for p in passages]
+    with atomic(path) as partial:
+        save_file(tensors, partial, metadata={"passages": json.dumps(texts)})
 
 
 def replaying(pipeline: Pipeline, **components: Any) -> Pipeline:

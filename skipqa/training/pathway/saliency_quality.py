@@ -32,7 +32,7 @@ class Trial:
     query: SparseRegionQuery | DenseRegionQuery | None
 
 
-def quality(
+def recall_and_boxes(
     context: TrainingContext, rows: Sequence[int], trials: Sequence[Trial]
 ) -> list[dict[str, float]]:
     """Of each trial, on the same questions."""

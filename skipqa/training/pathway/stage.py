@@ -18,8 +18,8 @@ from torch import nn
 
 from skipqa.training.loop import Loss, Optimisation, fit
 from skipqa.training.pathway import gather
-from skipqa.training.pathway.context import Gathering, TrainingContext, begin
-from skipqa.training.pipelines import Source
+from skipqa.training.pathway.context import TRAINED, Gathering, TrainingContext, begin
+from skipqa.training.pipelines import Source, components_digest
 from skipqa.training.run import Run
 from skipqa.training.stage import Inputs, Metrics, TrainingStage
 
@@ -108,7 +108,8 @@ class PathwayStage(TrainingStage):
                 "stage": self.name,
                 "seed": run.seed,
                 "limit": inputs.limit,
-                **source.fingerprint(gather.LEARNED_FROM_RECORDS),
+                **source.fingerprint(),
+                TRAINED: components_digest(source.folder / TRAINED),
                 "settings": dataclasses.asdict(settings),
             }
         )

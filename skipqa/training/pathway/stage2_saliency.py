@@ -28,7 +28,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from skipqa.config import Between, Count, CountOrNone
+from skipqa.config import Between, Count, NonNegative
 from skipqa.nn.keep_head import KeepHead, KeepHeadConfig
 from skipqa.nn.relaxation import gumbel_sigmoid, logistic_noise
 from skipqa.nn.saliency import (
@@ -42,7 +42,7 @@ from skipqa.training.loop import Decay, LearningRate, Loss, Optimisation
 from skipqa.training.pathway.collapse import openness
 from skipqa.training.pathway.context import TrainingContext
 from skipqa.training.pathway.records import Records
-from skipqa.training.pathway.saliency_quality import Trial, in_box, quality
+from skipqa.training.pathway.saliency_quality import Trial, in_box, recall_and_boxes
 from skipqa.training.pathway.stage import PathwayPart, PathwaySettings, PathwayStage
 from skipqa.training.sampling import inverse_frequency
 from skipqa.training.stage import Metrics
@@ -56,7 +56,7 @@ SPLITS = ("held-out", "val")  # the first decides, the other is reported
 class SaliencyTraining:
     steps: Count = 600
     lr: LearningRate = 1e-3  # the paper's 5e-5 is for 5,000 steps at d = 4096
-    warmup: CountOrNone = 50
+    warmup: NonNegative = 50
     batch: Count = 32
     weight_decay: Decay = 0.05
     variant: Literal["A", "B"] = "A"
@@ -92,8 +92,9 @@ def passage_logits(
 ) -> Tensor:
     """z_j of the module docstring, [B, K]."""
     fit_BVK = BETA * tokens_BVd @ passages_BKd.transpose(1, 2)
-    let_BV1 = gates_BV.clamp_min(1e-6).log()[..., None]
-    best_BK = (fit_BVK + let_BV1).logsumexp(1) - gates_BV.sum(1).clamp_min(1e-6).log()[:, None]
+    log_gates_BV1 = gates_BV.clamp_min(1e-6).log()[..., None]
+    log_total_B1 = gates_BV.sum(1).clamp_min(1e-6).log()[:, None]
+    best_BK = (fit_BVK + log_gates_BV1).logsumexp(1) - log_total_B1
     topic_BK = (passages_BKd @ question_Bd[..., None])[..., 0]
     return SCALE * (topic_BK + best_BK / BETA)
 
@@ -200,7 +201,7 @@ class SaliencyPart(PathwayPart[SaliencyTraining, SaliencyInputs, Saliency]):
         model: Saliency,
     ) -> Metrics:
         return {
-            split: compare(context, model, split)
+            split: compare_saliency(context, model, split)
             for split in SPLITS
             if context.rows(split, gold=True)
         }
@@ -237,7 +238,7 @@ STAGE = PathwayStage(
 
 def kept_tokens(context: TrainingContext) -> int:
     """V' of the V tokens at high resolution."""
-    return context.pipeline.config.budget.most_tokens(context.records["meaning"].shape[1])
+    return context.pipeline.config.budget.kept_tokens(context.records["meaning"].shape[1])
 
 
 @torch.inference_mode()
@@ -250,7 +251,7 @@ def gates_open(context: TrainingContext, saliency: Saliency, rows: Sequence[int]
     ).sigmoid()
 
 
-def compare(
+def compare_saliency(
     context: TrainingContext, saliency: Saliency, split: str = "held-out"
 ) -> dict[str, Any]:
     """Trained and training-free through the real stages, at the budget of answering and at the
@@ -266,7 +267,7 @@ def compare(
             str(count): dict(
                 zip(
                     ("trained", "training_free"),
-                    quality(
+                    recall_and_boxes(
                         context, rows, [Trial(count, saliency, query), Trial(count, None, query)]
                     ),
                     strict=True,
@@ -277,10 +278,10 @@ def compare(
     }
 
 
-def is_as_good(compared: dict[str, Any], most_tokens: int) -> bool:
+def is_as_good(compared: dict[str, Any], num_tokens: int) -> bool:
     """Ships if at the budget of answering it finds at least as many passages and keeps at least
     as much of the object."""
-    here = compared["by_tokens"][str(most_tokens)]
+    here = compared["by_tokens"][str(num_tokens)]
     return not compared["gates"]["collapsed"] and all(
         here["trained"][name] >= here["training_free"][name] for name in here["trained"]
     )

@@ -15,7 +15,7 @@ Shape letters: N questions, K passages, d text width, S signals.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Annotated, Any
 
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from skipqa.backbones.backbone import Decoding
-from skipqa.config import Between, Count, CountOrNone, Fraction
+from skipqa.config import Between, Count, Fraction, NonNegative, preset
 from skipqa.nn.verifier import Verifier, VerifierConfig, distillation_loss
 from skipqa.pipeline import Pipeline
 from skipqa.stages.prompts import reading_prompt
@@ -45,13 +45,13 @@ THRESHOLDS = tuple(n / 20 for n in range(4, 17))
 class VerifierTraining:
     steps: Count = 1_500
     lr: Annotated[float, Between(1e-7, 1.0)] = 2e-3
-    warmup: CountOrNone = 100
+    warmup: NonNegative = 100
     batch: Count = 64  # questions, of up to 16 passages each
     weight_decay: Decay = 0.05
     hidden: Count = 128
-    rivals: CountOrNone = 8
+    rivals: NonNegative = 8
     dropout: Fraction = 0.3
-    oracle_questions: CountOrNone = 0
+    oracle_questions: NonNegative = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +93,15 @@ def collect_cases(context: TrainingContext, compared: Collection[int] = ()) -> C
     records = context.records
     num, most = records["passages"].shape
     width = records["question"].shape[1]
-    passages, told = torch.zeros(num, most, width), torch.zeros(num, most, SIGNALS)
+    passages, all_signals = torch.zeros(num, most, width), torch.zeros(num, most, SIGNALS)
     visual, untrained = torch.zeros(num, width), torch.zeros(num, most)
     groups = [(False, [i for i in range(num) if i not in compared]), (True, sorted(compared))]
     for scored, rows in groups:
         found = context.spread(_observe, rows, "reading records", scored)
-        for i, (looked, said, scores) in zip(rows, found, strict=True):
-            here = slice(len(said))
-            visual[i], told[i, here] = torch.tensor(looked), torch.tensor(said).view(-1, SIGNALS)
+        for i, (token, own_signals, scores) in zip(rows, found, strict=True):
+            here = slice(len(own_signals))
+            visual[i] = torch.tensor(token)
+            all_signals[i, here] = torch.tensor(own_signals).view(-1, SIGNALS)
             passages[i, here] = records.table.embeddings[records.places(i)]
             if scored:
                 untrained[i, here] = torch.tensor(scores)
@@ -108,7 +109,7 @@ def collect_cases(context: TrainingContext, compared: Collection[int] = ()) -> C
         question=records["question"].float(),
         visual=visual,
         passages=passages,
-        signals=told,
+        signals=all_signals,
         there=records["passages"] >= 0,
         labels=records["gold"].float(),
         stating=stating(records),
@@ -134,11 +135,11 @@ def _observe_one(pipeline: Pipeline, records: Records, i: int, scored: bool) -> 
         return visual, [], []
     embeddings = records.table.embeddings[records.places(i)]
     asked_of = records["asked_of"][i, : len(passages)].float()
-    told = signals(state, embeddings, asked_of, backbone.concepts)
+    of_passages = signals(state, embeddings, asked_of, backbone.concepts)
     nu: list[float] = []
     if scored:
         nu, _ = SimilarityVerifier(pipeline.config.verify, backbone).score(state, embeddings)
-    return visual, told.tolist(), nu
+    return visual, of_passages.tolist(), nu
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +153,14 @@ class VerifierPart(PathwayPart[VerifierTraining, VerifierInputs, Verifier]):
 
     def prepare(self, context: TrainingContext, settings: VerifierTraining) -> VerifierInputs:
         compared = {row for split in SPLITS for row in context.rows(split, gold=True)}
-        found = collect_cases(context, compared)
+        cases = collect_cases(context, compared)
         train_rows = context.rows("train", gold=True)
         asked = min(settings.oracle_questions, len(train_rows))
         rows = Random(context.run.seed).sample(train_rows, asked)
-        return VerifierInputs(found, ask_the_oracle(found, context, rows) if rows else None)
+        if not rows:
+            return VerifierInputs(cases, oracle=None)
+        labels, agreement = ask_the_oracle(cases, context, rows)
+        return VerifierInputs(replace(cases, labels=labels), agreement)
 
     def build(self, context: TrainingContext, settings: VerifierTraining) -> Verifier:
         width = context.records["question"].shape[1]
@@ -173,8 +177,8 @@ class VerifierPart(PathwayPart[VerifierTraining, VerifierInputs, Verifier]):
         data: VerifierInputs,
         model: Verifier,
     ) -> Loss:
-        found = data.cases
-        rows = [i for i in context.rows("train", gold=True) if bool(found.there[i].any())]
+        cases = data.cases
+        rows = [i for i in context.rows("train", gold=True) if bool(cases.there[i].any())]
         # Stage I is overconfident about the photos it was trained on: the others count as much
         fresh = (str(context.records.about[i]["fresh"]) for i in rows)
         kinds = ["/".join(pair) for pair in zip(context.categories(rows), fresh, strict=True)]
@@ -182,8 +186,8 @@ class VerifierPart(PathwayPart[VerifierTraining, VerifierInputs, Verifier]):
 
         def loss(step: int) -> Tensor:
             batch = draw(step)
-            there = found.there[batch]
-            return distillation_loss(found.logits(model, batch)[there], found.labels[batch][there])
+            there = cases.there[batch]
+            return distillation_loss(cases.logits(model, batch)[there], cases.labels[batch][there])
 
         return loss
 
@@ -202,8 +206,8 @@ class VerifierPart(PathwayPart[VerifierTraining, VerifierInputs, Verifier]):
         return {
             "threshold": threshold,
             "oracle": data.oracle,
-            "held-out": compare(model, data.cases, held_out, threshold),
-            "val": compare(model, data.cases, val, threshold) if val else None,
+            "held-out": compare_verifiers(context, model, data.cases, held_out, threshold),
+            "val": compare_verifiers(context, model, data.cases, val, threshold) if val else None,
         }
 
     def ships(self, context: TrainingContext, compared: Metrics) -> dict[str, bool]:
@@ -226,24 +230,26 @@ STAGE = PathwayStage("stage4", PathwaySettings(VerifierTraining()), (VerifierPar
 
 
 @torch.inference_mode()
-def compare(
-    verifier: Verifier, found: Cases, rows: Sequence[int], threshold: float = 0.5
+def compare_verifiers(
+    context: TrainingContext, verifier: Verifier, cases: Cases, rows: Sequence[int], tau_nu: float
 ) -> Metrics:
-    """Trained and training-free on the same passages: F1 of the verdict, and of the questions with
-    an answering passage the fraction that has one among the two best, which are read."""
+    """Trained, at tau_nu, and training-free, at the preset's own threshold, on the same passages:
+    F1 of the verdict, and of the questions with an answering passage the fraction that has one
+    among the two best, which are read."""
     some = torch.tensor(rows)
-    nu = found.logits(verifier, some).sigmoid()
+    nu = cases.logits(verifier, some).sigmoid()
+    untrained = preset(context.pipeline.config.preset).verify.threshold
     return {
         "questions": len(rows),
-        "passages": int(found.there[some].sum()),
-        "positive": float(found.labels[some][found.there[some]].mean()),
-        "trained": quality(nu, found, some, threshold),
-        "training_free": quality(found.untrained[some], found, some, 0.5),
+        "passages": int(cases.there[some].sum()),
+        "positive": float(cases.labels[some][cases.there[some]].mean()),
+        "trained": verifier_metrics(nu, cases, some, tau_nu),
+        "training_free": verifier_metrics(cases.untrained[some], cases, some, untrained),
     }
 
 
-def quality(nu: Tensor, found: Cases, rows: Tensor, threshold: float) -> dict[str, float]:
-    there, right = found.there[rows], found.labels[rows] > 0.5
+def verifier_metrics(nu: Tensor, cases: Cases, rows: Tensor, threshold: float) -> dict[str, float]:
+    there, right = cases.there[rows], cases.labels[rows] > 0.5
     accepted = (nu >= threshold) & there
     f1, precision, recall = _agreement(accepted, right)
     best = nu.masked_fill(~there, -1.0).topk(2, dim=1).indices
@@ -253,7 +259,7 @@ def quality(nu: Tensor, found: Cases, rows: Tensor, threshold: float) -> dict[st
         "f1": f1,
         "precision": precision,
         "recall": recall,
-        "f1_stating": _agreement(accepted, found.stating[rows])[0],
+        "f1_stating": _agreement(accepted, cases.stating[rows])[0],
         "read": float(read.float().mean()) if len(read) else 0.0,
     }
 
@@ -265,21 +271,23 @@ def _agreement(accepted: Tensor, right: Tensor) -> tuple[float, float, float]:
     return 2 * both / max(1, given + expected), precision, recall
 
 
-def best_threshold(verifier: Verifier, found: Cases, rows: Sequence[int]) -> float:
+def best_threshold(verifier: Verifier, cases: Cases, rows: Sequence[int]) -> float:
     """The tau_nu of the best F1; of equals the one nearest to the paper's 0.5."""
     some = torch.tensor(rows)
     with torch.inference_mode():
-        nu = found.logits(verifier, some).sigmoid()
+        nu = cases.logits(verifier, some).sigmoid()
     return max(
         THRESHOLDS,
-        key=lambda t: (round(quality(nu, found, some, t)["f1"], 3), -abs(t - 0.5)),
+        key=lambda t: (round(verifier_metrics(nu, cases, some, t)["f1"], 3), -abs(t - 0.5)),
     )
 
 
-def ask_the_oracle(found: Cases, context: TrainingContext, rows: Sequence[int]) -> Metrics:
-    """The reader's verdict on each passage alone replaces the labels of these questions; returns
-    how far labels and verdicts agree."""
-    records, pipeline = context.records, context.pipeline
+def ask_the_oracle(
+    cases: Cases, context: TrainingContext, rows: Sequence[int]
+) -> tuple[Tensor, Metrics]:
+    """All labels [N, K], those of these questions replaced by the reader's verdict on each passage
+    alone; and how far labels and verdicts agree."""
+    records, pipeline, labels = context.records, context.pipeline, cases.labels.clone()
     counted, agreed, asked = context.run.counted("asking the oracle"), 0, 0
     decoding = Decoding(pipeline.config.decode.max_new_tokens)
     for done, i in enumerate(rows):
@@ -288,10 +296,14 @@ def ask_the_oracle(found: Cases, context: TrainingContext, rows: Sequence[int]) 
         right = {normalise(text): float(score) for text, score in about["answers"].items()}
         for k, candidate in enumerate(records.candidates(i)):
             prompt = reading_prompt([candidate.passage.text], about["seen"], about["question"])
-            said = pipeline.backbone.generate(prompt, decoding).text
-            verdict = right.get(normalise(said), 0.0)
-            agreed += (verdict > 0.5) == bool(found.labels[i, k] > 0.5)
+            answer = pipeline.backbone.generate(prompt, decoding).text
+            verdict = right.get(normalise(answer), 0.0)
+            agreed += (verdict > 0.5) == bool(cases.labels[i, k] > 0.5)
             asked += 1
-            found.labels[i, k] = verdict
+            labels[i, k] = verdict
     counted(len(rows), len(rows))
-    return {"questions": len(rows), "passages": asked, "agreement": agreed / max(1, asked)}
+    return labels, {
+        "questions": len(rows),
+        "passages": asked,
+        "agreement": agreed / max(1, asked),
+    }

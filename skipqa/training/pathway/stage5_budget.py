@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from skipqa.config import Between, Count, CountOrNone, Fraction
+from skipqa.config import Between, Count, Fraction, NonNegative
 from skipqa.nn.budget import (
     BudgetController,
     DifficultyBudget,
@@ -49,7 +49,7 @@ SAMPLES = 1_000
 class BudgetTraining:
     steps: Count = 600
     lr: LearningRate = 1e-3
-    warmup: CountOrNone = 20
+    warmup: NonNegative = 20
     weight_decay: Decay = 0.05
     variant: Variant = "A"  # of the one that may ship; both are trained and compared
     hidden: Count = 32
@@ -139,8 +139,8 @@ class BudgetPart(PathwayPart[BudgetTraining, BudgetInputs, dict[Variant, BudgetC
             if isinstance(controller, DifficultyBudget):
                 _store_phi(controller, data.train, context.records["meaning"].shape[1])
             own = replace(settings, variant=variant)
-            loss, name = self.loss(context, own, data, model), f"budget-{variant}-{own.price:g}"
-            optimisation = self.optimisation(own)
+            name = f"{self.name}/{variant}-{own.price:g}"
+            loss, optimisation = self.loss(context, own, data, model), self.optimisation(own)
             trained[variant] = fit(name, controller, loss, optimisation, context.run)
         return trained
 
@@ -154,7 +154,7 @@ class BudgetPart(PathwayPart[BudgetTraining, BudgetInputs, dict[Variant, BudgetC
         num_tokens = context.records["meaning"].shape[1]
         found = {
             variant: {
-                split: compare(controller, data.train, grid, num_tokens)
+                split: compare_budgets(controller, data.train, grid, num_tokens)
                 for split, grid in data.compared.items()
             }
             for variant, controller in model.items()
@@ -210,7 +210,7 @@ class Gain:
 
 
 @torch.inference_mode()
-def compare(
+def compare_budgets(
     controller: BudgetController, known: BudgetGrid, unseen: BudgetGrid, num_tokens: int
 ) -> Metrics:
     """The controller's mean score and FLOPs, and what fixed budgets, or a random mixture of two,
@@ -238,17 +238,17 @@ def compare(
     )
     known_value, known_giga = known.value.flatten(1).mean(0), known.giga.flatten(1).mean(0)
     mixed = best_fixed(known_value, known_giga, float(flops_S[0]))[1]
-    alike_S = weight_Sn @ (value @ mixed)
+    from_train_S = weight_Sn @ (value @ mixed)
     return {
         "questions": len(unseen),
         "adaptive": {"score": float(adaptive_S[0]), "giga_flops": float(flops_S[0])},
         "fixed_at_equal_flops": float(hindsight_S[0]),
         "gain": asdict(_gain(adaptive_S - hindsight_S)),
-        "fixed_chosen_alike": {
-            "score": float(alike_S[0]),
+        "fixed_from_train": {
+            "score": float(from_train_S[0]),
             "giga_flops": float((giga @ mixed).mean()),
         },
-        "gain_over_chosen_alike": asdict(_gain(adaptive_S - alike_S)),
+        "gain_over_fixed_from_train": asdict(_gain(adaptive_S - from_train_S)),
         "fixed": [
             {"tokens": t, "passages": p, "score": float(v), "giga_flops": float(c)}
             for (t, p), v, c in zip(

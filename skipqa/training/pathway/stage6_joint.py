@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from skipqa.config import Count, CountOrNone
+from skipqa.config import Count, NonNegative
 from skipqa.nn.verifier import Verifier
 from skipqa.training.loop import Decay, LearningRate, Loss, Optimisation
 from skipqa.training.pathway import (
@@ -47,7 +47,7 @@ from skipqa.training.stage import Metrics
 class JointTraining:
     steps: Count = 100
     lr: LearningRate = 5e-6
-    warmup: CountOrNone = 20
+    warmup: NonNegative = 20
     weight_decay: Decay = 0.01
     pathways: PathwayTraining = field(default_factory=PathwayTraining)
     verifier: VerifierTraining = field(default_factory=VerifierTraining)
@@ -106,8 +106,10 @@ class JointPart(PathwayPart[JointTraining, JointInputs, JointModel]):
         return {
             "before": _before(context, cases, threshold),
             "held-out": {
-                "saliency": stage2_saliency.compare(context, model.paths.saliency),
-                "verifier": stage4_verifier.compare(model.verifier, cases, held_out, threshold),
+                "saliency": stage2_saliency.compare_saliency(context, model.paths.saliency),
+                "verifier": stage4_verifier.compare_verifiers(
+                    context, model.verifier, cases, held_out, threshold
+                ),
                 "fusion": compare_fusion(context, model.paths.fusion, cases, nu),
             },
         }
@@ -147,8 +149,8 @@ def _before(context: TrainingContext, cases: Cases, threshold: float) -> dict[st
     held_out, today = context.rows("held-out", gold=True), context.pipeline.components
     nu = _nu(context, cases)
     fusion = fraction_read(context, context.pipeline, cases, nu)
-    f1 = stage4_verifier.quality(nu[held_out], cases, torch.tensor(held_out), threshold)
+    f1 = stage4_verifier.verifier_metrics(nu[held_out], cases, torch.tensor(held_out), threshold)
     tokens = stage2_saliency.kept_tokens(context)
     trial = Trial(tokens, today.saliency, today.region_query)
-    [found] = saliency_quality.quality(context, held_out, [trial])
+    [found] = saliency_quality.recall_and_boxes(context, held_out, [trial])
     return {"saliency": found[RECALL], "verifier": f1["f1"], "fusion": fusion["read"]}

@@ -26,6 +26,7 @@ from skipqa.nn.concept_prior import ConceptPriorConfig, ConceptPriorHead
 from skipqa.nn.tagger import said_of_a_picture
 from skipqa.training.loop import Optimisation, batches, fit
 from skipqa.training.retrieval import paraphrases
+from skipqa.training.retrieval.queries import TRAIN
 from skipqa.training.run import Run
 from skipqa.training.stage1.mixture import KINDS
 from skipqa.training.stage1.words import embed
@@ -62,7 +63,7 @@ def read(
     seed: int,
 ) -> Asked:
     """`classes` are what an image may show besides Pocket-KB's own, each with its names."""
-    path = pocket_kb / "train.jsonl"
+    path = pocket_kb / TRAIN
     fields = {"question": str, "name": str, "entity": str, "category": str, "relation": str}
     written = check_rows(str(path), read_jsonl(path), fields)
     asked = [one for row in written for one in _wordings(row, reworded, seed)]

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from skipqa.files import atomic
 from skipqa.knowledge import Index
 from skipqa.knowledge.index.parts import LEVELS
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
@@ -125,9 +126,8 @@ class Pairs:
                 tensors |= {f"{field.name}.values": value.values, f"{field.name}.ends": value.ends}
             else:
                 tensors[field.name] = value
-        partial = path.with_suffix(".partial")
-        save_file(tensors, partial)
-        partial.replace(path)
+        with atomic(path) as partial:
+            save_file(tensors, partial)
 
     @staticmethod
     def load(path: Path) -> Pairs:

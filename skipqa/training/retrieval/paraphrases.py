@@ -53,11 +53,11 @@ SPELLINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """`way` is how a country is known: by its flag, as the origin of a breed."""
+    """`known_by` is how a country is known: by its flag, as the origin of a breed."""
 
     relation: str
     category: str
-    way: str
+    known_by: str
     blanks: tuple[tuple[str, str], ...]
 
 
@@ -70,9 +70,9 @@ def table() -> dict[str, Any]:
 
 def understand(question: str, relation: str, category: str) -> Meaning | None:
     """None where it is no template's but has words of its own."""
-    for pattern, way in _patterns(relation, category):
+    for pattern, known_by in _patterns(relation, category):
         if match := pattern.fullmatch(question):
-            return Meaning(relation, category, way, tuple(match.groupdict().items()))
+            return Meaning(relation, category, known_by, tuple(match.groupdict().items()))
     return None
 
 
@@ -86,14 +86,17 @@ def _patterns(relation: str, category: str) -> tuple[tuple[re.Pattern[str], str]
     else:
         wordings = known["questions"].get(relation, ())
     spelled = [
-        (wording.replace("{country}", phrase), way)
+        (wording.replace("{country}", phrase), known_by)
         for wording in wordings
-        for way, phrases in (known["countries"] if "{country}" in wording else {"": ("",)}).items()
+        for known_by, phrases in (
+            known["countries"] if "{country}" in wording else {"": ("",)}
+        ).items()
         for phrase in phrases
     ]
     blank = re.compile(r"\\\{(\w+)\\\}")
     return tuple(
-        (re.compile(blank.sub(r"(?P<\1>.+?)", re.escape(text))), way) for text, way in spelled
+        (re.compile(blank.sub(r"(?P<\1>.+?)", re.escape(text))), known_by)
+        for text, known_by in spelled
     )
 
 
@@ -112,16 +115,16 @@ def wordings(half: str, relation: str, category: str = "") -> Sequence[str]:
 def references(half: str, meaning: Meaning) -> list[str]:
     """How its country is spoken of or, where none is, its thing."""
     known = table()[half]
-    if meaning.way:
-        return list(known["countries"][meaning.way])
+    if meaning.known_by:
+        return list(known["countries"][meaning.known_by])
     return [*known["things"]["any"], *known["things"].get(meaning.category, ())]
 
 
 def say(wording: str, meaning: Meaning, half: str, random: Random) -> str:
     """The wording with its blanks filled."""
-    if meaning.way:
+    if meaning.known_by:
         wording = wording.replace("{country}", random.choice(references(half, meaning)))
-    thing = random.choice(references(half, replace(meaning, way="")))
+    thing = random.choice(references(half, replace(meaning, known_by="")))
     noun = PLAIN.get(meaning.category, meaning.category)
     blanks = {"noun": noun, **dict(meaning.blanks)}
     text = wording.replace("{it}", thing).format(**blanks)

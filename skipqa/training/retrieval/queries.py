@@ -34,6 +34,7 @@ from skipqa.types import Passage
 from skipqa.wordnet import PARTS_OF_SPEECH, Synset, read_synsets
 
 # Where queries come from; the last two are in held-out wordings.
+TRAIN = "train.jsonl"  # of Pocket-KB
 SOURCES = ("wordnet", "factbook", "pocket-kb", "held-out wordings", "held-out wordings, factbook")
 TRAIN_SOURCES, HELD_OUT_SOURCES = SOURCES[:3], SOURCES[3:]
 BY_FLAG = Meaning("", "country", "flag", ())
@@ -194,7 +195,7 @@ def from_pocket_kb(folder: Path, seed: int, reworded: int) -> Iterator[Query]:
     """Each training question once for each thing, the thing's name being known; and what is asked
     for, in other words."""
     fields = {"question": str, "name": str, "entity": str, "category": str, "relation": str}
-    path = folder / "train.jsonl"
+    path = folder / TRAIN
     rows = check_rows(str(path), read_jsonl(path), {**fields, "hops": list})
     seen: set[tuple[str, ...]] = set()
     for row in rows:

@@ -30,12 +30,19 @@ from skipqa.knowledge import Index, default_index_path
 from skipqa.nn import checkpoint
 from skipqa.nn.region_query import term_flops_loss
 from skipqa.nn.term_weights import NO_TERM, tie_to_words
-from skipqa.training.export import Truncation, export, take_over
+from skipqa.training.export import Truncation, copy_components, export
 from skipqa.training.loop import Optimisation, batches, fit
+from skipqa.training.pipelines import index_digest, text_digest
 from skipqa.training.retrieval import concept_prior
 from skipqa.training.retrieval.concept_prior import ConceptPriorTraining
 from skipqa.training.retrieval.pairs import NO_ROW, Pairs, prepare
-from skipqa.training.retrieval.queries import HELD_OUT_SOURCES, SOURCES, TRAIN_SOURCES, generate
+from skipqa.training.retrieval.queries import (
+    HELD_OUT_SOURCES,
+    SOURCES,
+    TRAIN,
+    TRAIN_SOURCES,
+    generate,
+)
 from skipqa.training.run import Run
 from skipqa.training.stage import Inputs, Metrics, TrainingStage
 
@@ -84,7 +91,8 @@ class RetrievalStage(TrainingStage):
                 "stage": self.name,
                 "seed": run.seed,
                 "limit": inputs.limit,
-                "pocket_kb": inputs.pocket_kb is not None,
+                "pocket_kb": _questions_digest(inputs.pocket_kb),
+                "index": index_digest(inputs.index),
                 "settings": dataclasses.asdict(settings),
             }
         )
@@ -96,12 +104,16 @@ class RetrievalStage(TrainingStage):
             _train_concept_prior(inputs.pocket_kb, settings, run, device)
         run.forget_states()
         if inputs.components is not None:
-            take_over(inputs.components, run.folder)
+            copy_components(inputs.components, run.folder)
         change_settings(run.folder / SETTINGS, retrieve=RETRIEVE)
         return run.metrics()
 
 
 STAGE = RetrievalStage("splade", SparseTraining())
+
+
+def _questions_digest(pocket_kb: Path | None) -> str | None:
+    return None if pocket_kb is None else text_digest(pocket_kb / TRAIN)
 
 
 def _pairs(inputs: Inputs, settings: SparseTraining, run: Run) -> Pairs:
@@ -260,8 +272,8 @@ def suppress_useless(network: SparseQuery, pairs: Pairs, seed: int, fraction: fl
 
 def _one_of(gold_BG: Tensor) -> Tensor:
     """One gold row of each query, drawn among those there are."""
-    luck = torch.rand(gold_BG.shape).to(gold_BG.device).masked_fill(gold_BG == NO_ROW, -1.0)
-    return gold_BG.gather(1, luck.argmax(1, keepdim=True))[:, 0]
+    drawn = torch.rand(gold_BG.shape).to(gold_BG.device).masked_fill(gold_BG == NO_ROW, -1.0)
+    return gold_BG.gather(1, drawn.argmax(1, keepdim=True))[:, 0]
 
 
 @torch.no_grad()

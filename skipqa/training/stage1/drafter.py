@@ -186,7 +186,7 @@ def train(
     model = phase("drafter", mixed, training.epochs, training.lr, model)
     if training.focus_epochs:
         epochs, lr = training.focus_epochs, training.focus_lr
-        model = phase("drafter-focus", [okvqa, pocket_kb], epochs, lr, model)
+        model = phase("drafter/focus", [okvqa, pocket_kb], epochs, lr, model)
     return model
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from skipqa.backbones.concepts import Concepts
 from skipqa.components import SETTINGS, write_settings
+from skipqa.files import atomic
 from skipqa.nn import checkpoint
 from skipqa.nn.drafter import ABSTAIN, Drafter, DrafterConfig
 from skipqa.nn.tagger import TaggerConfig
@@ -83,7 +84,8 @@ def train_tagger(
         trained, probs = tagger.train(features, targets, config, run, inputs.settings.tagger)
         trained.meanings.copy_(meanings)
         checkpoint.save(trained, run.folder / TAGGER, preset=PRESET, eight_bit=True)
-        save_file({"low_res": probs.low_res.cpu(), "high_res": probs.high_res.cpu()}, path)
+        with atomic(path) as partial:
+            save_file({"low_res": probs.low_res.cpu(), "high_res": probs.high_res.cpu()}, partial)
         run.finish("tagger", _tagger_metrics(inputs, targets, probs))
     known, found = networks.concepts, load_file(path)
     names = (*tag_words, *(concept.name for concept in known.entries))

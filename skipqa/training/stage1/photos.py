@@ -27,7 +27,7 @@ from skipqa.backbones.presets.pocket_vision import NATIVE_CELLS
 from skipqa.costs.environment import available_cores
 from skipqa.errors import UserError
 from skipqa.nn.tagger import pool_views, pooled
-from skipqa.parallel import Here, Workers
+from skipqa.parallel import InProcess, Workers
 from skipqa.training.run import Counted
 from skipqa.training.stage1.mixture import Mixture
 
@@ -118,7 +118,7 @@ def decode(photos: Mapping[tuple[Path, str], int], counted: Counted = lambda *_:
 def _decode_all(jobs: list[Job], photos: int) -> Iterator[NDArray[np.uint8]]:
     prepare = partial(partial, _decode_some, PIXELS)
     few = photos < CHUNK  # not worth starting processes for
-    with Here(prepare) if few else Workers(prepare, available_cores()) as workers:
+    with InProcess(prepare) if few else Workers(prepare, available_cores()) as workers:
         yield from workers.map(jobs)
 
 

@@ -215,7 +215,7 @@ def train(
     if training.focus_epochs:
         epochs, lr = training.focus_epochs, training.focus_lr
         low_rank.factor(decoder, published, rank)
-        decoder = phase("reader-focus", knowledge, epochs, lr, decoder)
+        decoder = phase("reader/focus", knowledge, epochs, lr, decoder)
         low_rank.merge(decoder)
     return decoder
 

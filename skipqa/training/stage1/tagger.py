@@ -112,7 +112,7 @@ def train(
     for held_out in range(FOLDS):
         chosen = labelled & (fold == held_out)
         if chosen.any():
-            name, rest = f"tagger-{held_out}", labelled & ~chosen
+            name, rest = f"tagger/{held_out}", labelled & ~chosen
             judge(_fit(name, views, config, rest, run, training), chosen)
     tagger = _fit("tagger", views, config, labelled, run, training)
     judge(tagger, ~labelled)

@@ -18,6 +18,7 @@ from skipqa.data.held_out import Split
 from skipqa.errors import UserError
 from skipqa.evaluation import systems
 from skipqa.evaluation.systems import Variant
+from skipqa.nn.region_query import RegionQueryConfig, SparseRegionQuery
 from skipqa.pipeline import Pipeline
 from skipqa.trace import StageRecord
 from skipqa.training.pathway import (
@@ -150,12 +151,29 @@ def test_a_record_goes_through_the_stages_as_its_question_did(context: TrainingC
     records, budget = context.records, context.pipeline.config.budget
     pipeline = replaying(context.pipeline, saliency=None, region_query=None)
     for i in (0, 5):
-        again, _ = replay(records, i, pipeline, Budget(budget.most_tokens(256), 16))
+        again, _ = replay(records, i, pipeline, Budget(budget.kept_tokens(256), 16))
         kept = again.kept.positions == records["kept"][i].nonzero()[:, 0]
         assert kept.float().mean() > 0.95
         found = [p.row for p in again.retrieved.passages]
         assert found == [p.row for p in records.candidates(i)]
         assert [r.box for r in again.regions] == [r.box for r in records.regions(i)]
+
+
+def test_records_do_not_depend_on_what_is_learned_from_them(context: TrainingContext) -> None:
+    width = context.records["question"].shape[1]
+    query = SparseRegionQuery(RegionQueryConfig(width, width, hidden=8))
+    gathering = gather.with_most_passages(context.pipeline.with_components(region_query=query))
+    assert {getattr(gathering.components, n) for n in gather.LEARNED_BEFORE_RETRIEVAL} == {None}
+
+
+def test_the_oracle_leaves_the_labels_alone(context: TrainingContext) -> None:
+    cases = stage4_verifier.collect_cases(context)
+    before, rows = cases.labels.clone(), context.rows("train", gold=True)[:2]
+    labels, agreement = stage4_verifier.ask_the_oracle(cases, context, rows)
+    assert torch.equal(cases.labels, before)
+    others = [i for i in range(len(context.records)) if i not in rows]
+    assert torch.equal(labels[others], before[others])
+    assert agreement["questions"] == len(rows)
 
 
 def test_gathering_goes_on_after_a_kill(
@@ -197,12 +215,13 @@ def test_a_stage_leaves_its_parts_and_says_which_won(finished: dict[str, Path], 
 
 
 def test_what_a_stage_leaves_needs_no_other_records(finished: dict[str, Path]) -> None:
-    """None of it sees, so the next stage may begin with it."""
-    seeing = {
-        Source(components=folder).fingerprint(gather.LEARNED_FROM_RECORDS)["seeing"]
-        for folder in finished.values()
-    }
-    assert len(seeing) == 1
+    """None of it comes before retrieval, so the next stage may begin with it."""
+    depends_on = [
+        gather.records_fingerprint(Source(components=folder)) for folder in finished.values()
+    ]
+    assert all(one == depends_on[0] for one in depends_on)
+    whole = [Source(components=folder).fingerprint() for folder in finished.values()]
+    assert whole[0] != whole[-1]
 
 
 @pytest.mark.parametrize(
@@ -299,8 +318,8 @@ def test_shut_gates_leave_a_loss(context: TrainingContext) -> None:
     batch = torch.tensor(context.rows("train", gold=True)[:2])
     model, inputs = part.build(context, settings), part.prepare(context, settings)
     shut = torch.zeros(len(batch), context.records["meaning"].shape[1])
-    said, _ = inputs.answer_logits(model.fusion, batch, shut, stage3_fusion.FINAL)
-    assert torch.isfinite(said).all()
+    logits, _ = inputs.answer_logits(model.fusion, batch, shut, stage3_fusion.FINAL)
+    assert torch.isfinite(logits).all()
 
 
 def test_boxes_are_tokens() -> None:
@@ -344,7 +363,7 @@ def test_a_controller_learns_who_needs_passages(context: TrainingContext, tmp_pa
     trained = stage5_budget.BudgetPart().train(again, stage5_budget.BudgetTraining(), inputs)
     assert trained.keys() == {"A", "B"}
     for controller in trained.values():
-        found = stage5_budget.compare(controller, known, others, 256)
+        found = stage5_budget.compare_budgets(controller, known, others, 256)
         assert found["gain"]["low"] > 0
         assert 0.3 < found["no_retrieval"] < 0.7
 

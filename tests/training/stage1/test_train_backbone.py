@@ -249,12 +249,12 @@ def test_a_seed_decides(train: Train, trained: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stop_at", "again"),
     [
-        ("encoder", ["encoder", "tagger-0"]),
-        ("seeing photos", ["tagger-0"]),
-        ("tagger-3", ["tagger-3", "tagger-4", "tagger"]),
-        ("drafter-focus", ["drafter-focus"]),
-        ("reader", ["reader", "reader-focus"]),
-        ("reader-focus", ["reader-focus"]),
+        ("encoder", ["encoder", "tagger/0"]),
+        ("seeing photos", ["tagger/0"]),
+        ("tagger/3", ["tagger/3", "tagger/4", "tagger"]),
+        ("drafter/focus", ["drafter/focus"]),
+        ("reader", ["reader", "reader/focus"]),
+        ("reader/focus", ["reader/focus"]),
     ],
 )
 def test_a_killed_run_goes_on_and_ends_with_the_same_bits(

@@ -1,0 +1,79 @@
+"""A backbone that encodes recent texts once: the same questions and titles are encoded again and
+again where budgets, components or counterfactuals are compared.
+
+Enters: any backbone. Leaves: a backbone with the same answers and the same FLOPs, as if each text
+were encoded by itself. It knows nothing of who asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from skipqa.backbones.backbone import Backbone, Completion, Decoding, EncodedTexts
+from skipqa.backbones.concepts import Concepts
+from skipqa.backbones.segmenter import Segmenter
+from skipqa.nn.projector import Projector
+from skipqa.types import VisualTokens, Widths
+
+RECENT = 4_096  # texts
+
+
+class CachedBackbone:
+    """All but `encode_texts` is the backbone's own."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        self.backbone = backbone
+        self._encode = lru_cache(maxsize=RECENT)(lambda text: backbone.encode_texts([text]))
+
+    @property
+    def concepts(self) -> Concepts:
+        return self.backbone.concepts
+
+    @property
+    def widths(self) -> Widths:
+        return self.backbone.widths
+
+    @property
+    def projector(self) -> Projector | None:
+        return self.backbone.projector
+
+    @property
+    def segmenter(self) -> Segmenter:
+        return self.backbone.segmenter
+
+    def encode_low_res(
+        self, image: Image.Image, scales: Sequence[int] = ()
+    ) -> tuple[VisualTokens, int]:
+        return self.backbone.encode_low_res(image, scales)
+
+    def encode_high_res(
+        self, image: Image.Image, low_res: VisualTokens, scales: Sequence[int] = ()
+    ) -> tuple[VisualTokens, int]:
+        return self.backbone.encode_high_res(image, low_res, scales)
+
+    def encode_texts(self, texts: Sequence[str]) -> EncodedTexts:
+        parts = [self._encode(text) for text in texts]
+        if not parts:
+            return self.backbone.encode_texts(texts)
+        return EncodedTexts(
+            torch.cat([part.embeddings for part in parts]),
+            tuple(part.states[0] for part in parts),
+            sum(part.flops for part in parts),
+        )
+
+    def encode_for_drafter(self, question: str) -> EncodedTexts | None:
+        return self.backbone.encode_for_drafter(question)
+
+    def generate(self, prompt: str, decoding: Decoding, visual: Tensor | None = None) -> Completion:
+        return self.backbone.generate(prompt, decoding, visual)
+
+    def loglikelihood(self, prompt: str, answers: Sequence[str]) -> tuple[list[float], int]:
+        return self.backbone.loglikelihood(prompt, answers)
+
+    def log_prob(self, prompt: str, answer: str, visual: Tensor | None = None) -> float:
+        return self.backbone.log_prob(prompt, answer, visual)

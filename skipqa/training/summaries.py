@@ -1,0 +1,18 @@
+"""The stages of training by name, each in one line, in their order. Plain text: the command line
+shows it before anything heavy is imported; `stages.py` has the stages themselves."""
+
+from __future__ import annotations
+
+SUMMARIES = {
+    "stage1": "the backbone",
+    "splade": "sparse queries",
+    "stage2": "saliency",
+    "stage3": "region queries and fusion",
+    "stage4": "verifier",
+    "stage5": "budget",
+    "stage6": "joint fine-tuning",
+    "fast_path": "the threshold for drafts",
+    "confidence": "of answers",
+    "all": "one after the other",
+}
+HELP = "; ".join(f"{name}: {summary}" for name, summary in SUMMARIES.items()) + "."

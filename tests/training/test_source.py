@@ -1,0 +1,69 @@
+"""What the fingerprint of a pipeline covers, and what records of it depend on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from skipqa.components import change_settings
+from skipqa.config import preset
+from skipqa.errors import UserError
+from skipqa.pipeline import bundled_components
+from skipqa.training.pathway import gather
+from skipqa.training.pipelines import Source, components_digest, index_digest
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Source:
+    (tmp_path / "drafter.safetensors").write_bytes(b"drafter")
+    change_settings(tmp_path / "settings.toml", draft={"threshold": 0.5})
+    return Source(components=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "of_records"),
+    [
+        ({"retrieve": {"question_weight": 0.9}}, True),
+        ({"draft": {"candidates": 3}}, True),
+        ({"draft": {"threshold": 0.9}}, False),
+        ({"verify": {"threshold": 0.9}}, False),
+        ({"decode": {"prompt": "short"}}, False),
+        ({"confidence": {"drafted": [1.0]}}, False),
+    ],
+)
+def test_settings_count_where_they_have_an_effect(
+    source: Source, settings: dict[str, dict[str, object]], of_records: bool
+) -> None:
+    whole, records = source.fingerprint(), gather.records_fingerprint(source)
+    change_settings(source.folder / "settings.toml", **settings)
+    assert source.fingerprint() != whole
+    assert (gather.records_fingerprint(source) != records) == of_records
+
+
+@pytest.mark.parametrize(
+    ("name", "of_records"), [("tagger", True), ("saliency", False), ("reader", False)]
+)
+def test_components_count_where_they_have_an_effect(
+    source: Source, name: str, of_records: bool
+) -> None:
+    whole, records = source.fingerprint(), gather.records_fingerprint(source)
+    (source.folder / f"{name}.safetensors").write_bytes(b"another")
+    assert source.fingerprint() != whole
+    assert (gather.records_fingerprint(source) != records) == of_records
+
+
+def test_the_config_is_that_of_the_pipeline(source: Source) -> None:
+    assert source.config == preset("pocket", {"draft": {"threshold": 0.5}})
+    assert Source().folder == bundled_components("pocket")
+
+
+def test_an_index_counts_by_what_is_in_it(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text("{}")
+    assert index_digest(tmp_path) == index_digest(Path(f"exact:{tmp_path}")) != index_digest(None)
+    with pytest.raises(UserError, match="does not exist"):
+        index_digest(tmp_path / "nowhere")
+
+
+def test_no_folder_has_no_components(tmp_path: Path) -> None:
+    assert components_digest(tmp_path / "nowhere") == components_digest(tmp_path)
