@@ -21,6 +21,7 @@ TENSORS = {"of_share.": "of_prob."}
 SETTINGS = {
     r"^least_share\b": "min_prob",
     r"^nats\b": "min_information",
+    r"^passages_beside_fused\b": "passages_with_fused",
     r'^edges = "share"': 'edges = "fraction"',
 }
 
