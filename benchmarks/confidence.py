@@ -20,7 +20,7 @@ from rich.table import Table
 from skipqa.cli.console import err, out, prepare_process
 from skipqa.costs.environment import write_results
 from skipqa.training.answered import answer_all, by_source, sample
-from skipqa.training.confidence import PART, ConfidenceSettings, calibration
+from skipqa.training.confidence import ConfidenceSettings, calibration
 from skipqa.training.pipelines import Source, open_workers
 from skipqa.training.run import Run
 from skipqa.training.stage1 import mixture
@@ -51,7 +51,7 @@ def main() -> None:
         def progress(_what: str, done: int, total: int, _loss: float | None) -> None:
             bar.update(task, completed=done, total=total)
 
-        answered = answer_all(asked, workers, Run(Path(folder), options.seed, progress), PART)
+        answered = answer_all(asked, workers, Run(Path(folder), options.seed, progress), "confidence")
     config = source.load().config
     results: dict[str, Any] = {"split": "val", "seed": options.seed} | {
         name: calibration(answered.select(rows), config.draft.threshold, config.confidence)
