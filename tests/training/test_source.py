@@ -9,6 +9,11 @@ import pytest
 from skipqa.components import change_settings
 from skipqa.config import preset
 from skipqa.errors import UserError
+from skipqa.knowledge.encoder_wrappers import CachedQueries
+from skipqa.knowledge.engines.local import ExactEngine
+from skipqa.knowledge.index.build import build
+from skipqa.knowledge.sources.tables import JsonLines
+from skipqa.knowledge.sparse_encoder import LexicalEncoder
 from skipqa.pipeline import bundled_components
 from skipqa.training.pathway import gather
 from skipqa.training.pipelines import Source, components_digest, index_digest
@@ -56,6 +61,16 @@ def test_components_count_where_they_have_an_effect(
 def test_the_config_is_that_of_the_pipeline(source: Source) -> None:
     assert source.config == preset("pocket", {"draft": {"threshold": 0.5}})
     assert Source().folder == bundled_components("pocket")
+
+
+def test_the_pipeline_opens_the_index_as_it_was_named(tmp_path: Path) -> None:
+    """With its engine, and keeping the queries it encoded."""
+    passages = tmp_path / "passages.jsonl"
+    passages.write_text('{"id": "1", "title": "Tea", "text": "Tea is a drink."}\n')
+    build(tmp_path / "index", [JsonLines(passages)], LexicalEncoder.default())
+    index = Source(index=Path(f"exact:{tmp_path / 'index'}")).load().index
+    assert isinstance(index.engine, ExactEngine)
+    assert isinstance(index.encoder, CachedQueries)
 
 
 def test_an_index_counts_by_what_is_in_it(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def fraction_read(
 def _verified(context: TrainingContext, nu_K: Tensor, i: int) -> State:
     """Record `i` after verify with these scores."""
     records, config = context.records, context.pipeline.config
-    state = records.found(i, len(context.pipeline.backbone.concepts))
+    state = records.after_retrieve(i, len(context.pipeline.backbone.concepts))
     passages = state.retrieved.passages[: config.budget.passages]
     places = records.places(i)[: len(passages)]
     states = tuple(records.table.states[place].float() for place in places)

@@ -119,8 +119,8 @@ class Records:
             words=self._words(i),
         )
 
-    def seen(self, i: int, num_concepts: int) -> State:
-        """The question and the tokens: the state before prune."""
+    def before_prune(self, i: int, num_concepts: int) -> State:
+        """The question and the tokens."""
         about = self.about[i]
         return State(
             about["image"],
@@ -129,9 +129,9 @@ class Records:
             tokens=self.tokens(i, num_concepts),
         )
 
-    def found(self, i: int, num_concepts: int) -> State:
-        """The state after retrieve, as gathered."""
-        state = self.seen(i, num_concepts)
+    def after_retrieve(self, i: int, num_concepts: int) -> State:
+        """As gathered."""
+        state = self.before_prune(i, num_concepts)
         positions, saliency = self["kept"][i].nonzero()[:, 0], self["saliency"][i].float()
         return state.add(
             kept=KeptTokens(positions, saliency, state.tokens),
@@ -247,5 +247,5 @@ def replaying(pipeline: Pipeline, **components: Any) -> Pipeline:
 def replay(records: Records, i: int, pipeline: Pipeline, budget: Budget) -> tuple[State, int]:
     """Record `i` from prune to retrieve with this budget, and the FLOPs of that."""
     trace = Trace()
-    state = records.seen(i, len(pipeline.backbone.concepts)).add(budget=budget)
+    state = records.before_prune(i, len(pipeline.backbone.concepts)).add(budget=budget)
     return pipeline.run(state, start="prune", stop="retrieve", trace=trace), trace.flops

@@ -40,7 +40,7 @@ class RegionQueryLoss:
         """The training-free queries of question `i`, one per region."""
         pipeline, records = self.context.pipeline, self.context.records
         querier = ConceptQuerier(pipeline.config.retrieve, pipeline.backbone, pipeline.index)
-        queries, _ = querier.queries(records.found(i, len(pipeline.backbone.concepts)))
+        queries, _ = querier.queries(records.after_retrieve(i, len(pipeline.backbone.concepts)))
         return (*queries, *[NOTHING] * (MOST_REGIONS - len(queries)))
 
     def scores(

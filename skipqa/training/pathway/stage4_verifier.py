@@ -129,7 +129,7 @@ def _observe(pipeline: Pipeline, records: Records, scored: bool) -> list[Observe
 
 def _observe_one(pipeline: Pipeline, records: Records, i: int, scored: bool) -> Observed:
     backbone = pipeline.backbone
-    state = records.found(i, len(backbone.concepts))
+    state = records.after_retrieve(i, len(backbone.concepts))
     visual, passages = mean_token(state.kept).tolist(), state.retrieved.passages
     if not passages:
         return visual, [], []

@@ -273,7 +273,9 @@ def test_the_keep_head_is_measured_as_the_saliency_is_and_prunes(
     pipeline = context.pipeline.with_components(keep_head=learned.keep_head)
     pruner = systems.build(Variant("skip", "dynamicvit"), pipeline).stages["prune"]
     record = StageRecord("prune")
-    state = context.records.seen(0, len(pipeline.backbone.concepts)).add(budget=Budget(29, 1))
+    state = context.records.before_prune(0, len(pipeline.backbone.concepts)).add(
+        budget=Budget(29, 1)
+    )
     asked_otherwise = state.add(question=context.records.question(1))
     one, other = (pruner(some, record).kept for some in (state, asked_otherwise))
     expected = learned.keep_head(context.records["meaning"][0].float()).topk(29).indices
