@@ -51,7 +51,9 @@ def main() -> None:
         def progress(_what: str, done: int, total: int, _loss: float | None) -> None:
             bar.update(task, completed=done, total=total)
 
-        answered = answer_all(asked, workers, Run(Path(folder), options.seed, progress), "confidence")
+        answered = answer_all(
+            asked, workers, Run(Path(folder), options.seed, progress), "confidence"
+        )
     config = source.load().config
     results: dict[str, Any] = {"split": "val", "seed": options.seed} | {
         name: calibration(answered.select(rows), config.draft.threshold, config.confidence)

@@ -22,8 +22,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-import platformdirs
-
 from skipqa.errors import UserError
 
 
@@ -137,8 +135,11 @@ Report = Callable[[str], None]
 
 def home() -> Path:
     """The cache folder: `SKIPQA_HOME`, or the default cache folder of the platform."""
-    chosen = os.environ.get("SKIPQA_HOME")
-    return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("skipqa"))
+    if chosen := os.environ.get("SKIPQA_HOME"):
+        return Path(chosen).expanduser()
+    import platformdirs  # on use: a training machine may have SKIPQA_HOME and not this
+
+    return Path(platformdirs.user_cache_dir("skipqa"))
 
 
 def sha256_of(path: Path) -> str:
