@@ -258,6 +258,16 @@ MADE: dict[str, tuple[dict[str, Any], str]] = {
         },
         "| **0.35** | 31.3 | 36.2 | 35.6 | -0.6 (-1.7 to +0.5) |",
     ),
+    "confidence-val": (
+        {
+            name: {
+                "drafted": {"questions": 100, "confidence": 0.52, "score": 0.5, "ece": 0.04},
+                "looked_up": {"questions": 0},
+            }
+            for name in ("all", "okvqa", "vqav2", "pocket-kb")
+        },
+        "| OK-VQA | drafted | 100 | 52.0 | 50.0 | 4.0 |",
+    ),
     "sparse-encoder": (
         {
             **dict.fromkeys(("named", "unseen_words", "unseen_words_of_fields"), RECALLED),

@@ -32,14 +32,14 @@ class Variant:
 
     system: str
     pruner: str | None = None
-    retention: float | None = None  # V' / V; None: as the preset or its controller has it
+    # V' / V at high resolution; None: as the preset or its controller has it. `no-retrieval` stays at
+    # low resolution, where the same V' may be all tokens.
+    retention: float | None = None
 
     def __post_init__(self) -> None:
         check_name(self.system)
         if self.pruner is not None and self.pruner not in PRUNERS:
             raise UserError(f"no pruner {self.pruner!r}; there is {choices(self.pruner, PRUNERS)}")
-        if self.system == "no-retrieval" and (self.pruner or self.retention):
-            raise UserError("no-retrieval stays at low resolution: no pruner, no retention")
         if self.retention is not None and not 0 < self.retention <= 1:
             raise UserError(f"a retention lies above 0 and up to 1, not at {self.retention}")
 

@@ -210,7 +210,7 @@ def test_variants_are_combined_named_and_checked(pipeline: Pipeline) -> None:
     assert Variant("skip", retention=0.25).name == "skip@0.25"
     with pytest.raises(UserError, match="no system 'x'; there is skip, "):
         systems.build("x", pipeline)
-    with pytest.raises(UserError, match="no pruner 'x'; there is random, "):
+    with pytest.raises(UserError, match="no pruner 'x'; there is qvs, "):
         Variant("skip", "x")
     for fraction in (0.0, -1.0, 1.5, float("nan")):
         with pytest.raises(UserError, match="a retention lies above 0"):
