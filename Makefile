@@ -25,8 +25,10 @@ lint: $(VENV)/.tested
 types: $(VENV)/.tested
 	$(BIN)/mypy
 
+# Two processes, each with one thread; what they share is downloaded once, before.
 unit: $(VENV)/.tested
-	$(BIN)/pytest
+	$(BIN)/skipqa setup
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 
 docs: $(VENV)/.installed
 	$(BIN)/python -m tools.documents

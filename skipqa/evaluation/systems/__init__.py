@@ -32,8 +32,8 @@ class Variant:
 
     system: str
     pruner: str | None = None
-    # V' / V at high resolution; None: as the preset or its controller has it. `no-retrieval` stays at
-    # low resolution, where the same V' may be all tokens.
+    # V' / V at high resolution; None: as the preset or its controller has it. `no-retrieval` stays
+    # at low resolution, where the same V' may be all tokens.
     retention: float | None = None
 
     def __post_init__(self) -> None:
