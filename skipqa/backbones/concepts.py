@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -41,24 +42,30 @@ class Concept:
         return self.names[0]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Concepts:
+    """The lookups are made when they are first used: most tables need one of them, or none."""
+
     entries: tuple[Concept, ...]
     embeddings: Tensor  # [C, d_text], unit length: the concept's names
-    # Concept numbers by exact name and by kind, and by `plain_name` of each name
-    called: Mapping[str, Sequence[int]] = field(init=False, repr=False)
-    by_plain_name: Mapping[str, Sequence[int]] = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        called: dict[str, list[int]] = {}
-        by_plain_name: dict[str, list[int]] = {}
+    @cached_property
+    def called(self) -> Mapping[str, Sequence[int]]:
+        """Concept numbers by exact name and by kind."""
+        numbers: dict[str, list[int]] = {}
         for number, concept in enumerate(self.entries):
             for name in {*concept.names, *(name for kind in concept.kinds for name in kind)}:
-                called.setdefault(name, []).append(number)
+                numbers.setdefault(name, []).append(number)
+        return numbers
+
+    @cached_property
+    def by_plain_name(self) -> Mapping[str, Sequence[int]]:
+        """Concept numbers by `plain_name` of each name."""
+        numbers: dict[str, list[int]] = {}
+        for number, concept in enumerate(self.entries):
             for name in concept.names:
-                by_plain_name.setdefault(plain_name(name), []).append(number)
-        object.__setattr__(self, "called", called)
-        object.__setattr__(self, "by_plain_name", by_plain_name)
+                numbers.setdefault(plain_name(name), []).append(number)
+        return numbers
 
     def __len__(self) -> int:
         return len(self.entries)

@@ -7,20 +7,26 @@ backbone; its networks are loaded on first use. What a preset cannot use is refu
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from skipqa.assets import Report
 from skipqa.backbones.backbone import Backbone
-from skipqa.backbones.presets.clip_vicuna import ClipVicuna
-from skipqa.backbones.presets.evaclip_vicuna import EvaClipVicuna
-from skipqa.backbones.presets.llava import Llava
 from skipqa.backbones.presets.pocket import FineTuned, Pocket
 from skipqa.config import Config
 from skipqa.errors import UserError, choices
 from skipqa.nn.projector import Projector
 
+if TYPE_CHECKING:
+    from skipqa.backbones.presets.clip_vicuna import ClipVicuna
+
 POCKET = "pocket"
-CLIP_VICUNA: Mapping[str, type[ClipVicuna]] = {kind.preset: kind for kind in (EvaClipVicuna, Llava)}
+# The larger backbones by preset, as module and class: pocket starts without importing them
+CLIP_VICUNA: Mapping[str, tuple[str, str]] = {
+    "submission-7b": ("skipqa.backbones.presets.evaclip_vicuna", "EvaClipVicuna"),
+    "ablation-13b": ("skipqa.backbones.presets.llava", "Llava"),
+}
 
 
 def build(
@@ -44,5 +50,6 @@ def build(
         return Pocket(config.encode, report, learned)
     if learned is not None and learned != FineTuned():
         raise UserError(f"preset {config.preset} takes no tagger, question or reader")
-    kind = CLIP_VICUNA[config.preset]
+    module, name = CLIP_VICUNA[config.preset]
+    kind: type[ClipVicuna] = getattr(import_module(module), name)
     return kind(config.encode, weights, report, projector=projector, adapter=adapter)
