@@ -10,50 +10,23 @@ threshold on held-out questions, with the same code.
 
 from __future__ import annotations
 
-import argparse
-import tempfile
-from pathlib import Path
 from typing import Any
 
-from rich.progress import Progress
 from rich.table import Table
+from validation import answer_validation, options_of
 
-from skipqa.cli.console import err, out, prepare_process
+from skipqa.cli.console import err, out
 from skipqa.costs.environment import write_results
-from skipqa.training.answered import answer_all, sample
-from skipqa.training.fast_path import STAGE, FastPathSettings, routed, summary
-from skipqa.training.pipelines import Source, open_workers
-from skipqa.training.run import Run
-from skipqa.training.stage1 import mixture
+from skipqa.training.fast_path import FastPathSettings, routed, summary
+from skipqa.training.pipelines import Source
 
 THRESHOLDS = (0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6)  # next to the shipped one
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, help="OK-VQA, VQAv2 and COCO")
-    parser.add_argument("--pocket-kb", type=Path, required=True, help="made by `skipqa data`")
-    parser.add_argument("--limit", type=int, default=2_227, help="questions of OK-VQA")
-    parser.add_argument("--seed", type=int, default=2026)
-    parser.add_argument("--workers", type=int, help="processes; as many as there are cores")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
-    options = parser.parse_args()
-
-    prepare_process()
-    mixed = mixture.read(options.data, options.pocket_kb)
-    settings, source = FastPathSettings(questions=options.limit), Source()
-    asked = sample(mixed, "val", settings.counts("val"), options.seed)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        open_workers(source, options.workers) as workers,
-        Progress(console=err) as bar,
-    ):
-        task = bar.add_task("answering in full")
-
-        def progress(_what: str, done: int, total: int, _loss: float | None) -> None:
-            bar.update(task, completed=done, total=total)
-
-        answered = answer_all(asked, workers, Run(Path(folder), options.seed, progress), STAGE.name)
+    options = options_of(__doc__, limit=2_227)
+    counts, source = FastPathSettings(questions=options.limit).counts("val"), Source()
+    asked, answered = answer_validation(options, counts, source)
     results: dict[str, Any] = {
         "split": "val",
         "seed": options.seed,
