@@ -10,6 +10,7 @@ curve for drafts, over the drafter's log-odds, and one for answers of the full p
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -79,7 +80,7 @@ def examples(answered: Answered, threshold: float) -> tuple[Examples, Examples]:
         if confidence > threshold:
             drafted[0].append(draft_features(confidence))
             drafted[1].append(draft)
-        elif log_prob == log_prob:  # not NaN: the reader measured it
+        elif not math.isnan(log_prob):  # the reader measured it
             looked_up[0].append(answer_features(log_prob, bool(grounded), confidence))
             looked_up[1].append(full)
     return drafted, looked_up
