@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
-from skipqa.cli.console import out, print_json
+from skipqa.cli.console import err, out, print_json
 from skipqa.cli.eval_run import RunOptions, fingerprint, run
 from skipqa.cli.options import declared, grouped, option
-from skipqa.tasks import TASKS, Task
+from skipqa.tasks import TASKS, Example, Task
 
 app = typer.Typer(no_args_is_help=True, help="Measure systems on questions about photos.")
 
@@ -21,6 +21,15 @@ app = typer.Typer(no_args_is_help=True, help="Measure systems on questions about
 @app.callback()
 def group() -> None:
     """Measure systems on a file of questions or on a benchmark."""
+
+
+Types = Annotated[
+    Path | None,
+    typer.Option(
+        help="What each question needs, in JSON Lines: question_id, type. Accuracies and "
+        "differences are then also given by type."
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +40,10 @@ class OfficialFiles:
         Path | None,
         typer.Option(
             help="The photos: a zip or a folder in the official layout; default: images/ in the "
-            "folder of the data (pocket-kb: photos.zip)."
+            "folder of the data (pocket-kb: photos.zip; fvqa: SPLIT.zip)."
         ),
     ] = None
+    types: Types = None
 
 
 @app.command("vqa")
@@ -44,6 +54,7 @@ def vqa(
     ],
     images: Annotated[Path, typer.Option(help="The photos: a zip or a folder.")],
     options: RunOptions,
+    types: Types = None,
 ) -> None:
     """Ask every question, and write predictions.jsonl and summary.json.
 
@@ -61,6 +72,9 @@ def vqa(
       skipqa eval vqa --questions val.jsonl --images photos --out runs --set regions.proposals=boxes
 
       skipqa eval vqa --questions val.jsonl --images val.zip --out runs/skip --jobs 16
+
+      skipqa eval vqa --questions val.jsonl --types val_types.jsonl --images val.zip --out runs
+      --system skip --system dense --system no-retrieval
     """
     from skipqa.evaluation import harness
     from skipqa.tasks import jsonl
@@ -69,9 +83,26 @@ def vqa(
     variants = options.variants()
     photos = Photos(images)
     examples, bad = jsonl.read(questions, photos)
-    drawn = harness.draw(examples, options.limit, options.seed)
+    drawn = harness.draw(_typed(examples, types), options.limit, options.seed)
     asked = harness.EvalSet(drawn, photos, jsonl.JSONL, bad)
-    run(asked, variants, {"questions": fingerprint([questions])}, options)
+    run(asked, variants, {"questions": fingerprint([questions]), **_about(types)}, options)
+
+
+def _typed(examples: list[Example], types: Path | None) -> list[Example]:
+    """With the types of the file, if there is one; the questions it lacks are reported."""
+    from skipqa.tasks.question_types import with_types
+
+    if types is None:
+        return examples
+    typed, lacking = with_types(examples, types)
+    if lacking:
+        err.print(f"note: {lacking}", markup=False, highlight=False, soft_wrap=True)
+    return typed
+
+
+def _about(types: Path | None) -> dict[str, Any]:
+    """The types are in every record, so a run goes on with the same types only."""
+    return {} if types is None else {"types": fingerprint([types])}
 
 
 BENCHMARK_HELP = """Ask the questions of {title} and score the answers by its official rule.
@@ -98,7 +129,7 @@ def _benchmark(task: Task) -> Callable[..., None]:
 
 
 def _help(task: Task) -> str:
-    images = task.images(Path(task.name))
+    images = task.images(Path(task.name), task.default_split)
     return BENCHMARK_HELP.format(
         name=task.name, title=task.title, split=task.default_split, images=images
     )
@@ -115,16 +146,17 @@ def _ask(task: Task, files: OfficialFiles, options: RunOptions) -> None:
     from skipqa.tasks.photos import Photos, with_photos
 
     variants = options.variants()
-    images = files.images or task.images(files.data)
+    images = files.images or task.images(files.data, files.split)
     every = task.load(files.data, files.split, images)
     photos = Photos(images)
     examples, bad = with_photos(every, photos)
-    drawn = harness.draw(examples, options.limit, options.seed)
+    drawn = harness.draw(_typed(examples, files.types), options.limit, options.seed)
     for example in drawn:
         task.check(example)
     about = {
         "task": task.name,
         "questions": fingerprint([p for p in task.files(files.data, files.split) if p.is_file()]),
+        **_about(files.types),
     }
     for entrant in run(harness.EvalSet(drawn, photos, task, bad), variants, about, options):
         records = read_back(entrant.folder / "predictions.jsonl")

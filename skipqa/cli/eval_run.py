@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,11 +27,12 @@ from skipqa.cli.console import (
     WeightsFolder,
     counting,
     err,
+    plural,
     prepare_process,
     print_json,
     working,
 )
-from skipqa.cli.eval_table import show
+from skipqa.cli.eval_table import show, show_by_type
 
 if TYPE_CHECKING:
     from skipqa.evaluation.harness import Entrant, EvalSet
@@ -147,15 +149,59 @@ def run(
             systems.warm_up(base)  # what has to be converted is so once, not by each of them
     who = variants[0].name if len(variants) == 1 else f"{len(variants)} systems"
     with counting() as bar:
-        summaries = harness.evaluate(
-            entrants, asked, lambda done, total: bar(f"asking {who}", done, total), workers
-        )
+        pace = _Pace(lambda done, total: bar(f"asking {who}", done, total))
+        summaries = harness.evaluate(entrants, asked, pace, workers)
+    err.print(pace.told(jobs), highlight=False)
     _warn(list(dict.fromkeys(line for summary in summaries for line in summary["bad_rows"])))
     if options.json:
         print_json(summaries if len(variants) > 1 else summaries[0])
     else:
         show({variant.name: summary for variant, summary in zip(variants, summaries, strict=True)})
+        _show_by_type(asked, variants, entrants)
     return entrants
+
+
+class _Pace:
+    """Shows progress, and tells how fast this command was; what it found answered does not count.
+
+    A question counts once all systems have answered it.
+    """
+
+    def __init__(self, show: Callable[[int, int], None]) -> None:
+        self._show, self._started = show, time.perf_counter()
+        self._before: int | None = None
+        self._done = 0
+
+    def __call__(self, done: int, total: int) -> None:
+        self._before = done if self._before is None else self._before
+        self._done = done
+        self._show(done, total)
+
+    def told(self, jobs: int) -> str:
+        asked, seconds = self._done - (self._before or 0), time.perf_counter() - self._started
+        if not asked:
+            return "all questions were answered before"
+        rate = asked / seconds
+        return f"{plural(asked, 'question')} in {seconds:,.0f} s with {plural(jobs, 'job')}: " + (
+            f"{rate:.2f} questions per second"
+        )
+
+
+def _show_by_type(asked: EvalSet, variants: Sequence[Variant], entrants: Sequence[Entrant]) -> None:
+    if all(example.type is None for example in asked.examples):
+        return
+    from skipqa.evaluation.reports.by_type import rows_by_type
+    from skipqa.evaluation.reports.runs import read_run
+
+    ids = {example.id for example in asked.examples}  # the folder may hold answers to others
+    show_by_type(
+        *rows_by_type(
+            {
+                variant.name: read_run(entrant.folder).only(lambda r: r["question_id"] in ids)
+                for variant, entrant in zip(variants, entrants, strict=True)
+            }
+        )
+    )
 
 
 def fingerprint(files: Sequence[Path]) -> dict[str, str]:

@@ -29,6 +29,19 @@ def show(summaries: Mapping[str, Mapping[str, Any]]) -> None:
     out.print(table)
 
 
+def show_by_type(header: list[str], rows: list[list[str]]) -> None:
+    """A line under each type."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(*header, title="By type", title_justify="left", box=box.SIMPLE, padding=(0, 1))
+    for number, row in enumerate(rows):
+        if number and row[0]:
+            table.add_section()
+        table.add_row(*row)
+    out.print(table)
+
+
 def _figures(summary: Mapping[str, Any]) -> dict[str, str]:
     def percent(interval: Mapping[str, Any]) -> str:
         low, high = 100 * interval["low"], 100 * interval["high"]

@@ -145,7 +145,8 @@ class Questions:
             told = f"unknown task {name!r}" if name else f"{run.folder} names no task"
             raise UserError(f"{told}: give --task, one of {choices(name, TASKS)}")
         task = TASKS[name]
-        split, images = self.split or task.default_split, self.images or task.images(data)
+        split = self.split or task.default_split
+        images = self.images or task.images(data, split)
         rows = task.load(data, split, images)
         files = [path for path in task.files(data, split) if path.is_file()]
         return rows, Photos(images), files

@@ -17,8 +17,9 @@ from skipqa.costs import memory
 from skipqa.errors import UserError
 from skipqa.files import claim, parse_json
 from skipqa.tasks.example import Example, QuestionId
+from skipqa.tasks.facts import states
 from skipqa.tasks.task import Scorer
-from skipqa.types import Retrieved
+from skipqa.types import Evidence, Passage, Retrieved
 
 Record = dict[str, Any]
 
@@ -30,12 +31,11 @@ RECALL_AT = 4
 def make_record(example: Example, answer: Answer, scorer: Scorer) -> Record:
     known = {
         "category": example.category,
+        "type": example.type,
         "subset": example.subsets or None,
         "popularity": example.popularity,
     }
     prediction = scorer.prediction(example, answer.text)
-    pathway = _pathway(answer)
-    found = pathway["retrieved"], pathway["evidence"]
     return {
         "question_id": example.id,
         **{name: value for name, value in known.items() if value is not None},
@@ -43,8 +43,8 @@ def make_record(example: Example, answer: Answer, scorer: Scorer) -> Record:
         **({} if prediction == answer.text else {"prediction": prediction}),
         "score": scorer.score(example, prediction),
         "route": answer.route,
-        **pathway,
-        **(recall(example.gold, *found) if example.gold and answer.route == "full" else {}),
+        **_pathway(answer),
+        **_recalls(example, answer),
         "flops": answer.trace.flops,
         "latency_ms": round(answer.trace.latency_ms, 3),
         "stage_ms": {stage.name: round(stage.ms, 3) for stage in answer.trace.stages},
@@ -54,8 +54,7 @@ def make_record(example: Example, answer: Answer, scorer: Scorer) -> Record:
 
 def _pathway(answer: Answer) -> Record:
     """What the stages kept on the way to an answer."""
-    state, trace = answer.state, answer.trace
-    found = state.retrieved if "retrieved" in state else Retrieved((), 0, 0)
+    state, trace, found = answer.state, answer.trace, _retrieved(answer)
     return {
         "tokens": len(state.kept.positions) if "kept" in state else 0,  # V'
         "passages": state.budget.passages if "budget" in state else 0,  # K'
@@ -73,23 +72,37 @@ def prediction_of(record: Record) -> str:
     return str(record.get("prediction", record["answer"]))
 
 
-def recall(
-    gold: Sequence[frozenset[str]], retrieved: Sequence[str], evidence: Sequence[str]
-) -> dict[str, Any]:
-    """The fraction of steps with a passage among the first retrieved, and among those kept.
+def _retrieved(answer: Answer) -> Retrieved:
+    return answer.state.retrieved if "retrieved" in answer.state else Retrieved((), 0, 0)
 
-    Most questions have one step: a hit or none. A question that was drafted retrieved nothing and
-    says nothing of retrieval.
+
+def _recalls(example: Example, answer: Answer) -> Record:
+    """Recall among the first passages retrieved, and among those kept, where it is defined.
+
+    A question that was drafted retrieved nothing and says nothing of retrieval.
     """
-
-    def fraction(passages: Sequence[str]) -> float:
-        return float(np.mean([not step.isdisjoint(passages) for step in gold]))
-
+    if answer.route != "full" or not (example.gold or example.fact):
+        return {}
+    first = [candidate.passage for candidate in _retrieved(answer).passages[:RECALL_AT]]
     return {
-        "gold": sorted(frozenset().union(*gold)),
-        f"recall@{RECALL_AT}": fraction(retrieved[:RECALL_AT]),
-        "recall_kept": fraction(evidence),
+        "gold": sorted(frozenset().union(*example.gold)),
+        **({} if example.fact is None else {"fact": example.fact}),
+        f"recall@{RECALL_AT}": recall(example, first),
+        "recall_kept": recall(example, answer.evidence),
     }
+
+
+def recall(example: Example, passages: Sequence[Passage | Evidence]) -> float:
+    """The fraction of steps that have a gold passage among these.
+
+    Most questions have one step: a hit or none. A passage that states the fact of a question is a
+    hit whatever its id.
+    """
+    fact = example.fact
+    if fact and any(states(fact, f"{passage.title}\n{passage.text}") for passage in passages):
+        return 1.0
+    ids = [passage.id for passage in passages]
+    return float(np.mean([not step.isdisjoint(ids) for step in example.gold or (frozenset(),)]))
 
 
 def claim_folder(folder: Path, run: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What the records of a run come to: means with intervals, overall and by category and subset.
+"""What the records of a run come to: means with intervals, overall, by category, type and subset.
 
 Enters: records as `records.py` makes them. Leaves: plain values for JSON; accuracies lie in [0, 1].
 """
@@ -29,6 +29,7 @@ def summarise(records: Sequence[Record]) -> dict[str, Any]:
         **{f"{name}_mean": float(np.mean([r[name] for r in records])) for name in COUNTS},
         **_measured_alone(records),
         "accuracy_by_category": intervals_by(records, "score", "category"),
+        "accuracy_by_type": intervals_by(records, "score", "type"),
         "accuracy_by_subset": intervals_by(records, "score", "subset"),
         "recall_by_subset": intervals_by(records, recalls[0], "subset"),
     }
@@ -58,7 +59,7 @@ def interval_of(records: Sequence[Record], field: str) -> dict[str, Any] | None:
 
 
 def intervals_by(records: Sequence[Record], field: str, group: str) -> dict[str, Any]:
-    """One for each category or subset, of the records in it that have the field."""
+    """One for each category, type or subset, of the records in it that have the field."""
     names = sorted({name for record in records for name in names_in(record, group)})
     parts = {name: [r for r in records if name in names_in(r, group)] for name in names}
     found = {name: interval_of(part, field) for name, part in parts.items()}
@@ -66,6 +67,6 @@ def intervals_by(records: Sequence[Record], field: str, group: str) -> dict[str,
 
 
 def names_in(record: Record, group: str) -> list[str]:
-    """The record's category, or the subsets it is in."""
+    """The record's category or type, or the subsets it is in."""
     names = record.get(group) or []
     return [names] if isinstance(names, str) else names

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from skipqa.tasks import aokvqa
 from skipqa.tasks.evqa import EVQA
 from skipqa.tasks.example import Example, QuestionId
+from skipqa.tasks.fvqa import FVQA
 from skipqa.tasks.infoseek import INFOSEEK
 from skipqa.tasks.okvqa import OKVQA
 from skipqa.tasks.pocket_kb import POCKET_KB
@@ -31,6 +32,7 @@ _ALL: tuple[Task, ...] = (
     INFOSEEK,
     EVQA,
     VIQUAE,
+    FVQA,
     POCKET_KB,
 )
 TASKS: Mapping[str, Task] = MappingProxyType({task.name: task for task in _ALL})

@@ -146,7 +146,7 @@ class Evqa(TaskDefaults):
     def load(self, folder: Path, split: str, images: Path | None = None) -> list[Example]:
         require_split("evqa", split, self.splits)
         path = official_file("evqa", folder, self.files(folder, split)[0].name)
-        inaturalist = _inaturalist_names((images or self.images(folder)) / "inaturalist")
+        inaturalist = _inaturalist_names((images or self.images(folder, split)) / "inaturalist")
         return [
             Example(
                 id=number,

@@ -26,9 +26,11 @@ class Example:
     answers: Mapping[str, float] = field(default_factory=dict)
     choices: tuple[str, ...] = ()
     category: str | None = None
+    type: str | None = None  # what the question needs, such as lookup or ocr
     subsets: tuple[str, ...] = ()  # a question may be in several
     popularity: float | str | None = None
     gold: tuple[frozenset[str], ...] = ()  # for each step, passages of which one is enough
+    fact: str | None = None  # a passage that states it (`facts.py`) is as good as a gold one
     box: Box | None = None  # where the thing asked about is
     split: str = ""
     source: str = ""  # the data set

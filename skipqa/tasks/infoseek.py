@@ -145,7 +145,7 @@ class InfoSeek(TaskDefaults):
         questions, qtypes = self.files(folder, split)
         path = official_file(self.name, folder, questions.name)
         type_of = read_question_types(qtypes) if qtypes.is_file() else {}
-        images = images or self.images(folder)
+        images = images or self.images(folder, split)
         photos = Photos(images) if images.exists() else None
         return [
             Example(

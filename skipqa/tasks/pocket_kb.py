@@ -32,7 +32,7 @@ class PocketKb(jsonl.JsonLines):
     def files(self, folder: Path, split: str) -> tuple[Path]:
         return (folder / f"{split}.jsonl",)
 
-    def images(self, folder: Path) -> Path:
+    def images(self, folder: Path, split: str) -> Path:
         return folder / "photos.zip"
 
     def load(self, folder: Path, split: str, images: Path | None = None) -> list[Example]:

@@ -90,15 +90,15 @@ class Task(Scorer, Protocol):
         """The official files that `load` reads, the questions first."""
         ...
 
-    def images(self, folder: Path) -> Path:
-        """Where the photos lie unless told otherwise."""
+    def images(self, folder: Path, split: str) -> Path:
+        """Where the photos of a split lie unless told otherwise."""
         ...
 
     def load(self, folder: Path, split: str, images: Path | None = None) -> list[Example]:
         """The examples of a split, in file order.
 
         `folder` has the official files, with their official names (`files`). `split` is one of
-        `splits`. `images` is the folder or zip of the photos, by default `self.images(folder)`;
+        `splits`. `images` is the folder or zip of the photos, by default that of `self.images`;
         only a task whose files do not name the photos in full looks there. The photos need not be
         there: an example has the name of its photo, relative to `images`.
         """
@@ -129,7 +129,7 @@ class TaskDefaults:
     def file_scorers(self) -> Mapping[str, FileScorer]:
         return {}
 
-    def images(self, folder: Path) -> Path:
+    def images(self, folder: Path, split: str) -> Path:
         return folder / "images"
 
     def check(self, example: Example) -> None:

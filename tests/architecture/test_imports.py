@@ -55,7 +55,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "explain": {"answer", "state", "types", "errors", "backbones"},
     "costs": {"types", "errors", "config", "nn", "ops", "backbones"},
     "figures": {"errors"},
-    "tasks": {"types", "errors", "files", "data"},
+    "tasks": {"types", "errors", "files", "language", "data"},
     "data": PLAIN | {"files", "knowledge"},
     "training": BELOW_CLI | {"evaluation"},
     "evaluation": BELOW_CLI,

@@ -7,7 +7,7 @@ all of them answered, never on others. It formats nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -96,8 +96,8 @@ def sweeps(found: QuestionSet) -> dict[str, dict[float, Run]]:
 
 def _on(run: Run, questions: set[int | str]) -> Run:
     """The run restricted to these questions; unchanged if it has none of them."""
-    records = {q: record for q, record in run.records.items() if q in questions}
-    return replace(run, records=records) if records else run
+    restricted = run.only(lambda record: record["question_id"] in questions)
+    return restricted if restricted.records else run
 
 
 def seed_groups(runs: Sequence[Run]) -> list[list[Run]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,10 @@ class Run:
             return float(asked)
         kept = [record["tokens"] for record in self.records.values() if record["route"] != "draft"]
         return float(np.mean(kept)) / self.available if kept and self.available else None
+
+    def only(self, where: Callable[[Record], bool]) -> Run:
+        """The run restricted to some of its questions."""
+        return replace(self, records={q: r for q, r in self.records.items() if where(r)})
 
     def trait(self, name: str) -> Any:
         if name == "preset":

@@ -93,6 +93,7 @@ def _questions(found: QuestionSet, drawn: Figures, suffix: str) -> list[str]:
         "### Visual tokens kept": (
             f"{show('sweep', figures.sweep)}\n{swept}" if swept else f"Not run: {SWEEP}."
         ),
+        "### By type": tables.type_table(found),
         "### By subset": tables.subset_table(found),
         "### By category": tables.category_table(found),
         "### By popularity": tables.popularity_table(found),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from skipqa.evaluation.records import Record
+from skipqa.evaluation.reports.by_type import rows_by_type
 from skipqa.evaluation.reports.comparison import (
     pair,
     same_machine,
@@ -201,14 +202,25 @@ def popularity_table(found: QuestionSet) -> str:
     return _accuracies_by(found, "popularity", quartile)
 
 
+def type_table(found: QuestionSet) -> str:
+    """With ablations. Of the questions that have a type."""
+    header, rows = rows_by_type({found.name(run): run for run in _with_ablations(found)})
+    return (
+        table(header, [[cell.replace("|", "\\|") for cell in row] for row in rows]) if rows else ""
+    )
+
+
+def _with_ablations(found: QuestionSet) -> list[Run]:
+    return [*main_runs(found), *(run for run in ablations(found) if run.system != "skip")]
+
+
 def subset_table(found: QuestionSet) -> str:
     """With ablations, whose retrieval differs. A question in several subsets counts in each."""
-    runs = [*main_runs(found), *(run for run in ablations(found) if run.system != "skip")]
 
     def subsets(record: Record) -> list[str]:
         return names_in(record, "subset")
 
-    return _accuracies_by(found, "subset", subsets, runs, recall=True)
+    return _accuracies_by(found, "subset", subsets, _with_ablations(found), recall=True)
 
 
 def _accuracies_by(

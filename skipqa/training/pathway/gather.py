@@ -110,7 +110,7 @@ def _pocket_kb(folder: Path, split: Split) -> Iterator[Gathered]:
         fresh = side == "held-out" and is_fresh(row.get("photo") or example.image)
         yield Gathered(
             **_fields(example) | {"split": "train" if fresh else side},
-            archive=POCKET_KB.images(folder),
+            archive=POCKET_KB.images(folder, split),
             gold_ids=tuple(row.get("gold") or ()),
             fresh=fresh,
         )

@@ -1,0 +1,132 @@
+"""FVQA: questions on COCO photos, each with the fact of a knowledge base that supports its answer.
+
+Enters: {train,val}.jsonl with {train,val}.zip of the photos; a row is {question_id, image,
+question, answer, from, fact, kb}. The type of a question is where its answer comes from (`from`),
+its category the knowledge base of the fact.
+
+The published rule is top-1 accuracy: prediction and answer are the same string once singular and
+plural are made equal (with the package `inflect`). Ours is equality after the normalisation of
+OK-VQA, which drops articles and punctuation and keeps number: the score of `skipqa eval vqa` for a
+row with one answer. The report also has `any_number`, where singular and plural are equal as well,
+by our own rules instead of inflect's. The splits are not the five published ones, so neither figure
+is that of a published table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from skipqa.errors import UserError
+from skipqa.files import Fields, check_rows, read_jsonl, write_json, write_jsonl
+from skipqa.tasks import jsonl
+from skipqa.tasks.example import Example, QuestionId
+from skipqa.tasks.facts import differ_in_number_alone
+from skipqa.tasks.okvqa import normalise
+from skipqa.tasks.predictions import answers_in_order, with_repeats
+from skipqa.tasks.scores import Pairing, Report
+from skipqa.tasks.task import (
+    FileScorer,
+    Predictions,
+    References,
+    official_file,
+    require_split,
+)
+
+FIELDS: Fields = {**jsonl.FIELDS, **dict.fromkeys(("answer", "from", "fact", "kb"), str)}
+
+
+def exact_match(prediction: str, answer: str) -> float:
+    return float(normalise(prediction) == normalise(answer))
+
+
+def any_number(prediction: str, answer: str) -> float:
+    """As `exact_match`, but "dogs" is "dog"."""
+    return float(differ_in_number_alone(normalise(prediction), normalise(answer)))
+
+
+def evaluate(predictions: Sequence[str], answers: Sequence[str]) -> Report:
+    """Percentages; predictions are in the order of the answers."""
+    pairing = Pairing.of(range(len(predictions)), range(len(answers)))
+    pairing.require_equal_sets()
+    if not answers:
+        raise UserError("no questions to score")
+    pairs = list(zip(predictions, answers, strict=True))
+    scores = {
+        name: 100 * sum(rule(*pair) for pair in pairs) / len(pairs)
+        for name, rule in (("exact_match", exact_match), ("any_number", any_number))
+    }
+    return Report("fvqa", scores, pairing)
+
+
+class Fvqa(jsonl.JsonLines):
+    name = "fvqa"
+    title = "FVQA"
+    splits = ("train", "val")
+    default_split = "val"
+
+    def files(self, folder: Path, split: str) -> tuple[Path]:
+        return (folder / f"{split}.jsonl",)
+
+    def images(self, folder: Path, split: str) -> Path:
+        return folder / f"{split}.zip"
+
+    def load(self, folder: Path, split: str, images: Path | None = None) -> list[Example]:
+        require_split(self.name, split, self.splits)
+        path = official_file(self.name, folder, self.files(folder, split)[0].name)
+        return [
+            replace(
+                jsonl.example_of(row, f"{path} row {number}"),
+                type=row["from"],
+                category=row["kb"],
+                split=split,
+                source=self.name,
+            )
+            for number, row in enumerate(_read_rows(path))
+        ]
+
+    def report(self, examples: Sequence[Example], predictions: Mapping[QuestionId, str]) -> Report:
+        answers = [example.record["answer"] for example in examples]
+        return evaluate([predictions[example.id] for example in examples], answers)
+
+    def file_scorers(self) -> dict[str, FileScorer]:
+        return {self.name: score_files}
+
+    def write(self, examples: Sequence[Example], folder: Path, split: str) -> None:
+        write_jsonl(self.files(folder, split)[0], (e.record for e in examples))
+
+    def write_predictions(self, predictions: Mapping[QuestionId, str], path: Path) -> None:
+        write_json(path, {str(id): answer for id, answer in predictions.items()})
+
+
+def score_files(predictions: Predictions, references: References) -> Report:
+    rows = _read_rows(references)
+    answers, repeats = answers_in_order(predictions, [str(row["question_id"]) for row in rows])
+    return with_repeats(evaluate(answers, [row["answer"] for row in rows]), repeats)
+
+
+def write_facts(folder: Path, path: Path) -> int:
+    """The facts of all splits as a corpus for `skipqa index build`, each once; how many they are.
+
+    The id of a fact is that of the first question it supports: as fvqa.jsonl, its passages are
+    fvqa:ID.
+    """
+    rows = [
+        row
+        for split in FVQA.splits
+        for row in _read_rows(official_file(FVQA.name, folder, FVQA.files(folder, split)[0].name))
+    ]
+    id_of: dict[str, QuestionId] = {}
+    for row in rows:
+        id_of.setdefault(row["fact"], row["question_id"])
+    write_jsonl(path, ({"id": id, "text": fact} for fact, id in id_of.items()))
+    return len(id_of)
+
+
+def _read_rows(path: Path) -> list[dict[str, Any]]:
+    return check_rows(str(path), read_jsonl(path), FIELDS)
+
+
+FVQA = Fvqa()
