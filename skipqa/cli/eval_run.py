@@ -181,10 +181,8 @@ class _Pace:
         asked, seconds = self._done - (self._before or 0), time.perf_counter() - self._started
         if not asked:
             return "all questions were answered before"
-        rate = asked / seconds
-        return f"{plural(asked, 'question')} in {seconds:,.0f} s with {plural(jobs, 'job')}: " + (
-            f"{rate:.2f} questions per second"
-        )
+        took = f"{plural(asked, 'question')} in {seconds:,.0f} s with {plural(jobs, 'job')}"
+        return f"{took}: {asked / seconds:.2f} questions per second"
 
 
 def _show_by_type(asked: EvalSet, variants: Sequence[Variant], entrants: Sequence[Entrant]) -> None:

@@ -7,6 +7,7 @@ import json
 import random
 import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -160,7 +161,7 @@ def test_bad_rows_are_skipped_by_line(tmp_path: Path, photos: Photos) -> None:
         no_answer,
         question(5, image="absent.png"),
         question(1),
-        question(6, answers={"yes": 3}),
+        question(6, answers={"yes": 1.5}),
         question(7, answers={"yes": float("nan")}),
         question(8, answers={}),
         "[1]",
@@ -182,10 +183,13 @@ def test_bad_rows_are_skipped_by_line(tmp_path: Path, photos: Photos) -> None:
         read_rows(write(tmp_path / "none.jsonl", "nothing"), photos)
 
 
+TEXTS = {"lamp": "a source of light", "moth": "flies at night"}  # by the title of a passage
+
+
 def found(*names: str, kept: int, route: Route = "full") -> Answer:
     """An answer for which the named passages were retrieved and the first few kept."""
     passages = tuple(
-        RetrievedPassage(row, Passage(name, "", "", "test"), 1.0, 0)
+        RetrievedPassage(row, Passage(name, name, TEXTS.get(name, ""), "test"), 1.0, 0)
         for row, name in enumerate(names)
     )
     state = State("nowhere.png", "").add(answer=Decoded("yes"))
@@ -247,6 +251,50 @@ def test_recall_where_gold_passages_are_known(tmp_path: Path, photos: Photos) ->
         "small": 3,
     }
     assert list(summary["accuracy_by_category"]) == ["pets"]
+
+
+def test_a_passage_that_states_the_fact_counts_as_gold(tmp_path: Path, photos: Photos) -> None:
+    fact = "Lamps are a source of light"
+    path = write(
+        tmp_path / "q.jsonl",
+        question(1, question="stated", fact=fact),
+        question(2, question="not stated", fact=fact),
+        question(3, question="fifth", fact=fact),
+        question(4, question="by id", fact=fact, gold=["g"]),
+        question(5, question="one of two steps", fact=fact, hops=[["g"], ["h"]]),
+        question(6, question="drafted", fact=fact),
+    )
+    answers = {
+        "stated": found("moth", "lamp", kept=1),
+        "not stated": found("moth", kept=1),
+        "fifth": found("a", "b", "c", "moth", "lamp", kept=5),
+        "by id": found("g", "moth", kept=2),
+        "one of two steps": found("lamp", "g", kept=0),
+        "drafted": found("lamp", kept=1, route="draft"),
+    }
+    rows, bad = read_rows(path, photos)
+    assert bad == []
+    evaluate(Finds(answers), rows, photos, tmp_path / "out", RUN)
+    *others, drafted = records_of(tmp_path / "out")
+    recalls = [(record["recall@4"], record["recall_kept"]) for record in others]
+    assert recalls == [(1, 0), (0, 0), (0, 1), (1, 1), (1, 0)]
+    assert others[0]["fact"] == fact
+    assert not {"fact", "recall@4"} & drafted.keys()
+
+
+def test_accuracy_by_type(tmp_path: Path, photos: Photos) -> None:
+    rows = [replace(row, type="ocr" if row.id == 0 else "lookup") for row in made_up(4)]
+    rows.append(replace(made_up(5)[4], type=None))
+    told = gold(rows) | {rows[1].question: "wrong"}
+    summary = evaluate(Told(told), rows, photos, tmp_path, RUN)
+    assert {n: (a["count"], a["mean"]) for n, a in summary["accuracy_by_type"].items()} == {
+        "lookup": (3, pytest.approx(2 / 3)),
+        "ocr": (1, 1.0),
+    }
+    assert [record.get("type") for record in records_of(tmp_path)] == [
+        *("ocr", "lookup", "lookup", "lookup"),
+        None,
+    ]
 
 
 def test_without_gold_there_is_no_recall(tmp_path: Path, photos: Photos) -> None:

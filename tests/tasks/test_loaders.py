@@ -159,6 +159,19 @@ def write_pocket_kb(folder: Path) -> None:
     )
 
 
+def write_fvqa(folder: Path) -> None:
+    row = {
+        "question_id": 12,
+        "image": "000000000042.webp",
+        "question": "Which thing here gives light?",
+        "answer": "A lamp",
+        "from": "image",
+        "fact": "lamps give light",
+        "kb": "conceptnet",
+    }
+    write_lines(folder / "val.jsonl", [row, row | {"question_id": 13}])
+
+
 @dataclass(frozen=True)
 class Layout:
     """Two questions in the official files of the default split, both of which can be scored."""
@@ -177,6 +190,7 @@ LAYOUTS = {
     "infoseek": Layout(write_infoseek, "oven_01963180.jpg"),
     "evqa": Layout(write_evqa, "landmarks/0/0/c/00cafe1234567890.jpg"),
     "viquae": Layout(write_viquae, "512px-Jackie_Wilson.png"),
+    "fvqa": Layout(write_fvqa, "000000000042.webp"),
     "pocket-kb": Layout(write_pocket_kb, "scenes/val-00001.webp"),
 }
 Loaded = tuple[Task, str, list[Example]]
@@ -266,6 +280,9 @@ def test_a_part_can_be_written_and_scored(loaded: Loaded, tmp_path: Path) -> Non
         case "viquae":
             report = SCORE_FILES["viquae"](predictions, folder / "validation.jsonl")
             assert report.scores["f1"] == 100.0
+        case "fvqa":
+            report = SCORE_FILES["fvqa"](predictions, folder / "val.jsonl")
+            assert report.scores == {"exact_match": 100.0, "any_number": 100.0}
         case name:
             pytest.fail(f"say here how `skipqa score` scores the files of {name}")
 

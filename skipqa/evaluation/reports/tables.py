@@ -205,9 +205,8 @@ def popularity_table(found: QuestionSet) -> str:
 def type_table(found: QuestionSet) -> str:
     """With ablations. Of the questions that have a type."""
     header, rows = rows_by_type({found.name(run): run for run in _with_ablations(found)})
-    return (
-        table(header, [[cell.replace("|", "\\|") for cell in row] for row in rows]) if rows else ""
-    )
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    return table(header, cells) if cells else ""
 
 
 def _with_ablations(found: QuestionSet) -> list[Run]:

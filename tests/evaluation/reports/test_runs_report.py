@@ -77,6 +77,16 @@ def test_missing_sections_say_how_to_make_them(made: MakeRun, tmp_path: Path) ->
     assert "### Accuracy and compute" not in text
 
 
+def test_types_have_a_section(made: MakeRun, tmp_path: Path) -> None:
+    typed = [made(name, name, fields=lambda q: {"type": "ocr"}) for name in ("skip", "dense")]
+    report(typed, tmp_path / "out", tmp_path)
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "### By type\n\n| type | questions |  | skip | dense |" in text
+    assert "| all types | 40 | accuracy, % |" in text
+    report([made("bare")], tmp_path / "bare-out", tmp_path)
+    assert "By type" not in (tmp_path / "bare-out" / "report.md").read_text()
+
+
 def test_two_files_of_questions_have_their_own_figures(made: MakeRun, tmp_path: Path) -> None:
     folders = [made("a", "skip"), made("b", "skip", file="vqav2/val.jsonl")]
     drawn = report(folders, tmp_path / "out", tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -147,3 +148,50 @@ def test_seeds(made: MakeRun) -> None:
     (found,) = read_runs([made(str(n), "skip", 0.5 + n / 40, seed=n) for n in (0, 1, 2)])
     (cells,) = rows(tables.seed_table(found)).values()
     assert cells == ["0, 1, 2", "50.0, 52.5, 55.0", "52.50 ± 2.50", "5.00", "40"]
+
+
+def typed(question: int) -> dict[str, Any]:
+    return {"type": ["lookup", "a|b", None][question % 3]}
+
+
+def test_types(made: MakeRun) -> None:
+    (found,) = read_runs(
+        [
+            made("skip", "skip", 0.6, flops=20e9, drafted=0.5, fields=typed),
+            made("dense", "dense", 0.4, flops=80e9, fields=typed),
+            made("none", "no-retrieval", 0.2, questions=range(20), fields=typed),
+        ]
+    )
+    lines = tables.type_table(found).split("\n")
+    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+    header, _, *body = cells
+    assert header == ["type", "questions", "", "skip", "dense", "no-retrieval"]
+    measures = ["accuracy, %", "minus no-retrieval, points", "minus dense, points"]
+    measures += ["GFLOPs", "fast path, %"]
+    assert [row[-4] for row in body] == 3 * measures
+    assert [row[0] for row in body[::5]] == ["a\\|b", "lookup", "all types"]
+    assert [row[1] for row in body[::5]] == ["13", "14", "27"]
+    accuracy, minus_none, minus_dense, gflops, fast = (row[-3:] for row in body[-5:])
+    assert minus_none[2] == minus_dense[1] == "reference"
+    assert re.fullmatch(r"[+-][\d.]+ \([+-][\d.]+ to [+-][\d.]+\), p [\d.≤ ]+", minus_none[0])
+    assert all(re.fullmatch(r"[\d.]+ \(\d+ to \d+\)", cell) for cell in accuracy)
+    assert gflops[1:] == ["80.0", "50.0"]
+    assert (fast[0], fast[1]) == ("51.9", "0.0")
+
+
+def test_types_without_references_and_without_types(made: MakeRun) -> None:
+    (found,) = read_runs([made("a", fields=typed)])
+    assert "minus" not in tables.type_table(found)
+    (bare,) = read_runs([made("b")])
+    assert tables.type_table(bare) == ""
+
+
+def test_a_type_that_a_run_was_not_asked(made: MakeRun) -> None:
+    (found,) = read_runs(
+        [
+            made("a", "skip", fields=lambda q: {"type": "ocr" if q < 5 else "lookup"}),
+            made("b", "dense", questions=range(5, 40), fields=lambda q: {"type": "lookup"}),
+        ]
+    )
+    ocr = next(line for line in tables.type_table(found).split("\n") if line.startswith("| ocr"))
+    assert ocr.endswith("| – |")

@@ -1,0 +1,69 @@
+"""FVQA: how answers are compared, and its facts as a corpus."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from skipqa.errors import UserError
+from skipqa.knowledge.sources import Document
+from skipqa.knowledge.sources.tables import JsonLines
+from skipqa.tasks.fvqa import FVQA, any_number, evaluate, exact_match, score_files, write_facts
+
+ROW = {"image": "a.webp", "from": "kb", "kb": "webchild"}
+
+
+def write_split(folder: Path, split: str, *facts: str) -> None:
+    rows = [
+        {
+            **ROW,
+            "question_id": f"{split}-{number}",
+            "question": "Which of these?",
+            "answer": "The Lamps",
+            "fact": fact,
+        }
+        for number, fact in enumerate(facts)
+    ]
+    (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_the_headline_keeps_number_and_any_number_does_not() -> None:
+    assert exact_match("lamps.", "The Lamps") == 1
+    assert exact_match("a lamp", "the lamps") == 0
+    assert any_number("a lamp", "the lamps") == any_number("lamps", "lamp") == 1
+    assert any_number("lamp post", "lamps") == any_number("cat", "lamps") == 0
+    report = evaluate(["lamp", "lamps", "cat", "lamps"], ["lamps"] * 4)
+    assert report.scores == {"exact_match": 50.0, "any_number": 75.0}
+    with pytest.raises(UserError, match="no questions"):
+        evaluate([], [])
+
+
+def test_rows_become_examples(tmp_path: Path) -> None:
+    write_split(tmp_path, "val", "a lamp gives light")
+    (example,) = FVQA.load(tmp_path, "val")
+    assert (example.type, example.category) == ("kb", "webchild")
+    assert (example.fact, example.gold) == ("a lamp gives light", ())
+    assert FVQA.score(example, "lamps") == 1
+    assert FVQA.images(tmp_path, "train") == tmp_path / "train.zip"
+
+
+def test_predictions_are_scored_by_id(tmp_path: Path) -> None:
+    write_split(tmp_path, "val", "a lamp gives light", "lamps are hot")
+    FVQA.write_predictions({"val-1": "lamp", "val-0": "lamps"}, tmp_path / "p.json")
+    report = score_files(tmp_path / "p.json", tmp_path / "val.jsonl")
+    assert report.scores == {"exact_match": 50.0, "any_number": 100.0}
+
+
+def test_facts_are_a_corpus(tmp_path: Path) -> None:
+    write_split(tmp_path, "train", "a lamp gives light", "lamps are hot")
+    write_split(tmp_path, "val", "lamps are hot", "a moth likes light")
+    assert write_facts(tmp_path, tmp_path / "fvqa.jsonl") == 3
+    read = list(JsonLines(tmp_path / "fvqa.jsonl").read())
+    assert all(isinstance(document, Document) for document in read)
+    assert {d.id: d.text for d in read if isinstance(d, Document)} == {
+        "fvqa:train-0": "a lamp gives light",
+        "fvqa:train-1": "lamps are hot",
+        "fvqa:val-1": "a moth likes light",
+    }
