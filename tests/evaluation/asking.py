@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -31,6 +32,14 @@ class Told:
             self.left -= 1
         state = State("nowhere.png", question).add(answer=Decoded(self.answers[question]))
         return Answer(state, "draft", Trace())
+
+
+class Slow(Told):
+    """As `Told`, in its own time."""
+
+    def answer(self, image: Path | IO[bytes], question: str) -> Answer:
+        time.sleep(0.02)
+        return super().answer(image, question)
 
 
 def made_up(count: int, choices: int = 10) -> list[Example]:

@@ -10,7 +10,7 @@ import pytest
 from skipqa.errors import UserError
 from skipqa.knowledge.sources import Document
 from skipqa.knowledge.sources.tables import JsonLines
-from skipqa.tasks.fvqa import FVQA, any_number, evaluate, exact_match, score_files, write_facts
+from skipqa.tasks.fvqa import FVQA, evaluate, score_files, top1, write_facts
 
 ROW = {"image": "a.webp", "from": "kb", "kb": "webchild"}
 
@@ -29,13 +29,10 @@ def write_split(folder: Path, split: str, *facts: str) -> None:
     (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def test_the_headline_keeps_number_and_any_number_does_not() -> None:
-    assert exact_match("lamps.", "The Lamps") == 1
-    assert exact_match("a lamp", "the lamps") == 0
-    assert any_number("a lamp", "the lamps") == any_number("lamps", "lamp") == 1
-    assert any_number("lamp post", "lamps") == any_number("cat", "lamps") == 0
-    report = evaluate(["lamp", "lamps", "cat", "lamps"], ["lamps"] * 4)
-    assert report.scores == {"exact_match": 50.0, "any_number": 75.0}
+def test_top1_takes_singular_and_plural_as_equal() -> None:
+    assert top1("lamps.", "The Lamps") == top1("a lamp", "the lamps") == top1("lamps", "lamp") == 1
+    assert top1("lamp post", "lamps") == top1("cat", "lamps") == 0
+    assert evaluate(["lamp", "lamps", "cat", "lamps"], ["lamps"] * 4).scores == {"top1": 75.0}
     with pytest.raises(UserError, match="no questions"):
         evaluate([], [])
 
@@ -46,14 +43,15 @@ def test_rows_become_examples(tmp_path: Path) -> None:
     assert (example.type, example.category) == ("kb", "webchild")
     assert (example.fact, example.gold) == ("a lamp gives light", ())
     assert FVQA.score(example, "lamps") == 1
+    assert FVQA.score(example, "lamp") == 0, "the score keeps them apart"
     assert FVQA.images(tmp_path, "train") == tmp_path / "train.zip"
 
 
 def test_predictions_are_scored_by_id(tmp_path: Path) -> None:
     write_split(tmp_path, "val", "a lamp gives light", "lamps are hot")
-    FVQA.write_predictions({"val-1": "lamp", "val-0": "lamps"}, tmp_path / "p.json")
+    FVQA.write_predictions({"val-1": "cat", "val-0": "lamp"}, tmp_path / "p.json")
     report = score_files(tmp_path / "p.json", tmp_path / "val.jsonl")
-    assert report.scores == {"exact_match": 50.0, "any_number": 100.0}
+    assert report.scores == {"top1": 50.0}
 
 
 def test_facts_are_a_corpus(tmp_path: Path) -> None:
