@@ -38,7 +38,7 @@ def score(
 ) -> None:
     """Score a predictions file exactly as the benchmark's official code does, in percent.
 
-    Where a benchmark has no predictions file of its own (evqa, viquae): a JSON list in row
+    Where a benchmark has no predictions file of its own (evqa, viquae, fvqa): a JSON list in row
     order, or a JSON object id -> answer (evqa: the row number, from 0).
 
     Examples:
@@ -53,6 +53,8 @@ def score(
       skipqa score evqa --predictions p.json --references test.csv
 
       skipqa score viquae --predictions p.json --references test.jsonl
+
+      skipqa score fvqa --predictions p.json --references val.jsonl
     """
     files = {name: path for name, path in given.items() if path is not None}
     _check_options(benchmark, files)

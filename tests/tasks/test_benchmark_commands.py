@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,64 @@ def test_okvqa(home: Path, data: Path, tmp_path: Path) -> None:
     )
     again = ask("okvqa", "--data", data, "--split", "val", "--out", out)
     assert again["latency_ms"] == summary["latency_ms"]  # nothing was asked again
+
+
+def test_types_of_a_benchmark(home: Path, data: Path, tmp_path: Path) -> None:
+    write_okvqa(data)
+    types, out = tmp_path / "types.jsonl", tmp_path / "out"
+    words = ["okvqa", "--data", data, "--types", types, "--out", out, *SYSTEM]
+
+    def run() -> Any:
+        return CliRunner().invoke(app, list(map(str, words)))
+
+    types.write_text('{"question_id": 7, "type": "ocr"}\n')
+    assert "has the type of none of the 2 questions" in str(run().exception)
+    assert not out.exists()
+    types.write_text('{"question_id": 10, "type": "lookup"}\n')
+    done = run()
+    assert done.exit_code == 0, done.exception
+    assert "1 questions without a type (first: 20)" in done.stderr
+    assert "questions per second" in done.stderr
+    assert "By type" in done.stdout
+    assert "all types" in done.stdout
+    assert [record.get("type") for record in records(out)] == ["lookup", None]
+    summary = json.loads((out / "summary.json").read_text())
+    assert {name: part["count"] for name, part in summary["accuracy_by_type"].items()} == {
+        "lookup": 1
+    }
+    assert summary["types"]["file"].endswith("types.jsonl")
+    again = run()
+    assert "all questions were answered before" in again.stderr
+    types.write_text('{"question_id": 10, "type": "ocr"}\n')
+    assert "a run with other types" in str(run().exception)
+
+
+def test_fvqa(home: Path, data: Path, tmp_path: Path) -> None:
+    rows = [
+        {
+            "question_id": number,
+            "image": "1.png",
+            "question": "Which thing here gives light?",
+            "answer": "lamp",
+            "from": origin,
+            "fact": "lamps give light",
+            "kb": "conceptnet",
+        }
+        for number, origin in ((1, "image"), (2, "kb"))
+    ]
+    (data / "val.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    draw(data / "1.png", COLOURS[1])
+    with zipfile.ZipFile(data / "val.zip", "w") as file:
+        file.write(data / "1.png", "1.png")
+    summary = ask("fvqa", "--data", data, "--out", tmp_path / "out")
+    assert (summary["task"], summary["num_questions"]) == ("fvqa", 2)
+    assert list(summary["accuracy_by_type"]) == ["image", "kb"]
+    assert list(summary["accuracy_by_category"]) == ["conceptnet"]
+    official = tmp_path / "out" / "official"
+    report = SCORE_FILES["fvqa"](official / "predictions.json", official / "val.jsonl")
+    assert summary["official"]["scores"] == report.scores
+    for record in records(tmp_path / "out"):
+        assert (record["route"] == "full") == ("recall@4" in record)
 
 
 def test_aokvqa_in_both_settings(home: Path, data: Path, tmp_path: Path) -> None:
