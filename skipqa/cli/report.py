@@ -47,6 +47,10 @@ def runs(
         str | None,
         typer.Option(help="System to compare with; default: dense, else that of the first run."),
     ] = None,
+    types: Annotated[
+        Path | None,
+        typer.Option(help="Types of the questions, as for `skipqa eval`, if the runs have none."),
+    ] = None,
     results: Results = RESULTS,
     json: Json = False,
 ) -> None:
@@ -60,14 +64,17 @@ def runs(
       skipqa report runs runs/skip runs/dense runs/no-retrieval --out report
 
       skipqa report runs runs/* --out report --reference no-retrieval
+
+      skipqa report runs runs/* --out report --types val_types.jsonl
     """
     with working("reading the runs"):
         from skipqa.claims.registry import judge, section
         from skipqa.claims.verdict import Evidence
         from skipqa.evaluation.reports.runs import read_runs
         from skipqa.evaluation.reports.runs_report import write
+        from skipqa.tasks.question_types import read_types
 
-        sets = read_runs(folders, reference)
+        sets = read_runs(folders, reference, {} if types is None else read_types(types))
         judged = judge(Evidence(sets, results))
         figures = write(sets, out_folder, section(judged))
     if figures.missing:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -100,6 +101,12 @@ class Run:
         """The run restricted to some of its questions."""
         return replace(self, records={q: r for q, r in self.records.items() if where(r)})
 
+    def with_types(self, types: Mapping[str, str]) -> Run:
+        """With the types of its questions, by their ids as text; others keep what they have."""
+        found = {q: types[str(q)] for q in self.records if str(q) in types}
+        typed = {q: {**r, "type": found[q]} if q in found else r for q, r in self.records.items()}
+        return replace(self, records=typed)
+
     def trait(self, name: str) -> Any:
         if name == "preset":
             return self.about.get("config", {}).get("preset")
@@ -161,10 +168,19 @@ def read_run(folder: Path) -> Run:
     return Run(folder, about, header, records)
 
 
-def read_runs(folders: Sequence[Path], reference: str | None = None) -> list[QuestionSet]:
-    """Runs by the file of questions they answered, in the order in which the files come."""
+def read_runs(
+    folders: Sequence[Path],
+    reference: str | None = None,
+    types: Mapping[str, str] = MappingProxyType({}),
+) -> list[QuestionSet]:
+    """Runs by the file of questions they answered, in the order in which the files come.
+
+    `types` are those of questions, by id as text, for runs that were asked without them.
+    """
     unique = {found.resolve(): found for folder in folders for found in _expand(folder)}
-    runs = [read_run(folder) for folder in unique.values()]
+    runs = [read_run(folder).with_types(types) for folder in unique.values()]
+    if types and not any(str(question) in types for run in runs for question in run.records):
+        raise UserError("the types are of none of the questions that these runs answered")
     if reference is not None and all(run.system != reference for run in runs):
         found = ", ".join(dict.fromkeys(run.system for run in runs))
         raise UserError(f"no run of the reference {reference!r}; there is {found}")

@@ -87,6 +87,18 @@ def test_types_have_a_section(made: MakeRun, tmp_path: Path) -> None:
     assert "By type" not in (tmp_path / "bare-out" / "report.md").read_text()
 
 
+def test_types_may_come_with_the_report(made: MakeRun, tmp_path: Path) -> None:
+    types = tmp_path / "types.jsonl"
+    words = ["report", "runs", str(made("a")), "--out", str(tmp_path / "out")]
+    words += ["--results", str(tmp_path), "--types", str(types), "--json"]
+    types.write_text('{"question_id": 3, "type": "ocr"}\n{"question_id": 4, "type": "ocr"}\n')
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert "| all types | 2 | accuracy, % |" in (tmp_path / "out" / "report.md").read_text()
+    types.write_text('{"question_id": "x", "type": "ocr"}\n')
+    refused = CliRunner().invoke(app, words)
+    assert "the types are of none of the questions" in str(refused.exception)
+
+
 def test_two_files_of_questions_have_their_own_figures(made: MakeRun, tmp_path: Path) -> None:
     folders = [made("a", "skip"), made("b", "skip", file="vqav2/val.jsonl")]
     drawn = report(folders, tmp_path / "out", tmp_path)
