@@ -33,12 +33,13 @@ def show_by_type(header: list[str], rows: list[list[str]]) -> None:
     """A line under each type."""
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(*header, title="By type", title_justify="left", box=box.SIMPLE, padding=(0, 1))
     for number, row in enumerate(rows):
         if number and row[0]:
             table.add_section()
-        table.add_row(*row)
+        table.add_row(*map(Text, row))  # a type may have any name, brackets too
     out.print(table)
 
 

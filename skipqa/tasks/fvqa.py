@@ -6,7 +6,7 @@ its category the knowledge base of the fact.
 
 The score of a question is that of `skipqa eval vqa` for a row with one answer: equality after the
 normalisation of OK-VQA, which drops articles and punctuation and keeps singular and plural apart.
-That is our choice. The published rule is top-1 accuracy, prediction and answer being the same
+That is our choice. The rule of the paper is top-1 accuracy, prediction and answer being the same
 string once the package `inflect` has made singular and plural equal; `top1` in the report follows
 it, with the normalisation of OK-VQA and our own rules for plurals. No official scorer was at hand
 to check against.
