@@ -12,13 +12,14 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import NamedTuple
 
 from PIL import Image
 
 from skipqa.data.scenes import Placement, soft_mask
 
 SIDE = 320  # pixels
-LEAST, MOST = 0.12, 0.40  # the longer side of a thing, as a fraction of the picture's
+MOST = 0.40  # the longer side of a thing, as a fraction of the picture's
 GAP = 4  # pixels between two things, their cards included
 FRAME = 0.14  # of a thing's longer side: how far its card shows around it
 LEAST_FRAME = 6  # pixels
@@ -31,6 +32,15 @@ CARDS = {  # well apart, also for people who confuse red and green
     "white": (255, 255, 255),
     "black": (0, 0, 0),
 }
+# A thin line around a card that photos may be as bright or as dark as
+LINES = {"white": (0, 0, 0), "black": (255, 255, 255)}
+
+
+class Shape(NamedTuple):
+    """Of a thing that has no place yet."""
+
+    aspect: float  # its width by its height
+    least: float  # the longer side that it needs to be recognised, as a fraction of the picture's
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +61,10 @@ class Rectangle:
         centre = ((self.left + self.width / 2) / SIDE, (self.top + self.height / 2) / SIDE)
         return Placement(*centre, self.width / SIDE, self.height / SIDE)
 
+    @property
+    def corners(self) -> tuple[int, int, int, int]:
+        return self.left, self.top, self.left + self.width, self.top + self.height
+
     def grown(self, by: int) -> Rectangle:
         return Rectangle(self.left - by, self.top - by, self.width + 2 * by, self.height + 2 * by)
 
@@ -69,20 +83,16 @@ def frame_of(rectangle: Rectangle) -> int:
 
 
 def arrange(
-    aspects: Sequence[float], on_cards: bool, random: Random
+    shapes: Sequence[Shape], on_cards: bool, random: Random
 ) -> tuple[Rectangle, ...] | None:
-    """A rectangle for each thing of a width-to-height ratio, its size drawn by chance; None where
-    they found no room. Small and large are equally common by their ratio."""
-    sizes = [
-        round(SIDE * LEAST * (MOST / LEAST) ** random.random() + 0.5) for _ in range(len(aspects))
-    ]
+    """A rectangle for each thing, its size drawn by chance; None where they found no room. Between
+    the least and the most, each ratio of sizes is as common as another."""
+    sizes = [_fit(shape, shape.least * (MOST / shape.least) ** random.random()) for shape in shapes]
     found: dict[int, Rectangle] = {}
     taken: list[Rectangle] = []
-    for place in sorted(range(len(aspects)), key=lambda i: -sizes[i]):  # large ones need room
-        longer = min(sizes[place], math.floor(MOST * SIDE))
-        width, height = _fit(aspects[place], longer)
-        shape = Rectangle(0, 0, width, height)
-        frame = frame_of(shape) if on_cards else 0
+    for place in sorted(range(len(shapes)), key=lambda i: -max(sizes[i])):  # large ones need room
+        width, height = sizes[place]
+        frame = frame_of(Rectangle(0, 0, width, height)) if on_cards else 0
         for _ in range(PLACES):
             one = Rectangle(
                 random.randint(frame, SIDE - width - frame),
@@ -97,12 +107,14 @@ def arrange(
             return None
         found[place] = one
         taken.append(whole)
-    return tuple(found[place] for place in range(len(aspects)))
+    return tuple(found[place] for place in range(len(shapes)))
 
 
-def _fit(aspect: float, longer: int) -> tuple[int, int]:
-    shorter = max(1, round(longer * min(aspect, 1 / aspect)))
-    return (longer, shorter) if aspect >= 1 else (shorter, longer)
+def _fit(shape: Shape, longer: float) -> tuple[int, int]:
+    """Width and height in pixels; rounded inwards, so that no bound is passed."""
+    side = max(math.ceil(shape.least * SIDE), math.floor(longer * SIDE))
+    shorter = max(1, round(side * min(shape.aspect, 1 / shape.aspect)))
+    return (side, shorter) if shape.aspect >= 1 else (shorter, side)
 
 
 def compose_crowd(
@@ -117,7 +129,7 @@ def compose_crowd(
             canvas.paste(small, (place.left, place.top), soft_mask(*size))
             continue
         around = place.grown(frame_of(place))
-        corners = (around.left + around.width, around.top + around.height)
-        canvas.paste(CARDS[card], (around.left, around.top, *corners))
+        canvas.paste(LINES.get(card, CARDS[card]), around.corners)
+        canvas.paste(CARDS[card], around.grown(-1).corners)
         canvas.paste(small, (place.left, place.top))
     return canvas
