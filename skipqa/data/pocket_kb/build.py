@@ -158,7 +158,10 @@ def _plan(
     """All questions, and the photo of each entity that is shown in the gallery."""
     grounds = Backgrounds(material.labels, material.seed)
     alone, gallery = plan(material, grounds)
-    last = {split: max(d.number for d in alone if d.split == split) for split in ("train", "val")}
+    last = {
+        split: max((draft.number for draft in alone if draft.split == split), default=0)
+        for split in crowded
+    }
     casting = Casting(material, grounds, sources, frozenset(gallery.values()))
     return [*alone, *plan_crowded(material, casting, crowded, last)], gallery
 
