@@ -7,11 +7,13 @@ other thing of the same kind. Half of the questions of `val` are worded as none 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from skipqa.data.pocket_kb.corpus import Corpus
 from skipqa.data.pocket_kb.crowd import Crowd
+from skipqa.data.pocket_kb.entities import DESCRIPTION, SOURCE
 from skipqa.data.pocket_kb.facts import NAME, Entity, Fact, templates
 from skipqa.data.pocket_kb.references import AskedBy, Reference
 from skipqa.data.pocket_kb.sample import draw_fact
@@ -35,17 +37,19 @@ class Asked:
 
 
 def questions(
-    crowd: Crowd, chosen: Sequence[tuple[int, Reference]], random: Random
+    crowd: Crowd, chosen: Sequence[tuple[int, Reference]], corpus: Corpus, random: Random
 ) -> Iterator[Asked]:
     """Fewer than were chosen where a thing has no fact that sets it apart."""
     before: tuple[str, str] | None = None  # kind and relation of the question before
     for place, reference in chosen:
         entity, alike = crowd.things[place].entity, crowd.alike(place)
-        facts = _telling(entity, alike)
+        facts = _telling(entity, alike, corpus)
         if before is not None and before[0] == entity.category and random.random() < SAME_RELATION:
             facts = [fact for fact in facts if fact.relation == before[1]] or facts
         fact = draw_fact(facts, random)
-        if not facts or (fact is None and not _differs(entity, NAME, alike)):
+        if not facts:
+            return
+        if fact is None and any(also_right(o, NAME, entity.called, corpus) for o in alike):
             return
         before = (entity.category, fact.relation if fact else NAME)
         half = "val" if crowd.split == "val" and random.random() < NEW_WORDINGS else "train"
@@ -54,21 +58,25 @@ def questions(
         yield Asked(place, reference.by, question, fact, half == "val")
 
 
-def _telling(entity: Entity, alike: Sequence[Entity]) -> list[Fact]:
+def also_right(other: Entity, relation: str, answers: Iterable[str], corpus: Corpus) -> bool:
+    """Whether one of the answers would be right for another thing, too. Descriptions are asked
+    about in words of their own, so all that they say counts."""
+    if not other.answers(relation).isdisjoint(answers):
+        return True
+    described = [f"{SOURCE}:{other.key}:{DESCRIPTION}"] if relation == DESCRIPTION else []
+    return bool(corpus.stating(described, tuple(answers)))
+
+
+def _telling(entity: Entity, alike: Sequence[Entity], corpus: Corpus) -> list[Fact]:
     """Facts that no other shares; those that can be asked of all of them where there are any."""
-    askable = [fact for fact in entity.facts if not fact.question or NAMED.search(fact.question)]
     facts = [
         fact
-        for fact in askable
-        if all(other.answers(fact.relation).isdisjoint(fact.answers) for other in alike)
+        for fact in entity.facts
+        if (not fact.question or NAMED.search(fact.question))
+        and not any(also_right(other, fact.relation, fact.answers, corpus) for other in alike)
     ]
     of_all = [fact for fact in facts if all(other.answers(fact.relation) for other in alike)]
     return of_all or facts
-
-
-def _differs(entity: Entity, relation: str, alike: Sequence[Entity]) -> bool:
-    answers = entity.answers(relation)
-    return all(other.answers(relation).isdisjoint(answers) for other in alike)
 
 
 def _ask(entity: Entity, fact: Fact | None, thing: str, half: str, random: Random) -> str:

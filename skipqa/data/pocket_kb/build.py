@@ -107,7 +107,7 @@ def build(
     popularity = corpus.count_naming(naming, but=f"{SOURCE}:")
     progress("reading the corpus", 3, 3)
     unseen = choose_unseen(keys_with_pictures(photos, entities, countries))
-    material = Material(photos, labels, entities, countries, popularity, unseen, seed)
+    material = Material(photos, labels, entities, countries, popularity, corpus, unseen, seed)
 
     with (
         assets.building(out) as folder,
@@ -115,7 +115,7 @@ def build(
         Archive(data / "coco" / "photos.zip") as backgrounds,
     ):
         sources = Sources(subjects, backgrounds, knowledge.flags)
-        drafts, gallery = _plan(material, sources, crowded)
+        drafts, gallery = _plan(material, sources, crowded, progress)
         pairs = (draft.render(sources, seed) for draft in drafts)
         labelled = gallery_rows(material, gallery, sources)
         rows: list[dict[str, Any]] = []
@@ -153,7 +153,7 @@ def build(
 
 
 def _plan(
-    material: Material, sources: Sources, crowded: Mapping[str, int]
+    material: Material, sources: Sources, crowded: Mapping[str, int], progress: Progress
 ) -> tuple[list[Renderable], dict[str, str]]:
     """All questions, and the photo of each entity that is shown in the gallery."""
     grounds = Backgrounds(material.labels, material.seed)
@@ -163,7 +163,13 @@ def _plan(
         for split in crowded
     }
     casting = Casting(material, grounds, sources, frozenset(gallery.values()))
-    return [*alone, *plan_crowded(material, casting, crowded, last)], gallery
+    drafts: list[Renderable] = [*alone]
+    total = 2 * sum(crowded.values())
+    for done, draft in enumerate(plan_crowded(material, casting, crowded, last)):
+        progress("drawing crowded pictures", done, total)
+        drafts.append(draft)
+    progress("drawing crowded pictures", total, total)
+    return drafts, gallery
 
 
 def check_places(data: Path, out: Path) -> None:

@@ -34,6 +34,7 @@ class Casting:
         sources: Sources,
         gallery: Collection[str],
     ) -> None:
+        self.corpus = material.corpus
         self.grounds = grounds
         self.sources = sources
         self.aspects: dict[str, float] = {}

@@ -101,7 +101,7 @@ def _draw(
     if ground is None:
         return None
     crowd = Crowd("val" if side == "val" else "train", number, ground, things)
-    asked = list(questions(crowd, chosen, random))
+    asked = list(questions(crowd, chosen, casting.corpus, random))
     return (crowd, asked) if len(asked) == len(ways) else None
 
 

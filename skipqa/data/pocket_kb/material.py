@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from skipqa.data.pocket_kb.corpus import Corpus
 from skipqa.data.pocket_kb.countries import Country
 from skipqa.data.pocket_kb.draft import Photo
 from skipqa.data.pocket_kb.facts import Entity
@@ -44,6 +45,7 @@ class Material:
     entities: Mapping[str, Entity]  # by the domain/label of their photos
     countries: Sequence[Country]
     popularity: Mapping[str, int]
+    corpus: Corpus
     unseen: frozenset[str]  # keys of entities that nothing is trained on
     seed: int
 

@@ -24,7 +24,7 @@ NOUNS = {  # of one and of several
     "country": ("flag", "flags"),
 }
 MARGIN = 0.2  # of the picture, between the centres of two things of which one is further left
-CORNER, OTHER_CORNERS = 0.4, 0.55  # a thing in a corner is within one, all others beyond the other
+CORNER, OTHER_CORNERS = 0.33, 0.5  # a thing in a corner is within one, all others beyond the other
 RATIO = 1.5  # of the sides of two things of which one is called larger
 
 
