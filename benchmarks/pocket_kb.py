@@ -37,17 +37,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
 
-    started = time.perf_counter()
+    started = time.process_time()  # other work on the machine does not count
     with counting() as report:
         manifest = build(options.data, options.built, options.seed, Knowledge.default(), report)
-    build_seconds = time.perf_counter() - started
-    started = time.perf_counter()
+    build_seconds = time.process_time() - started
+    started = time.process_time()
     corpus = ["wordnet", "factbook", str(options.built / "passages.jsonl")]
     sources = [open_source(name) for name in corpus]
     with counting() as report:
         execution = index.Execution(report)
         index.build(options.built / "index", sources, LexicalEncoder.default(), execution=execution)
-    index_seconds = time.perf_counter() - started
+    index_seconds = time.process_time() - started
 
     rows = [
         json.loads(line)
@@ -71,8 +71,8 @@ def main() -> None:
         "counts": manifest["counts"],
         "checksum": manifest["checksum"],
         "photos_mb": round((options.built / "photos.zip").stat().st_size / 1e6, 1),
-        "build_seconds": round(build_seconds, 1),
-        "index_seconds": round(index_seconds, 1),
+        "build_cpu_seconds": round(build_seconds, 1),
+        "index_cpu_seconds": round(index_seconds, 1),
         "named_recall": named,
     }
     err.print(f"written to {write_results(results, 'pocket_kb', options.out)}")

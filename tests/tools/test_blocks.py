@@ -200,8 +200,8 @@ MADE: dict[str, tuple[dict[str, Any], str]] = {
                 "unseen_entities": {"dog": 20},
             },
             "photos_mb": 60.1,
-            "build_seconds": 50.2,
-            "index_seconds": 30.0,
+            "build_cpu_seconds": 50.2,
+            "index_cpu_seconds": 30.0,
             "checksum": "0123456789abcdef0123",
             "named_recall": {
                 "category": {"dog": 0.876, "all": 0.9},
