@@ -118,9 +118,9 @@ def pocket_kb(results: Results) -> str:
         f"{counts['passages_in_all']:,}; built in "
         f"{found['build_cpu_seconds']:.0f} s of CPU time, its index in "
         f"{found['index_cpu_seconds']:.0f} s. Unseen entities: {sum(unseen.values())} ({kinds}). "
-        f"Seed {found['seed']}, sha256 `{found['checksum'][:16]}…`. The last column: a gold passage "
-        "of the first step is among the first four of a search by words when the entity's name is put "
-        "before the question.\n"
+        f"Seed {found['seed']}, sha256 `{found['checksum'][:16]}…`. The last column: a gold "
+        "passage of the first step is among the first four of a search by words when the entity's "
+        "name is put before the question.\n"
     )
     tables = [
         counted("category", "category", [every]),
