@@ -33,6 +33,10 @@ class Placement(NamedTuple):
     def area(self) -> float:
         return self.width * self.height
 
+    def rounded(self) -> list[float]:
+        """As a row stores it."""
+        return [round(value, 4) for value in self]
+
 
 def compose(
     background: Image.Image, subject: Image.Image, fraction: float, random: Random
@@ -45,12 +49,13 @@ def compose(
     width, height = (max(1, math.floor(scale * side)) for side in subject.size)
     left, top = random.randint(0, SIDE - width), random.randint(0, SIDE - height)
     small = subject.convert("RGB").resize((width, height), Image.Resampling.LANCZOS)
-    canvas.paste(small, (left, top), _soft_mask(width, height))
+    canvas.paste(small, (left, top), soft_mask(width, height))
     centre = ((left + width / 2) / SIDE, (top + height / 2) / SIDE)
     return canvas, Placement(*centre, width / SIDE, height / SIDE)
 
 
-def _soft_mask(width: int, height: int) -> Image.Image:
+def soft_mask(width: int, height: int) -> Image.Image:
+    """Opaque, but for an edge that fades."""
     edge = max(1.0, EDGE * min(width, height))
     mask = Image.new("L", (width, height), 0)
     inner = (edge, edge, width - 1 - edge, height - 1 - edge)

@@ -1,15 +1,15 @@
 """Pocket-KB: knowledge questions about breeds, flowers, groceries and flags, as `skipqa data
 pocket-kb` builds it.
 
-A row is a line of `jsonl.py` that also says where the thing asked about is. On disk a box is its
-centre and its size; here it becomes a `Box` like any other, and nobody else converts it. The score
-is the one that a row gives to an answer.
+A row is a line of `jsonl.py` that also says where the thing asked about is and, in a crowded
+picture, what else is shown where. On disk a box is its centre and its size; here it becomes a `Box`
+like any other, and nobody else converts it. The score is the one that a row gives to an answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +61,33 @@ class PocketKb(jsonl.JsonLines):
 
     def write_predictions(self, predictions: Mapping[QuestionId, str], path: Path) -> None:
         write_json(path, dict(predictions))
+
+
+@dataclass(frozen=True, slots=True)
+class Thing:
+    """One of the things that a crowded picture shows."""
+
+    entity: str
+    name: str
+    kind: str
+    box: Box
+    photo: str  # where it comes from, as `held_out.json` names it after its collection
+
+
+def things_shown(row: Mapping[str, Any], where: str = "row") -> tuple[Thing, ...]:
+    """Everything in a crowded picture; nothing for rows that show one thing or a scene."""
+    fields = dict.fromkeys(("entity", "name", "kind", "photo"), str)
+    things = check_rows(f"{where}: things", row.get("things", []), fields)
+    return tuple(
+        Thing(
+            one["entity"],
+            one["name"],
+            one["kind"],
+            box_from_centre(one.get("box"), where),
+            one["photo"],
+        )
+        for one in things
+    )
 
 
 def box_from_centre(box: Any, where: str = "box") -> Box:

@@ -10,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skipqa.data.held_out import (
+    choose_unseen,
     is_fresh,
     is_held_out,
     is_id_held_out,
     photos_of_val,
     pocket_kb_split,
+    unseen_entities,
 )
 from skipqa.errors import UserError
 
@@ -64,3 +66,21 @@ def test_the_photos_of_val_are_read_from_pocket_kb(tmp_path: Path) -> None:
     (tmp_path / "held_out.json").write_text("{}")
     with pytest.raises(UserError, match="'coco' is missing"):
         photos_of_val(tmp_path)
+
+
+def test_a_fifth_of_each_kind_is_unseen() -> None:
+    keys = [f"{kind}:{n}" for kind, count in (("dog", 100), ("cat", 12)) for n in range(count)]
+    unseen = choose_unseen(keys)
+    assert sum(key.startswith("dog:") for key in unseen) == 20
+    assert sum(key.startswith("cat:") for key in unseen) == 2
+    assert choose_unseen(reversed(keys)) == unseen
+    assert sorted(key for key in unseen if key.startswith("cat:")) == ["cat:11", "cat:4"]
+
+
+def test_unseen_entities_are_read_from_pocket_kb(tmp_path: Path) -> None:
+    (tmp_path / "unseen.json").write_text(json.dumps([{"entity": "dog:a", "names": ["A", "b"]}]))
+    assert unseen_entities(tmp_path) == {"dog:a": {"a", "b"}}
+    assert unseen_entities(None) == {}
+    (tmp_path / "unseen.json").write_text('[{"entity": "dog:a"}]')
+    with pytest.raises(UserError, match="'names' is missing"):
+        unseen_entities(tmp_path)

@@ -5,6 +5,8 @@ Enters: a results file. Leaves: the Markdown of a block.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from skipqa.evaluation.reports.markdown import table
 from skipqa.evaluation.results import Results
 from tools.documents.source import source
@@ -93,25 +95,36 @@ def pocket_kb(results: Results) -> str:
     found = results["results"]
     counts = found["counts"]
 
-    def rows(what: str) -> list[list[str]]:
-        splits = counts[what].items()
-        return [[n, f"{s.get('train', 0):,}", f"{s.get('val', 0):,}"] for n, s in splits]
-
-    def found_when_named(category: str) -> str:
-        fraction = found["named_recall"].get(category)
+    def found_when_named(what: str, name: str) -> str:
+        fraction = found["named_recall"][what].get(name)
         return "" if fraction is None else f"{100 * fraction:.0f} %"
 
-    by_category = [[*row, found_when_named(row[0])] for row in rows("category")]
-    total = counts["rows"]
-    by_category.append(["all", f"{total['train']:,}", f"{total['val']:,}", found_when_named("all")])
+    def rows(what: str) -> list[list[str]]:
+        return [
+            [name, f"{s.get('train', 0):,}", f"{s.get('val', 0):,}", found_when_named(what, name)]
+            for name, s in counts[what].items()
+        ]
+
+    def counted(what: str, title: str, more: Sequence[list[str]] = ()) -> str:
+        return table([title, "train", "val", "found when named"], [*rows(what), *more])
+
+    total = [f"{counts['rows'][split]:,}" for split in ("train", "val")]
+    every = ["all", *total, found_when_named("category", "all")]
+    unseen = counts["unseen_entities"]
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(unseen.items()))
     note = (
-        f"\n{counts['pictures']:,} images in {found['photos_mb']} MB; "
-        f"{counts['passages_of_its_own']:,} passages of its own among "
-        f"{counts['passages_in_all']:,}; built in {found['build_seconds']:.0f} s, its index in "
-        f"{found['index_seconds']:.0f} s. Seed {found['seed']}, sha256 "
-        f"`{found['checksum'][:16]}…`. The last column: a gold passage of the first step is among "
-        "the first four of a search by words when the entity's name is put before the question.\n"
+        f"\n{counts['pictures']:,} images and {counts['gallery']:,} more in the gallery, in "
+        f"{found['photos_mb']} MB; {counts['passages_of_its_own']:,} passages of its own among "
+        f"{counts['passages_in_all']:,}; built in "
+        f"{found['build_cpu_seconds']:.0f} s of CPU time, its index in "
+        f"{found['index_cpu_seconds']:.0f} s. Unseen entities: {sum(unseen.values())} ({kinds}). "
+        f"Seed {found['seed']}, sha256 `{found['checksum'][:16]}…`. The last column: a gold "
+        "passage of the first step is among the first four of a search by words when the entity's "
+        "name is put before the question.\n"
     )
-    header = ["category", "train", "val", "found when named"]
-    subsets = table(["subset", "train", "val"], rows("subset"))
-    return f"{table(header, by_category)}\n\n{subsets}\n{note}{source(results)}"
+    tables = [
+        counted("category", "category", [every]),
+        counted("subset", "subset"),
+        counted("asked_by", "crowded, asked by"),
+    ]
+    return "\n\n".join(tables) + f"\n{note}{source(results)}"

@@ -77,6 +77,11 @@ class Country:
     entity: Entity
     iso: str  # of its flag
 
+    @property
+    def flag(self) -> str:
+        """As a row names the picture."""
+        return f"flags/{self.iso}.png"
+
 
 def read_countries(
     corpus: Corpus, documents: Sequence[Document], glosses: Mapping[str, Sequence[Document]]

@@ -27,6 +27,7 @@ ROOTS = {  # the WordNet synsets below which an entity's own synset lies
     "flower": ("n00017222",),
     "grocery": ("n00021265", "n07555863", "n13134947", "n07809096"),
 }
+DESCRIPTION = "description"  # a relation, and the document that states it
 PLACED = ("origin", "native", "raised", "brand")  # facts that may name a country
 WITH_ARTICLE = ("United", "Netherlands", "Democratic", "Alps", "Mediterranean", "Himalayas")
 BRUSHING = {
@@ -168,9 +169,9 @@ def _describe(
     for label in labels:
         product = label.partition("/")[2]
         if row["category"] == "grocery" and product in texts:
-            passage = document("description", texts[product])
+            passage = document(DESCRIPTION, texts[product])
             statements += [
-                Statement("description", tuple(q["answers"].split("|")), passage, (), q["question"])
+                Statement(DESCRIPTION, tuple(q["answers"].split("|")), passage, (), q["question"])
                 for q in asked.get(product, ())
             ]
     return Described(

@@ -9,6 +9,10 @@ from importlib import resources
 from random import Random
 from typing import Any
 
+from skipqa.data.pocket_kb.text import accepted
+
+NAME = "name"  # the relation of questions that ask what something is called
+
 
 @dataclass(frozen=True, slots=True)
 class Fact:
@@ -34,6 +38,17 @@ class Entity:
     noun: str
     names: tuple[str, ...]  # as people write them, the usual first
     facts: tuple[Fact, ...]
+
+    @property
+    def called(self) -> tuple[str, ...]:
+        """What it may be called, in the form that is scored; "dog" is not enough for a dog."""
+        return accepted(name for name in self.names if name != self.noun)
+
+    def answers(self, relation: str) -> frozenset[str]:
+        """All that would be right if the relation were asked of it."""
+        if relation == NAME:
+            return frozenset(self.called)
+        return frozenset(a for f in self.facts if f.relation == relation for a in f.answers)
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from io import BytesIO
 from itertools import combinations
 from pathlib import Path
@@ -54,8 +55,33 @@ class Archive:
         except zipfile.BadZipFile as error:
             raise UserError(f"{self._path} is damaged: {error}") from None
 
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Every photo that pictures are made of, by the name that rows give it."""
+
+    entities: Archive
+    coco: Archive
+    flags: Path
+
+    def bytes(self, name: str) -> bytes:
+        """Of a photo in a zip: "entities/…" or "coco/…"."""
+        kind, _, photo = name.partition("/")
+        return {"entities": self.entities, "coco": self.coco}[kind].bytes(photo)
+
     def image(self, name: str) -> Image.Image:
+        """Also of "flags/…"."""
+        kind, _, photo = name.partition("/")
+        if kind == "flags":
+            return open_image(self.flags / photo)
         return open_image(BytesIO(self.bytes(name)))
+
+    def aspect(self, name: str) -> float:
+        """Width by height, read without decoding."""
+        kind, _, photo = name.partition("/")
+        file = self.flags / photo if kind == "flags" else BytesIO(self.bytes(name))
+        with Image.open(file) as picture:
+            return picture.width / picture.height
 
 
 def distinct_flags(countries: Sequence[Country], folder: Path) -> list[Country]:

@@ -1,200 +1,77 @@
-"""Which questions are asked of which pictures: a plan drawn by chance, the same for a seed.
+"""Which questions are asked about one thing each: a plan drawn by chance, the same for a seed.
 
 Enters: photos, COCO labels, entities with facts. Leaves: drafts in a fixed order, each of which
-renders itself into a row and its picture. Every draw depends on the seed and the photo's name
-alone, so that one photo more or less leaves the others' questions as they are.
+renders itself into a row and its picture, and the photos of the gallery.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from skipqa.data.pocket_kb.countries import Country
-from skipqa.data.pocket_kb.facts import Entity, Fact, ask, templates
+from skipqa.data.pocket_kb.draft import LARGE_AREA, SMALL_AREA, Draft, Photo
+from skipqa.data.pocket_kb.facts import NAME, Entity, Fact, ask, templates
+from skipqa.data.pocket_kb.gallery import choose_gallery
+from skipqa.data.pocket_kb.material import IMAGENET, RIVALS, Backgrounds, Material
 from skipqa.data.pocket_kb.text import accepted
-from skipqa.data.scenes import compose, to_webp
-from skipqa.image import open_image
-
-if TYPE_CHECKING:
-    from skipqa.data.pocket_kb.pictures import Archive
 
 PERCEPTUAL, MULTIHOP, SMALL = 0.15, 0.25, 0.35  # fractions of a photo's questions
 VAL_OF_CLASSES = 0.3  # ImageNet photos have one split in the data: this part of them is held out
-VAL_OF_COCO = 0.09
-LONGTAIL = 0  # passages of the default corpus that name the entity, its own definition aside
 PHOTOS_AN_ENTITY = {"train": 17, "val": 6}
 QUESTIONS_A_PHOTO = {"cat": 2, "animal": 2, "thing": 2}
 SCENES_A_COUNTRY = {"train": 8, "val": 2}
 PRESENCE = {"train": 700, "val": 200}
-SMALL_AREA, LARGE_AREA = (0.04, 0.095), (0.15, 0.35)
-
-ANIMALS = frozenset("bird cat dog horse sheep cow elephant bear zebra giraffe".split())
-FOOD = frozenset(
-    "banana,apple,sandwich,orange,broccoli,carrot,hot dog,pizza,donut,cake,bottle,cup,bowl,"
-    "wine glass,dining table,refrigerator,oven".split(",")
-)
-PLANTS = frozenset({"potted plant", "vase"})
-# What a photo must not show if the thing pasted into it is to be the only one of its kind.
-RIVALS = {
-    "dog": ANIMALS,
-    "cat": ANIMALS,
-    "animal": ANIMALS,
-    "flower": PLANTS,
-    "grocery": FOOD,
-    "country": frozenset[str](),
-}
 
 
-class Photo(NamedTuple):
-    image: str
-    domain: str
-    label: str
-    split: str
+def plan(material: Material, grounds: Backgrounds) -> tuple[list[Draft], dict[str, str]]:
+    """Questions about one thing each; and the gallery, a photo of each entity that none of them
+    uses.
 
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """One question and how its picture is made."""
-
-    split: str
-    number: int
-    category: str
-    entity: str
-    name: str  # of the entity, as people write it
-    question: str
-    answers: tuple[str, ...]
-    fact: Fact | None  # None: the picture alone has the answer
-    relation: str
-    popularity: int
-    photo: str | None  # "entities/…" or "flags/…"
-    background: str | None  # "coco/…"; the picture itself where there is no photo
-    fraction: tuple[float, float] | None  # of the background that the photo covers
-
-    @property
-    def defined(self) -> bool:
-        """Whether the entity was found by its definition, which names it of course."""
-        return self.entity.startswith("class:")
-
-    @property
-    def id(self) -> str:
-        return f"{self.split}-{self.number:05d}"
-
-    def subset(self) -> list[str]:
-        fact = self.fact
-        names = {
-            "small": self.fraction == SMALL_AREA,
-            "multihop": fact is not None and len(fact.hops) > 1,
-            "longtail": fact is not None and self.popularity - self.defined <= LONGTAIL,
-            "perceptual": fact is None,
-        }
-        return [name for name, holds in names.items() if holds]
-
-    def render(
-        self, photos: Archive, backgrounds: Archive, flags: Path, seed: int
-    ) -> tuple[dict[str, Any], Callable[[], bytes]]:
-        """The row, and the picture's bytes when they are called for."""
-        box = None
-        content: Callable[[], bytes]
-        if self.background is None:
-            assert self.photo is not None
-            image, source = self.photo, self.photo.partition("/")[2]
-            content = lambda: photos.bytes(source)  # noqa: E731
-        elif self.photo is None:
-            image, scene = self.background, self.background.partition("/")[2]
-            content = lambda: backgrounds.bytes(scene)  # noqa: E731
-        else:
-            assert self.fraction is not None
-            kind, _, name = self.photo.partition("/")
-            subject = open_image(flags / name) if kind == "flags" else photos.image(name)
-            random = Random(f"{seed}:{self.id}:place")
-            ground = backgrounds.image(self.background.partition("/")[2])
-            picture, place = compose(ground, subject, random.uniform(*self.fraction), random)
-            box = [round(value, 4) for value in place]
-            image = f"scenes/{self.id}.webp"
-            content = lambda: to_webp(picture)  # noqa: E731
-        row = {
-            "question_id": self.id,
-            "image": image,
-            "question": self.question,
-            "answers": dict.fromkeys(self.answers, 1.0),
-            "category": self.category,
-            "gold": list(self.fact.gold) if self.fact else [],
-            "subset": self.subset(),
-            "split": self.split,
-            "entity": self.entity,
-            "name": self.name,
-            "popularity": self.popularity,
-            "relation": self.relation,
-            "hops": [list(hop) for hop in self.fact.hops] if self.fact else [],
-            "bridge": self.fact.bridge if self.fact else "",
-            "photo": self.photo,
-            "background": self.background,
-            "box": box,
-        }
-        return row, content
-
-
-def plan(
-    photos: Sequence[Photo],
-    labels: Mapping[str, frozenset[str]],
-    entities: Mapping[str, Entity],
-    countries: Sequence[Country],
-    popularity: Mapping[str, int],
-    seed: int,
-) -> list[Draft]:
-    grounds = Backgrounds(labels, seed)
-    drafts = [
-        *_of_photos(photos, entities, popularity, grounds, seed),
-        *_of_flags(countries, popularity, grounds, seed),
-        *_of_scenes(labels, grounds, seed),
+    What is drawn for all entities is numbered before anything is left out, so that a row and its
+    picture do not depend on which entities are unseen.
+    """
+    drawn = [
+        *_of_photos(material, grounds),
+        *_of_flags(material, grounds),
+        *_of_scenes(material, grounds),
     ]
-    Random(f"{seed}:order").shuffle(drafts)
-    numbers = dict.fromkeys(("train", "val"), 0)
-    numbered = []
-    for draft in drafts:
-        numbers[draft["split"]] += 1
-        numbered.append(Draft(number=numbers[draft["split"]], **draft))
-    return numbered
+    material.random("order").shuffle(drawn)
+    last = dict.fromkeys(("train", "val"), 0)
+    drafts = _numbered(drawn, last)
+    gallery = choose_gallery(material, {draft.photo for draft in drafts})
+    kept = [
+        draft
+        for draft in drafts
+        if draft.photo not in gallery.values() and not (draft.split == "train" and draft.unseen)
+    ]
+    lost = Counter(draft.category for draft in drafts) - Counter(draft.category for draft in kept)
+    more = [
+        *_more_of_photos(material, grounds, kept, lost, frozenset(gallery.values())),
+        *_more_of_flags(material, grounds, lost["country"]),
+    ]
+    return kept + _numbered(more, last), gallery
 
 
-class Backgrounds:
-    """COCO photos shared out between the splits; each draw avoids rivals of what is pasted."""
-
-    def __init__(self, labels: Mapping[str, frozenset[str]], seed: int) -> None:
-        self.labels = labels
-        self.of_split: dict[str, list[str]] = {"train": [], "val": []}
-        for name in sorted(labels):
-            held = Random(f"{seed}:coco:{name}").random() < VAL_OF_COCO
-            self.of_split["val" if held else "train"].append(name)
-
-    def draw(self, split: str, category: str, random: Random) -> str | None:
-        names = self.of_split[split]
-        for _ in range(100 if names else 0):
-            name = random.choice(names)
-            if not self.labels[name] & RIVALS[category]:
-                return f"coco/{name}"
-        return None
+def _numbered(drawn: Iterable[dict[str, Any]], last: dict[str, int]) -> list[Draft]:
+    drafts = []
+    for draft in drawn:
+        last[draft["split"]] += 1
+        drafts.append(Draft(number=last[draft["split"]], **draft))
+    return drafts
 
 
-def _of_photos(
-    photos: Sequence[Photo],
-    entities: Mapping[str, Entity],
-    popularity: Mapping[str, int],
-    grounds: Backgrounds,
-    seed: int,
-) -> Iterator[dict[str, Any]]:
+def _of_photos(material: Material, grounds: Backgrounds) -> Iterator[dict[str, Any]]:
     taken: dict[tuple[str, str], int] = {}
-    for photo in photos:
-        entity = entities.get(f"{photo.domain}/{photo.label}")
+    for photo in material.photos:
+        entity = material.entity_of(photo)
         if entity is None:
             continue
-        random = Random(f"{seed}:{photo.image}")
+        random = material.random(photo.image)
         split = photo.split
-        if photo.domain == "imagenet" and random.random() < VAL_OF_CLASSES:
+        if photo.domain == IMAGENET and random.random() < VAL_OF_CLASSES:
             split = "val"
         place = (entity.key, split)
         if taken.setdefault(place, 0) >= PHOTOS_AN_ENTITY[split] and entity.category != "cat":
@@ -202,30 +79,70 @@ def _of_photos(
         taken[place] += 1
         left = list(entity.facts)
         for _ in range(QUESTIONS_A_PHOTO.get(entity.category, 1)):
-            fact = _draw_fact(left, random)
+            fact = draw_fact(left, random)
             if fact is None and (entity.category in ("animal", "thing") and not entity.facts):
                 break  # a class without facts is no entity of this benchmark
             left = [one for one in left if fact is None or one.relation != fact.relation]
-            fraction = ground = None
-            if entity.category in RIVALS and random.random() < SMALL:
-                ground = grounds.draw(split, entity.category, random)
-                fraction = SMALL_AREA if ground else None
             yield {
                 "split": split,
-                "category": entity.category,
-                "entity": entity.key,
-                "name": entity.names[0],
-                "popularity": popularity[entity.key],
-                "photo": f"entities/{photo.image}",
-                "background": ground,
-                "fraction": fraction,
+                **material.about(entity),
+                **_alone_or_small(photo, split, entity, grounds, random),
                 **_question(entity, fact, random),
             }
             if fact is None:
                 break
 
 
-def _draw_fact(facts: Sequence[Fact], random: Random) -> Fact | None:
+def _alone_or_small(
+    photo: Photo, split: str, entity: Entity, grounds: Backgrounds, random: Random
+) -> dict[str, Any]:
+    """The photo as it is, or pasted into another."""
+    ground = None
+    if entity.category in RIVALS and random.random() < SMALL:
+        ground = grounds.draw(split, RIVALS[entity.category], random)
+    return {
+        "photo": f"entities/{photo.image}",
+        "background": ground,
+        "fraction": SMALL_AREA if ground else None,
+    }
+
+
+def _more_of_photos(
+    material: Material,
+    grounds: Backgrounds,
+    kept: Sequence[Draft],
+    lost: Mapping[str, int],
+    gallery: frozenset[str],
+) -> Iterator[dict[str, Any]]:
+    """As many questions of `train` as a category has lost, about its seen entities: first of
+    photos that are asked about least, and never the same of a photo."""
+    asked: dict[str | None, set[str]] = {}
+    for draft in kept:
+        asked.setdefault(draft.photo, set()).add(draft.relation)
+    drawn: list[tuple[int, float, Photo, Entity, Random]] = []
+    for photo in material.photos:
+        entity, name = material.entity_of(photo), f"entities/{photo.image}"
+        if entity is None or photo.domain == IMAGENET or photo.split != "train":
+            continue
+        if entity.key not in material.unseen and name not in gallery:
+            random = material.random(f"more:{photo.image}")
+            drawn.append((len(asked.get(name, ())), random.random(), photo, entity, random))
+    left = dict(lost)
+    for _, _, photo, entity, random in sorted(drawn, key=lambda one: one[:2]):
+        already = asked.get(f"entities/{photo.image}", set())
+        fact = draw_fact([f for f in entity.facts if f.relation not in already], random)
+        question = _question(entity, fact, random)
+        if left.get(entity.category, 0) > 0 and question["relation"] not in already:
+            left[entity.category] -= 1
+            yield {
+                "split": "train",
+                **material.about(entity),
+                **_alone_or_small(photo, "train", entity, grounds, random),
+                **question,
+            }
+
+
+def draw_fact(facts: Sequence[Fact], random: Random) -> Fact | None:
     """One fact, every relation as likely as another; None for a perceptual question."""
     chance = random.random()
     if not facts or chance < PERCEPTUAL:
@@ -247,10 +164,10 @@ def _question(entity: Entity, fact: Fact | None, random: Random) -> dict[str, An
         }
     colour, pepper, _ = entity.names[0].partition(" bell pepper")
     if pepper and random.random() < 0.5:
-        relation, answers = "colour", [colour]
+        relation, answers = "colour", accepted([colour])
         question = random.choice(templates()["colour"])
     else:
-        relation, answers = "name", [name for name in entity.names if name != entity.noun]
+        relation, answers = NAME, entity.called
         wordings = templates()["names"]
         question = random.choice(wordings.get(entity.category, wordings["thing"]))
         question = question.format(noun=entity.noun)
@@ -258,44 +175,55 @@ def _question(entity: Entity, fact: Fact | None, random: Random) -> dict[str, An
         "fact": None,
         "relation": relation,
         "question": question,
-        "answers": accepted(answers),
+        "answers": answers,
     }
 
 
-def _of_flags(
-    countries: Sequence[Country],
-    popularity: Mapping[str, int],
-    grounds: Backgrounds,
-    seed: int,
-) -> Iterator[dict[str, Any]]:
-    for country in countries:
-        entity = country.entity
+def _of_flags(material: Material, grounds: Backgrounds) -> Iterator[dict[str, Any]]:
+    for country in material.countries:
         for split, scenes in SCENES_A_COUNTRY.items():
-            random = Random(f"{seed}:{entity.key}:{split}")
+            random = material.random(f"{country.entity.key}:{split}")
             for number in range(scenes):
-                ground = grounds.draw(split, "country", random)
-                if ground is None:
-                    continue
-                yield {
-                    "split": split,
-                    "category": "country",
-                    "entity": entity.key,
-                    "name": entity.names[0],
-                    "popularity": popularity[entity.key],
-                    "photo": f"flags/{country.iso}.png",
-                    "background": ground,
-                    "fraction": SMALL_AREA if number % 2 else LARGE_AREA,
-                    **_question(entity, _draw_fact(entity.facts, random), random),
-                }
+                yield from _flag(country, split, number, material, grounds, random)
 
 
-def _of_scenes(
-    labels: Mapping[str, frozenset[str]], grounds: Backgrounds, seed: int
+def _more_of_flags(material: Material, grounds: Backgrounds, lost: int) -> Iterator[dict[str, Any]]:
+    """Further scenes of seen countries, one after the other."""
+    seen = [one for one in material.countries if one.entity.key not in material.unseen]
+    random = material.random("more:flags")
+    random.shuffle(seen)
+    for number in range(lost if seen else 0):
+        country = seen[number % len(seen)]
+        yield from _flag(country, "train", number, material, grounds, random)
+
+
+def _flag(
+    country: Country,
+    split: str,
+    number: int,
+    material: Material,
+    grounds: Backgrounds,
+    random: Random,
 ) -> Iterator[dict[str, Any]]:
+    ground = grounds.draw(split, RIVALS["country"], random)
+    if ground is not None:
+        entity = country.entity
+        yield {
+            "split": split,
+            **material.about(entity),
+            "photo": country.flag,
+            "background": ground,
+            "fraction": SMALL_AREA if number % 2 else LARGE_AREA,
+            **_question(entity, draw_fact(entity.facts, random), random),
+        }
+
+
+def _of_scenes(material: Material, grounds: Backgrounds) -> Iterator[dict[str, Any]]:
     """Is there a … in the picture: as many yes as no."""
+    labels = material.labels
     classes = sorted({label for found in labels.values() for label in found})
     for split, number_of in PRESENCE.items():
-        random = Random(f"{seed}:presence:{split}")
+        random = material.random(f"presence:{split}")
         names = [name for name in grounds.of_split[split] if labels[name]]
         for number, name in enumerate(random.sample(names, min(number_of, len(names)))):
             absent = [one for one in classes if one not in labels[name]]
@@ -310,6 +238,7 @@ def _of_scenes(
                 "entity": f"coco:{thing}",
                 "name": thing,
                 "popularity": 0,
+                "unseen": False,
                 "photo": None,
                 "background": f"coco/{name}",
                 "fraction": None,

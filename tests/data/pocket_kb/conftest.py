@@ -1,147 +1,29 @@
-"""A tiny world for Pocket-KB: drawn pictures, a dozen definitions, three countries."""
+"""The drawn world, built once to be read, and its parts to be spoiled."""
 
 from __future__ import annotations
 
-import json
-import zipfile
-from collections.abc import Iterable, Mapping, Sequence
-from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import pytest
-from PIL import Image, ImageDraw
+from drawn_world import PICTURES, SEED, World, make_data, make_knowledge
 
-from skipqa.data.pocket_kb.build import Knowledge
-from skipqa.knowledge.sources import Document
-from skipqa.wordnet import Synset
-
-COLOURS = ("red", "green", "blue", "orange", "purple", "teal", "brown", "black")
-
-
-def uncut(documents: Sequence[Document]) -> Iterable[tuple[str, str]]:
-    """These are short: each is one passage."""
-    return ((document.id, document.lead + document.text) for document in documents)
-
-
-def drawn(number: int) -> bytes:
-    """A disk on a ground, another for each number."""
-    picture = Image.new("RGB", (48, 36), COLOURS[number % len(COLOURS)])
-    centre = 5 + number % 30
-    ImageDraw.Draw(picture).ellipse((centre, 5, centre + 10, 25), fill="white")
-    buffer = BytesIO()
-    picture.save(buffer, "WEBP")
-    return buffer.getvalue()
-
-
-def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-def write_zip(path: Path, names: Iterable[str]) -> None:
-    with zipfile.ZipFile(path, "w") as archive:
-        for number, name in enumerate(names):
-            archive.writestr(name, drawn(number))
-
-
-LABELS = [
-    *(("dogs", label) for label in ("vizsla", "kuvasz", "boxer")),
-    ("flowers", "poinsettia"),
-    ("groceries", "Kiwi"),
-    ("imagenet", "n01534433_junco"),
-    ("imagenet", "n04372370_switch"),
-]
+from skipqa.data.pocket_kb.build import Knowledge, build
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    folder = tmp_path / "data"
-    photos = [
-        {
-            "image": f"{domain}/{label[:4]}{number}.webp",
-            "domain": domain,
-            "label": label,
-            "split": "val" if number % 3 == 2 else "train",
-        }
-        for domain, label in LABELS
-        for number in range(9)
-    ]
-    write_lines(folder / "entities" / "photos.jsonl", photos)
-    write_zip(folder / "entities" / "photos.zip", [photo["image"] for photo in photos])
-    facts = {
-        "temperament": "Calm, Bold",
-        "min_height": "53.3",
-        "max_height": "61",
-        "min_weight": "20",
-        "max_weight": "27.2",
-        "min_expectancy": "12.0",
-        "max_expectancy": "14.0",
-        "group": "Sporting Group",
-        "grooming_frequency_category": "Weekly Brushing",
-        "shedding_category": "",
-    }
-    breeds = [{"breed": breed} | facts for breed in ("Vizsla", "Kuvasz", "Mudi")]
-    write_lines(folder / "entities" / "dog-breed-facts.jsonl", breeds)
-    text = "A fruit that is rich in vitamin C."
-    write_lines(
-        folder / "entities" / "grocery-descriptions.jsonl",
-        [{"product": "Kiwi", "description": text}],
-    )
-    scenes = [f"{number:012d}.webp" for number in range(80)]
-    labels = [
-        {"image": name, "labels": ["dog"] if number % 4 else ["car", "person"]}
-        for number, name in enumerate(scenes)
-    ]
-    write_lines(folder / "coco" / "labels.jsonl", labels)
-    write_zip(folder / "coco" / "photos.zip", scenes)
-    return folder
-
-
-def field(code: str, country: str, name: str, text: str) -> Document:
-    section, _, title = name.partition(":")
-    lead = f"{country}, {title}: "
-    return Document(f"factbook:{code}:{name}", f"{country}: {section}", text, "factbook", lead)
-
-
-def country(code: str, name: str, internet: str, capital: str) -> list[Document]:
-    return [
-        field(code, name, "government:capital", f"name: {capital}; geographic coordinates: 1 N"),
-        field(code, name, "government:independence", "5 July 1811 (from Spain)"),
-        field(code, name, "communications:internet-country-code", f".{internet}"),
-        field(code, name, "economy:exchange-rates", "Currency: forints (HUF) per US dollar -"),
-    ]
-
-
-def synset(id: str, lemma: str, gloss: str, *hypernyms: str) -> Synset:
-    return Synset(id, "noun", (lemma,), gloss, hypernyms)
-
-
-SYNSETS = [
-    synset("n02083346", "canine", "a mammal"),
-    synset("n01503061", "bird", "an animal with feathers"),
-    synset("n01529672", "finch", "a songbird", "n01503061"),
-    synset("n01534433", "junco", "small North American finch seen chiefly in winter", "n01529672"),
-    synset("n04372370", "switch", "a thing without facts"),
-    synset("n02100583", "vizsla", "hunting dog of Hungary", "n02083346"),
-    synset("n08850450", "Budapest", "the capital of Hungary"),
-]
+    return make_data(tmp_path / "data")
 
 
 @pytest.fixture
 def knowledge(tmp_path: Path) -> Knowledge:
-    flags = tmp_path / "flags"
-    flags.mkdir()
-    for iso, colour in (("hu", "green"), ("mx", "red"), ("cn", "red"), ("de", "black")):
-        Image.new("RGB", (30, 20), colour).save(flags / f"{iso}.png")
-    glosses = [
-        Document(f"wordnet:{s.id}", s.lemmas[0], s.gloss, "wordnet", f"{s.lemmas[0]} (noun): ")
-        for s in SYNSETS
-    ]
-    factbook = [
-        *country("hu", "Hungary", "hu", "Budapest"),
-        *country("mx", "Mexico", "mx", "Mexico City"),
-        *country("ch", "China", "cn", "Beijing"),
-        *country("gm", "Germany", "de", "Berlin"),
-    ]
-    return Knowledge(SYNSETS, glosses, factbook, flags, uncut)
+    return make_knowledge(tmp_path / "flags")
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Built once, and only read."""
+    folder = tmp_path_factory.mktemp("world")
+    data, knowledge = make_data(folder / "data"), make_knowledge(folder / "flags")
+    build(data, folder / "built", SEED, knowledge, crowded=PICTURES)
+    return World(data, knowledge, folder / "built")
