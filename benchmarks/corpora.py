@@ -4,9 +4,8 @@ For each corpus: passages, words, size of its index and build time. With `--data
 training (never val): how often an answer of an OK-VQA question stands in the first 5 and 20
 passages, where the thing in the photo is named in the question (rows of `okvqa/train_objects.jsonl`
 replace a span by its name); and how often one of the first 4 and 20 passages states the fact that
-supports an FVQA question. The control has the answers, or the fact, of another question. Several
-corpora are searched as one index (pooled), and one index each with the results taken in turns (a
-quota), which gives the same number of passages.
+supports an FVQA question. The control has the answers, or the fact, of another question. Passages of
+several corpora are sorted by score (pooled) or taken from each corpus in turn (a quota).
 
 Containing an answer is less than supporting it: read these numbers as upper bounds.
 
@@ -30,6 +29,7 @@ from rich.table import Table
 
 from skipqa.cli.console import err, out, prepare_process
 from skipqa.costs.environment import write_results
+from skipqa.files import read_json
 from skipqa.knowledge import Index
 from skipqa.knowledge.index import build
 from skipqa.knowledge.sources import BUILT_IN, gcide, open_source
@@ -47,13 +47,17 @@ RELATION_WORDS = frozenset(
 WORD = re.compile(r"[^\W_]+")
 RELATION_NAME = re.compile(r"/r/\w+")
 
-Texts = list[str]
 Holds = Callable[[Any, str], bool]
 
 
 class Asked(NamedTuple):
     query: str
     target: Any  # answers, or a fact
+
+
+class Found(NamedTuple):
+    score: float
+    text: str
 
 
 def named_questions(data: Path) -> list[Asked]:
@@ -89,8 +93,8 @@ def contains(answers: Sequence[str], text: str) -> bool:
 
 def states(fact: str, text: str) -> bool:
     """Whether the text holds every content word of the fact, in any inflection."""
-    said = {form for word in content_words(text) for form in inflections(word)}
     words = set(content_words(RELATION_NAME.sub(" ", fact))) - RELATION_WORDS
+    said = {form for word in content_words(text) for form in inflections(word)}
     return bool(words) and all(said & inflections(word) for word in words)
 
 
@@ -113,65 +117,72 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, lines)
 
 
-def found_by(index: Index, queries: Sequence[str], k: int, title: str) -> list[Texts]:
-    """The texts of the first `k` passages for each query."""
+def found_by(index: Index, queries: Sequence[str], k: int, title: str) -> list[list[Found]]:
+    """The first `k` passages for each query."""
     found = []
     starts = range(0, len(queries), BATCH)
     for start in track(starts, title, console=err, transient=True):
         vectors = [index.encoder.encode_query(query) for query in queries[start : start + BATCH]]
         for hits in index.search(vectors, k):
-            found.append([index.passage(hit.row).text for hit in hits])
+            found.append([Found(hit.score, index.passage(hit.row).text) for hit in hits])
     return found
 
 
-def in_turns(found: Sequence[list[Texts]]) -> list[Texts]:
-    """For each query the first of every corpus, then the second of every corpus, ..."""
-    return [
-        [text for text in chain.from_iterable(zip_longest(*lists)) if text is not None]
-        for lists in zip(*found, strict=True)
-    ]
+def pooled(lists: Sequence[list[Found]]) -> list[Found]:
+    """By score, whichever corpus it is from; each has its own idf."""
+    return sorted(chain.from_iterable(lists), key=lambda found: -found.score)
+
+
+def in_turns(lists: Sequence[list[Found]]) -> list[Found]:
+    """The first of every corpus, then the second of every corpus, ..."""
+    return [found for found in chain.from_iterable(zip_longest(*lists)) if found is not None]
 
 
 def rates(
-    asked: Sequence[Asked], found: Sequence[Texts], holds: Holds, cuts: Sequence[int]
+    asked: Sequence[Asked], lists: Sequence[list[Found]], holds: Holds, cuts: Sequence[int]
 ) -> dict[str, Any]:
     targets = [question.target for question in asked]
     others = targets[1:] + targets[:1]
-
-    def rate(expected: Sequence[Any], k: int) -> float:
-        hits = sum(
-            any(holds(target, text) for text in texts[:k])
-            for target, texts in zip(expected, found, strict=True)
-        )
-        return round(hits / len(expected), 4)
-
-    return {
-        "questions": len(asked),
-        **{f"first_{k}": rate(targets, k) for k in cuts},
-        **{f"control_{k}": rate(others, k) for k in cuts},
-    }
-
-
-def built(folder: Path, specs: Sequence[str]) -> tuple[Index, dict[str, Any]]:
-    err.print(f"building {' + '.join(Path(spec).name for spec in specs)}")
-    started = time.perf_counter()
-    outcome = build(folder, [open_source(spec) for spec in specs], LexicalEncoder.default())
-    seconds = time.perf_counter() - started
-    index = Index.open(folder)
-    size = sum(file["bytes"] for segment in index.segments for file in segment.files.values())
-    return index, {
-        "passages": outcome.passages,
-        "words": sum(len(index.passage(row).text.split()) for row in range(len(index))),
-        "characters": sum(len(index.passage(row).text) for row in range(len(index))),
-        "index_bytes": size,
-        "build_seconds": round(seconds, 1),
-        "bad_rows": outcome.progress.bad_rows,
-    }
+    result: dict[str, Any] = {"questions": len(asked)}
+    for name, expected in (("first", targets), ("control", others)):
+        ranks = [
+            next(
+                (rank for rank, one in enumerate(found[: max(cuts)]) if holds(target, one.text)),
+                None,
+            )
+            for target, found in zip(expected, lists, strict=True)
+        ]
+        for k in cuts:
+            hits = sum(rank is not None and rank < k for rank in ranks)
+            result[f"{name}_{k}"] = round(hits / len(asked), 4)
+    return result
 
 
-def measure(
-    indexes: dict[str, Index], pools: dict[str, tuple[Index, list[str]]], data: Path
-) -> dict[str, Any]:
+def built(folder: Path, spec: str) -> tuple[Index, dict[str, Any]]:
+    """The index of a corpus and what it cost; one that is there already is opened."""
+    costs = folder.with_suffix(".json")
+    if not costs.is_file():
+        err.print(f"building {Path(spec).name}")
+        started, started_cpu = time.perf_counter(), time.process_time()
+        outcome = build(folder, [open_source(spec)], LexicalEncoder.default())
+        seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - started_cpu
+        index = Index.open(folder)
+        texts = [index.passage(row).text for row in range(len(index))]
+        sizes = [file["bytes"] for segment in index.segments for file in segment.files.values()]
+        measured = {
+            "passages": outcome.passages,
+            "words": sum(len(text.split()) for text in texts),
+            "characters": sum(map(len, texts)),
+            "index_bytes": sum(sizes),
+            "build_seconds": round(seconds, 1),
+            "cpu_seconds": round(cpu_seconds, 1),
+            "bad_rows": outcome.progress.bad_rows,
+        }
+        costs.write_text(json.dumps(measured))
+    return Index.open(folder), read_json(costs)
+
+
+def measure(indexes: dict[str, Index], own: Sequence[str], data: Path) -> dict[str, Any]:
     tasks: dict[str, tuple[list[Asked], Holds, Sequence[int]]] = {
         "okvqa_named": (named_questions(data), contains, ANSWERS_AT),
         "fvqa": (facts(data, named=False), states, FACTS_AT),
@@ -184,12 +195,14 @@ def measure(
             name: found_by(index, queries, k, f"{task}: {name}") for name, index in indexes.items()
         }
         lists = dict(found)
-        for name, (pooled, members) in pools.items():
-            lists[f"{name}, pooled"] = found_by(pooled, queries, k, f"{task}: {name}")
-            lists[f"{name}, quota"] = in_turns([found[member] for member in members])
+        sets = {"built-in": list(own)} | ({"all": list(found)} if len(found) > len(own) else {})
+        for name, members in sets.items():
+            together = list(zip(*(found[member] for member in members), strict=True))
+            lists[f"{name}, pooled"] = [pooled(one) for one in together]
+            lists[f"{name}, quota"] = [in_turns(one) for one in together]
         results[task] = {
-            name: rates(asked, texts, holds, cuts)
-            for name, texts in track(lists.items(), "scoring", console=err, transient=True)
+            name: rates(asked, one, holds, cuts)
+            for name, one in track(lists.items(), f"{task}: scoring", console=err, transient=True)
         }
     return results
 
@@ -207,17 +220,13 @@ def main() -> None:
     specs = {**{name: name for name in own}, **{_stem(file): file for file in options.files}}
     with tempfile.TemporaryDirectory(prefix="skipqa-corpora-") as temporary:
         base = options.folder or Path(temporary)
+        base.mkdir(parents=True, exist_ok=True)
         indexes, costs = {}, {}
         for name, spec in specs.items():
-            indexes[name], costs[name] = built(base / name, [spec])
+            indexes[name], costs[name] = built(base / name, spec)
         results: dict[str, Any] = {"corpora": costs}
         if options.data:
-            sets = {"built-in": own} | ({"all": list(specs)} if options.files else {})
-            pools = {}
-            for name, members in sets.items():
-                pooled, _ = built(base / f"pooled-{name}", [specs[member] for member in members])
-                pools[name] = (pooled, members)
-            results |= measure(indexes, pools, options.data)
+            results |= measure(indexes, own, options.data)
     for title, rows in results.items():
         table = Table("", *next(iter(rows.values())), title=title)
         for name, row in rows.items():

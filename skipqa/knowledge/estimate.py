@@ -20,9 +20,9 @@ from skipqa.knowledge.sources.lines import COMPRESSED, UNREADABLE
 SAMPLE_BYTES = 4 << 20
 CHARACTERS_PER_TOKEN = 4.4
 CHARACTERS_PER_PASSAGE = 300  # of texts in a folder
-INDEX_BYTES_PER_PASSAGE = 130  # ids, and what every vector has
-INDEX_BYTES_PER_CHARACTER = 1.6  # vectors, lists and text, with the lexical encoder
-CHARACTERS_PER_SECOND = 1_200_000
+INDEX_BYTES_PER_PASSAGE = 100  # ids, and what every vector has
+INDEX_BYTES_PER_CHARACTER = 1.7  # vectors, lists and text, with the lexical encoder
+CHARACTERS_PER_SECOND = 1_400_000
 
 
 @dataclass(frozen=True, slots=True)

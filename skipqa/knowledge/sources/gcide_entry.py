@@ -60,7 +60,8 @@ def read_entry(entry: str) -> Iterator[Sense]:
     first = head["parts"].partition(".")[0].strip()
     part_of_speech = PARTS_OF_SPEECH.get(first, "")
     for body in SENSE.split(_without_etymology(entry[head.end() :])):
-        definition, phrases = [], []
+        definition: list[str] = []
+        phrases: list[str] = []
         for paragraph in re.split(r"\n\s*\n", body):
             indent = len(paragraph) - len(paragraph.lstrip())
             said = paragraph.strip()
