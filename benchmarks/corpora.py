@@ -4,8 +4,8 @@ For each corpus: passages, words, size of its index and build time. With `--data
 training (never val): how often an answer of an OK-VQA question stands in the first 5 and 20
 passages, where the thing in the photo is named in the question (rows of `okvqa/train_objects.jsonl`
 replace a span by its name); and how often one of the first 4 and 20 passages states the fact that
-supports an FVQA question. The control has the answers, or the fact, of another question. Passages of
-several corpora are sorted by score (pooled) or taken from each corpus in turn (a quota).
+supports an FVQA question. The control has the answers, or the fact, of another question. Passages
+of several corpora are sorted by score (pooled) or taken from each corpus in turn (a quota).
 
 Containing an answer is less than supporting it: read these numbers as upper bounds.
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import tempfile
 import time
@@ -146,16 +147,17 @@ def rates(
     result: dict[str, Any] = {"questions": len(asked)}
     for name, expected in (("first", targets), ("control", others)):
         ranks = [
-            next(
-                (rank for rank, one in enumerate(found[: max(cuts)]) if holds(target, one.text)),
-                None,
-            )
+            _rank(target, found[: max(cuts)], holds)
             for target, found in zip(expected, lists, strict=True)
         ]
         for k in cuts:
-            hits = sum(rank is not None and rank < k for rank in ranks)
-            result[f"{name}_{k}"] = round(hits / len(asked), 4)
+            result[f"{name}_{k}"] = round(sum(rank < k for rank in ranks) / len(asked), 4)
     return result
+
+
+def _rank(target: Any, found: Sequence[Found], holds: Holds) -> float:
+    """Of the first passage that holds the target, from 0."""
+    return next((i for i, one in enumerate(found) if holds(target, one.text)), math.inf)
 
 
 def built(folder: Path, spec: str) -> tuple[Index, dict[str, Any]]:
