@@ -22,7 +22,7 @@ CHARACTERS_PER_TOKEN = 4.4
 CHARACTERS_PER_PASSAGE = 300  # of texts in a folder
 INDEX_BYTES_PER_PASSAGE = 100  # ids, and what every vector has
 INDEX_BYTES_PER_CHARACTER = 1.7  # vectors, lists and text, with the lexical encoder
-CHARACTERS_PER_SECOND = 1_400_000
+CHARACTERS_PER_SECOND = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

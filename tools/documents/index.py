@@ -89,9 +89,9 @@ def kill(results: Results) -> str:
     return f"{said}{found['failures']} failures.\n" + source(results)
 
 
-# Columns by their place in the results, with the numbers of passages and what the control is
+# Columns by their place in the results, with the numbers of passages
 HELD = {
-    "okvqa_named": ("OK-VQA: answer in the first {} / {} (of another question), %", (5, 20)),
+    "okvqa_named": ("OK-VQA: answer in the first {} / {}, %", (5, 20)),
     "fvqa": ("FVQA: fact stated in the first {} / {}, %", (4, 20)),
     "fvqa_named": ("with the thing named, %", (4, 20)),
 }
@@ -105,11 +105,11 @@ def corpora(results: Results) -> str:
             f"{cost['passages']:,}",
             f"{cost['words'] / 1e6:.1f} M",
             f"{cost['index_bytes'] / 1e6:.0f}",
-            f"{cost['cpu_seconds']:.0f}",
+            f"{cost['build_seconds']:.0f}",
         ]
         for name, cost in found["corpora"].items()
     ]
-    header = ["corpus", "passages", "words", "index, MB", "build, CPU seconds"]
+    header = ["corpus", "passages", "words", "index, MB", "build, s"]
     blocks = [table(header, costs)]
     if "okvqa_named" in found:
         rows = [
