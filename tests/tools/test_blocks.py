@@ -295,7 +295,7 @@ MADE: dict[str, tuple[dict[str, Any], str]] = {
                 }
             },
             "okvqa_named": {"wordnet": held(5)},
-            **dict.fromkeys(("fvqa", "fvqa_named"), {"wordnet": held(4)}),
+            **{name: {"wordnet": held(4)} for name in ("fvqa", "fvqa_named")},
         },
         "| wordnet | 25.2 / 38.2 (1.6 / 3.8) | 25.2 / 38.2 (1.6 / 3.8) | 25.2 / 38.2 (1.6 / 3.8) |",
     ),
