@@ -166,6 +166,16 @@ def wheel(folder: Path, members: dict[str, bytes]) -> Path:
     return path
 
 
+def source_archive(folder: Path, members: dict[str, bytes]) -> Path:
+    path = folder / "tinymodel-1.0.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        for name, data in members.items():
+            member = tarfile.TarInfo(f"tinymodel-1.0/{name}")
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return path
+
+
 def tiny(archive: Path | None, **changes: object) -> Asset:
     settings = {
         "name": "tiny",
@@ -173,6 +183,7 @@ def tiny(archive: Path | None, **changes: object) -> Asset:
         "version": "1.0",
         "archive_sha256": sha256(archive.read_bytes()) if archive else None,
         "megabytes": 1,
+        "licence": "CC0",
         "files": {"tinymodel/model.bin": sha256(MODEL)},
         "trees": ("inside/tree",),
     }
@@ -201,7 +212,7 @@ class TestFetch:
             str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()
         }
         assert found == {"model.bin": MODEL, "a.txt": b"a", "deeper/b.txt": b"b"}
-        assert said == ["downloading tinymodel 1.0 (1 MB)"]
+        assert said == ["downloading tinymodel 1.0 (1 MB, CC0)"]
         shutil.rmtree(registry)  # the second start needs no registry
         assert fetch(asset, said.append) == folder
         assert len(said) == 1
@@ -227,6 +238,18 @@ class TestFetch:
         path.write_bytes(data)
         self._refused(tiny(None, trees=()), "damaged|sha256|download")
 
+    def test_a_source_archive_is_unpacked_and_never_run(self, registry: Path) -> None:
+        ran = registry / "ran"
+        script = f"from pathlib import Path\nPath({str(ran)!r}).touch()\n".encode()
+        archive = source_archive(registry, {"setup.py": script, "tinymodel/model.bin": MODEL})
+        folder = fetch(tiny(archive, trees=()))
+        assert (folder / "model.bin").read_bytes() == MODEL
+        assert not ran.exists()
+
+    def test_a_source_archive_that_cannot_be_read(self, registry: Path) -> None:
+        (registry / "tinymodel-1.0.tar.gz").mkdir()
+        self._refused(tiny(None, trees=()), "could not download tinymodel 1.0")
+
     def test_no_network(self, registry: Path) -> None:
         self._refused(tiny(None), "could not download tinymodel 1.0: .*needs a connection")
 
@@ -238,12 +261,7 @@ class TestFetch:
 
 
 def test_source_archives_unpack_as_wheels_do(tmp_path: Path) -> None:
-    path = tmp_path / "tinymodel-1.0.tar.gz"
-    with tarfile.open(path, "w:gz") as archive:
-        for name, data in {"tinymodel/model.bin": MODEL, **NOTES}.items():
-            member = tarfile.TarInfo(f"tinymodel-1.0/{name}")
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
+    path = source_archive(tmp_path, {"tinymodel/model.bin": MODEL, **NOTES})
     target = tmp_path / "target"
     target.mkdir()
     assets._unpack(tiny(path, trees=("tinymodel-1.0/inside/tree",)), path, target)
@@ -257,6 +275,11 @@ def test_home_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SKIPQA_HOME")
     assert assets.home().is_absolute()
     assert "skipqa" in str(assets.home())
+
+
+def test_every_asset_names_its_licence() -> None:
+    assert all(a.licence for a in vars(assets).values() if isinstance(a, Asset))
+    assert assets.CONCEPTNET.about == "11 MB, CC BY-SA"
 
 
 def test_new_bytes_new_folder() -> None:

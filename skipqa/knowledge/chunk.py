@@ -36,10 +36,11 @@ def chunk(
 ) -> Iterator[Chunk]:
     """The first chunk has the id of its document, the following ones are `<id>#1`, `<id>#2`, ..."""
     assert 0 <= overlap < max_tokens
+    whole_leads = [lead_of(document, "") for document in documents]
     # A token has at least one character, so short texts need not be tokenized.
-    long = [i for i, d in enumerate(documents) if len(d.lead) + len(d.text) > max_tokens]
+    long = [i for i, d in enumerate(documents) if len(whole_leads[i]) + len(d.text) > max_tokens]
     texts = tokenizer.encode_batch([documents[i].text for i in long], add_special_tokens=False)
-    leads = tokenizer.encode_batch([documents[i].lead for i in long], add_special_tokens=False)
+    leads = tokenizer.encode_batch([whole_leads[i] for i in long], add_special_tokens=False)
     encodings = dict(zip(long, zip(texts, leads, strict=True), strict=True))
     for i, document in enumerate(documents):
         cuts = [(0, len(document.text))]
@@ -50,16 +51,38 @@ def chunk(
             if len(text.ids) > room:
                 cuts = list(_cuts(text.offsets, text.word_ids, room, min(overlap, room - 1)))
         for number, (start, end) in enumerate(cuts):
+            said = document.text[start:end].strip()
             yield Chunk(
                 Passage(
                     id=f"{document.id}#{number}" if number else document.id,
                     title=document.title,
-                    text=document.lead + document.text[start:end].strip(),
+                    text=lead_of(document, said) + said,
                     source=document.source,
                 ),
                 start,
                 end,
             )
+
+
+def lead_of(document: Document, text: str) -> str:
+    """What is put before a chunk of the document."""
+    if document.lead or not document.subject or names(text, document.subject):
+        return document.lead
+    return f"{document.subject}: "
+
+
+def names(text: str, subject: str) -> bool:
+    """Whether the subject stands in the text as whole words, in the singular or with an -s. What
+    tells subjects of one name apart is not expected in a text: "Mercury (planet)"."""
+    text, name = text.lower(), subject.lower().partition(" (")[0].strip()
+    at = text.find(name)
+    while at >= 0:
+        end = at + len(name)
+        end += text[end : end + 1] == "s"
+        if not any(map(str.isalnum, text[at - 1 : at] + text[end : end + 1])):
+            return True
+        at = text.find(name, at + 1)
+    return False
 
 
 def _cuts(

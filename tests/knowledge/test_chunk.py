@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skipqa.knowledge.chunk import MAX_TOKENS, chunk
+from skipqa.knowledge.chunk import MAX_TOKENS, chunk, names
 from skipqa.knowledge.sources import Document
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
 from skipqa.knowledge.vocabulary import Vocabulary
@@ -29,6 +30,35 @@ def test_chunks_fit_cover_and_point_back(words: list[str], lead: str) -> None:
         assert not text[covered : c.start].strip()  # nothing lies between two chunks
         covered = max(covered, c.end)
     assert not text[covered:].strip()
+
+
+@given(st.lists(WORDS, max_size=300), st.sampled_from(["Weimaraner", "Dog (animal)", "Okapi"]))
+def test_a_chunk_that_does_not_name_its_subject_begins_with_it(
+    words: list[str], subject: str
+) -> None:
+    text = " ".join(words)
+    for c in chunk([Document("d", subject, text, "s", subject=subject)], TOKENIZER):
+        said = text[c.start : c.end].strip()
+        named = names(said, subject)
+        assert c.passage.text == (said if named else f"{subject}: {said}")
+        assert len(TOKENIZER.encode(c.passage.text, add_special_tokens=False).ids) <= MAX_TOKENS
+
+
+@pytest.mark.parametrize(
+    ("text", "subject", "named"),
+    [
+        ("A giraffe eats leaves.", "Giraffe", True),
+        ("Giraffes eat leaves.", "Giraffe", True),
+        ("Categories of cats", "Cat", True),
+        ("A category of its own", "Cat", False),
+        ("Mercury is hot.", "Mercury (planet)", True),
+        ("It is hot.", "Mercury (planet)", False),
+        ("The U.S. flag", "U.S.", True),
+        ("", "Cat", False),
+    ],
+)
+def test_a_name_is_found_as_whole_words(text: str, subject: str, named: bool) -> None:
+    assert names(text, subject) is named
 
 
 def test_neighbours_share_about_twenty_tokens() -> None:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import bz2
 import gzip
 import json
+import lzma
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from skipqa.errors import UserError
 from skipqa.knowledge.estimate import estimate
@@ -22,8 +26,9 @@ from skipqa.knowledge.sources import (
     open_source,
 )
 from skipqa.knowledge.sources.folder import Folder
+from skipqa.knowledge.sources.lines import COMPRESSED
 from skipqa.knowledge.sources.markup import html_to_text
-from skipqa.knowledge.sources.wikipedia import plain_text
+from skipqa.knowledge.sources.wikipedia import sections
 
 
 def read(path: Path | str) -> tuple[list[Document], list[BadRow]]:
@@ -111,13 +116,45 @@ def test_a_bad_json_row_names_one_line_only(tmp_path: Path, row: str, reason: st
     assert "line" not in bad.reason
 
 
-@pytest.mark.parametrize("opener", [gzip.open, bz2.open])
-def test_compressed_lines_read_the_same(tmp_path: Path, opener: object) -> None:
-    ending = "gz" if opener is gzip.open else "bz2"
-    path = tmp_path / f"mine.jsonl.{ending}"
-    with opener(path, "wt") as file:  # type: ignore[operator]
+@pytest.mark.parametrize("ending", COMPRESSED)
+def test_compressed_lines_read_the_same(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"mine.jsonl{ending}"
+    with COMPRESSED[ending](path, "wt") as file:
         file.write('{"text": "one"}\n')
     assert read(path)[0] == [Document("mine:1", "", "one", "mine")]
+    table = tmp_path / f"mine.csv{ending}"
+    with COMPRESSED[ending](table, "wt") as file:
+        file.write("title,text\nT,one\n")
+    assert read(table)[0] == [Document("mine:2", "T", "one", "mine", subject="T")]
+
+
+@pytest.mark.parametrize("ending", COMPRESSED)
+def test_a_compressed_file_that_was_cut_off_gives_what_it_holds(
+    tmp_path: Path, ending: str
+) -> None:
+    rng = random.Random(7)
+    rows = "".join(json.dumps({"text": f"row {rng.random()}"}) + "\n" for _ in range(60_000))
+    compress = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}[ending]
+    whole = compress(rows.encode())
+    path = tmp_path / f"cut.jsonl{ending}"
+    path.write_bytes(whole[: len(whole) * 3 // 4])
+    documents, bad = read(path)
+    assert documents
+    assert "reading ended" in bad[-1].reason
+    path.write_bytes(b"not compressed at all")
+    documents, [bad_row] = read(path)
+    assert not documents
+    assert bad_row.place == f"cut.jsonl{ending}:1"
+
+
+def test_rows_of_one_article_have_ids_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "wiki.jsonl.xz"
+    rows = [{"title": "Tea", "text": "Tea is a drink."}, {"title": "Tea", "text": "It is hot."}]
+    path.write_bytes(lzma.compress("\n".join(map(json.dumps, rows)).encode()))
+    first, second = read(path)[0]
+    assert (first.id, second.id) == ("wiki:1", "wiki:2")
+    assert (first.title, second.subject) == ("Tea", "Tea")
+    assert read(path)[0] == [first, second]
 
 
 def test_tables_take_quotes_and_report_ragged_rows(tmp_path: Path) -> None:
@@ -130,7 +167,7 @@ def test_tables_take_quotes_and_report_ragged_rows(tmp_path: Path) -> None:
     assert sorted(b.place for b in bad) == ["t.csv:4", "t.csv:5", "t.csv:6"]
     tsv = tmp_path / "t.tsv"
     tsv.write_text("text\ttitle\nhello, world\tGreeting\n")
-    assert read(tsv)[0] == [Document("t:2", "Greeting", "hello, world", "t")]
+    assert read(tsv)[0] == [Document("t:2", "Greeting", "hello, world", "t", subject="Greeting")]
     (tmp_path / "u.csv").write_text("a,b\n1,2\n")
     with pytest.raises(UserError, match="no `text` column"):
         read(tmp_path / "u.csv")
@@ -195,6 +232,28 @@ def test_the_estimate_counts_the_files_that_are_read(tmp_path: Path) -> None:
     assert estimate([str(tmp_path)]).passages == 10 * len(DOCUMENT_READERS)
 
 
+@pytest.mark.parametrize("ending", ["", *COMPRESSED])
+def test_the_estimate_of_a_file_reads_its_beginning_only(tmp_path: Path, ending: str) -> None:
+    """More than the sample, and rows shorter and longer than a passage."""
+    rng = random.Random(7)
+    words = "the old brown horse walks slowly over a green field to drink water".split()
+    rows = [
+        {"title": f"Thing {i}", "text": " ".join(rng.choices(words, k=rng.choice((5, 60, 150))))}
+        for i in range(24_000)
+    ]
+    path = tmp_path / f"rows.jsonl{ending}"
+    with COMPRESSED.get(ending, open)(path, "wt") as file:
+        file.write("\n".join(map(json.dumps, rows)))
+    expected = estimate([str(path)])
+    assert 24_000 * 0.8 < expected.passages / (4 / 3) < 24_000 * 1.2  # a third of them are two
+    assert 0.5 < expected.index_bytes / (2 * sum(len(row["text"]) for row in rows)) < 2
+
+
+def test_the_estimate_of_an_unreadable_file_leaves_the_message_to_the_build(tmp_path: Path) -> None:
+    (tmp_path / "bad.jsonl.xz").write_bytes(b"not xz")
+    assert estimate([str(tmp_path / "bad.jsonl.xz")]).passages == 1
+
+
 def test_a_file_that_cannot_be_read_is_a_bad_row(tmp_path: Path) -> None:
     def refuse(path: Path) -> Iterator[Document | BadRow]:
         yield Document("1", "", "before", source="")
@@ -222,6 +281,10 @@ def test_wikipedia_pages_become_plain_text(tmp_path: Path) -> None:
         page.format("Talk:Espresso", 1, 8, "", "chat"),
         page.format("Expresso", 0, 9, '<redirect title="Espresso"/>', "#REDIRECT"),
         page.format("Tea", 0, 10, "", "Tea is a drink."),
+        page.format("List of teas", 0, 11, "", "* Green tea"),
+        page.format("Cup (disambiguation)", 0, 12, "", "Some cups."),
+        page.format("Java", 0, 13, "", "'''Java''' may refer to:\n* An island\n* A coffee"),
+        page.format("Jam", 0, 14, "", "Jam is sweet or a queue of cars.\n{{disambig}}"),
     ]
     xml = (
         f'<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/">{"".join(pages)}</mediawiki>'
@@ -232,18 +295,34 @@ def test_wikipedia_pages_become_plain_text(tmp_path: Path) -> None:
     assert not bad
     assert [(d.id, d.title) for d in documents] == [
         ("wikipedia:7", "Espresso"),
+        ("wikipedia:7:1", "Espresso"),
         ("wikipedia:10", "Tea"),
     ]
-    assert documents[0].text == "Espresso is a coffee from Italy.\nBrewing.\nforced steam"
+    assert [(d.lead, d.text) for d in documents[:2]] == [
+        ("", "Espresso is a coffee from Italy."),
+        ("Espresso, Brewing: ", "forced steam"),
+    ]
+    assert {d.subject for d in documents} == {"Espresso", "Tea"}
     cut = tmp_path / "cut.xml.bz2"
     cut.write_bytes(bz2.compress(xml[: xml.index("Tea is")].encode()))
     documents, bad = read(cut)
-    assert [d.id for d in documents] == ["wikipedia:7"]
+    assert [d.id for d in documents] == ["wikipedia:7", "wikipedia:7:1"]
     assert "reading ended" in bad[0].reason
 
 
-def test_unclosed_wiki_marks_end(tmp_path: Path) -> None:
-    assert plain_text("a {{ b [[ c") == "a {{ b [[ c"
+def test_unclosed_wiki_marks_end() -> None:
+    assert list(sections("a {{ b [[ c")) == [("", "a {{ b [[ c")]
+
+
+def test_sections_without_statements_are_left_out_and_later_ones_read() -> None:
+    wiki = "Lead.\n== See also ==\n* [[Other]]\n== Uses ==\nMany.\n=== At home ===\nFew."
+    assert list(sections(wiki)) == [("", "Lead."), ("Uses", "Many."), ("At home", "Few.")]
+
+
+@given(st.text(alphabet="=[]{}|<>'*# \nab", max_size=300))
+def test_any_wiki_markup_is_read(wiki: str) -> None:
+    (heading, _), *_ = sections(wiki)
+    assert heading == ""
 
 
 def test_wikidata_keeps_what_the_filter_asks_for(tmp_path: Path) -> None:
@@ -297,7 +376,9 @@ def test_an_unknown_kind_is_one_clear_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("spec", ["wordnett", "Factbok"])
 def test_a_misspelt_corpus_is_told_the_nearest(spec: str) -> None:
     nearest = {"w": "wordnet", "F": "factbook"}[spec[0]]
-    with pytest.raises(UserError, match=rf"wordnet, factbook; did you mean {nearest}\?$"):
+    with pytest.raises(
+        UserError, match=rf"wordnet, factbook, conceptnet, gcide; did you mean {nearest}\?$"
+    ):
         open_source(spec)
 
 

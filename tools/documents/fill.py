@@ -26,6 +26,7 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "index-peers": index.peers,
     "index-growth": index.growth,
     "index-kill": index.kill,
+    "corpora": index.corpora,
     "pocket-kb": index.pocket_kb,
     "class-gloss": quality.class_gloss,
     "seeing": quality.seeing,

@@ -91,6 +91,49 @@ def kill(results: Results) -> str:
     return f"{said}{found['failures']} failures.\n" + source(results)
 
 
+# Columns by their place in the results, with the numbers of passages
+HELD = {
+    "okvqa_named": ("OK-VQA: answer in the first {} / {}, %", (5, 20)),
+    "fvqa": ("FVQA: fact stated in the first {} / {}, %", (4, 20)),
+    "fvqa_named": ("with the thing named, %", (4, 20)),
+}
+
+
+def corpora(results: Results) -> str:
+    found = results["results"]
+    costs = [
+        [
+            name,
+            f"{cost['passages']:,}",
+            f"{cost['words'] / 1e6:.1f} M",
+            f"{cost['index_bytes'] / 1e6:.0f}",
+            f"{cost['build_seconds']:.0f}",
+        ]
+        for name, cost in found["corpora"].items()
+    ]
+    header = ["corpus", "passages", "words", "index, MB", "build, s"]
+    blocks = [table(header, costs)]
+    if "okvqa_named" in found:
+        rows = [
+            [name, *(_held(found[task][name], cuts) for task, (_, cuts) in HELD.items())]
+            for name in found["okvqa_named"]
+        ]
+        titles = [title.format(*cuts) for title, cuts in HELD.values()]
+        blocks.append(table(["passages from", *titles], rows))
+        counts = [next(iter(found[task].values()))["questions"] for task in HELD]
+        blocks.append(
+            "{:,} questions of OK-VQA, {:,} and {:,} of FVQA, all for training; in brackets the "
+            "control.".format(*counts)
+        )
+    return "\n\n".join(blocks) + "\n" + source(results)
+
+
+def _held(rates: Results, cuts: tuple[int, int]) -> str:
+    first = " / ".join(f"{100 * rates[f'first_{k}']:.1f}" for k in cuts)
+    control = " / ".join(f"{100 * rates[f'control_{k}']:.1f}" for k in cuts)
+    return f"{first} ({control})"
+
+
 def pocket_kb(results: Results) -> str:
     found = results["results"]
     counts = found["counts"]

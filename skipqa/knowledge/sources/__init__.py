@@ -22,8 +22,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from skipqa.errors import UserError, choices
-from skipqa.knowledge.sources import factbook, tables, texts, wikidata, wikipedia, wordnet
+from skipqa.knowledge.sources import (
+    conceptnet,
+    factbook,
+    gcide,
+    tables,
+    texts,
+    wikidata,
+    wikipedia,
+    wordnet,
+)
 from skipqa.knowledge.sources.folder import PDF, Folder
+from skipqa.knowledge.sources.lines import COMPRESSED
 from skipqa.knowledge.sources.source import BadRow, Document, ReadFile, Source
 
 __all__ = [
@@ -43,7 +53,8 @@ class BuiltIn:
     """A corpus that is downloaded on first use."""
 
     open: Callable[[], Source]
-    passages: int  # about how many it has, to estimate the time and size of a build
+    passages: int  # about how many it has, and
+    characters: int  # how long they are together, to estimate the time and size of a build
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +66,10 @@ class FileFormat:
 
 
 BUILT_IN: Mapping[str, BuiltIn] = {
-    "wordnet": BuiltIn(wordnet.WordNet, passages=117_816),
-    "factbook": BuiltIn(factbook.Factbook, passages=38_788),
+    "wordnet": BuiltIn(wordnet.WordNet, passages=117_697, characters=11_134_000),
+    "factbook": BuiltIn(factbook.Factbook, passages=38_907, characters=7_824_000),
+    "conceptnet": BuiltIn(conceptnet.ConceptNet, passages=92_576, characters=14_559_000),
+    "gcide": BuiltIn(gcide.Gcide, passages=171_750, characters=19_972_000),
 }
 # ending of a file, lower-case and from its last dot -> reader
 DOCUMENT_READERS: Mapping[str, ReadFile] = {
@@ -69,12 +82,16 @@ def open_documents(path: Path) -> Folder:
     return Folder(path, DOCUMENT_READERS)
 
 
+def _also_compressed(*endings: str) -> tuple[str, ...]:
+    return tuple(ending + how for ending in endings for how in ("", *COMPRESSED))
+
+
 FILE_FORMATS = (
     FileFormat(open_documents, tuple(DOCUMENT_READERS)),
-    FileFormat(tables.JsonLines, (".jsonl", ".ndjson", ".jsonl.gz", ".jsonl.bz2")),
-    FileFormat(tables.Table, (".csv", ".tsv", ".csv.gz", ".tsv.gz")),
-    FileFormat(wikipedia.Wikipedia, (".xml", ".xml.bz2", ".xml.gz")),
-    FileFormat(wikidata.Wikidata, (".json", ".json.bz2", ".json.gz")),
+    FileFormat(tables.JsonLines, _also_compressed(".jsonl", ".ndjson")),
+    FileFormat(tables.Table, _also_compressed(".csv", ".tsv")),
+    FileFormat(wikipedia.Wikipedia, _also_compressed(".xml")),
+    FileFormat(wikidata.Wikidata, _also_compressed(".json")),
 )
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import bz2
 import gzip
-from collections.abc import Iterator
+import lzma
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -12,16 +14,19 @@ from skipqa.errors import UserError
 from skipqa.files import parse_json
 from skipqa.knowledge.sources.source import BadRow
 
+UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError)  # damaged or cut off
+COMPRESSED: Mapping[str, Callable[..., Any]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+}
 MAX_LINE_BYTES = 1 << 20  # longer than any document worth indexing, but small in memory
 
 
 def open_binary(path: Path) -> IO[bytes]:
     try:
-        if path.suffix == ".gz":
-            return gzip.open(path, "rb")  # type: ignore[return-value]
-        if path.suffix == ".bz2":
-            return bz2.open(path, "rb")
-        return path.open("rb")
+        opened: IO[bytes] = COMPRESSED.get(path.suffix.lower(), open)(path, "rb")
+        return opened
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
 
@@ -30,13 +35,21 @@ def read_lines(path: Path, max_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[in
     """(line number from 1, text without its line break) of each line that is valid UTF-8."""
     with open_binary(path) as file:
         number = 0
-        while line := file.readline(max_bytes + 1):
+        while True:
             number += 1
             place = f"{path.name}:{number}"
-            if len(line) > max_bytes and not line.endswith(b"\n"):
+            try:
+                line = file.readline(max_bytes + 1)
                 size = len(line)
-                while (rest := file.readline(max_bytes)) and not rest.endswith(b"\n"):
-                    size += len(rest)
+                if too_long := size > max_bytes and not line.endswith(b"\n"):
+                    while (rest := file.readline(max_bytes)) and not rest.endswith(b"\n"):
+                        size += len(rest)
+            except UNREADABLE as error:
+                yield BadRow(place, f"reading ended: {error}")
+                return
+            if not line:
+                return
+            if too_long:
                 yield BadRow(place, f"a line of more than {max_bytes >> 20} MB ({size:,} bytes)")
                 continue
             try:

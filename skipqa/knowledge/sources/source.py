@@ -14,14 +14,15 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """`id` is stable across rebuilds. `lead` is put before each chunk of the text, so that every
-    passage can be read on its own."""
+    """`id` is stable across rebuilds. So that every passage can be read on its own, `lead` is put
+    before each chunk of the text, and `subject` before each chunk that does not name it."""
 
     id: str
     title: str
     text: str
     source: str
     lead: str = ""
+    subject: str = ""
 
 
 @dataclass(frozen=True, slots=True)

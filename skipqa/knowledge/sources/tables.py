@@ -1,7 +1,7 @@
 """JSON Lines, CSV and TSV: one document per row.
 
-A row has a `text`, and optionally an `id` (default: the line number) and a `title`. `contents` and
-`passage` are read as `text`, because other tools write those.
+A row has a `text`, and optionally an `id` (default: the line number) and a `title`, the subject of
+its passages. `contents` and `passage` are read as `text`, because other tools write those.
 """
 
 from __future__ import annotations
@@ -123,4 +123,5 @@ def _document(row: Mapping[str, Any], source: str, number: int, place: str) -> D
     given = next((row[name] for name in ID_FIELDS if row.get(name) not in (None, "")), number)
     if not isinstance(given, str | int):
         return BadRow(place, "`id` must be a string or a whole number")
-    return Document(id=f"{source}:{given}", title=title or "", text=text.strip(), source=source)
+    title = (title or "").strip()
+    return Document(f"{source}:{given}", title, text.strip(), source, subject=title)

@@ -1,7 +1,10 @@
-"""A Wikipedia dump (pages-articles .xml.bz2), streamed: article pages as plain text.
+"""A Wikipedia dump (pages-articles .xml.bz2), streamed: a document for each section of an article.
 
-Only one page is in memory at a time. Wiki markup is stripped, not rendered: templates, tables,
-references and files are dropped; links keep their text.
+Every passage has the title of its article. It begins with the names of article and section, or in
+the first section with that of the article, if the passage does not name it. Only one page is in
+memory at a time. Wiki markup is stripped, not rendered: templates, tables, references and files are
+dropped; links keep their text. Redirects, disambiguation pages, lists of articles and sections of
+references are left out.
 """
 
 from __future__ import annotations
@@ -12,15 +15,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from skipqa.knowledge.sources.lines import file_fingerprint, open_binary
+from skipqa.knowledge.sources.lines import UNREADABLE, file_fingerprint, open_binary
 from skipqa.knowledge.sources.markup import html_to_text, tidy
 from skipqa.knowledge.sources.source import BadRow, Document
 
 ARTICLES = "0"  # the namespace of articles
-BACK_MATTER = re.compile(
-    r"^==+\s*(see also|references|external links|further reading|notes|bibliography)\s*==+\s*$",
+# Sections without statements; "related pages" and "other websites" are Simple English Wikipedia's.
+BACK_MATTER = frozenset(
+    (
+        *("see also", "related pages", "references", "notes", "footnotes", "citations", "sources"),
+        *("bibliography", "further reading", "external links", "other websites", "gallery"),
+    )
+)
+DISAMBIGUATION = re.compile(
+    r"\{\{\s*(?:disambig\w*|disamb|dab|hndis|geodis|surname|given name)\s*[|}]"
+    r"|^.{0,200}\b(?:may|can|could|might) (?:also )?(?:refer to|mean)\b[^.]{0,60}:\s*$",
     re.IGNORECASE | re.MULTILINE,
 )
+LIST_TITLES = ("List of ", "Lists of ", "Index of ", "Outline of ")
 DROPPED = tuple(
     re.compile(pattern, re.DOTALL | re.IGNORECASE)
     for pattern in (
@@ -36,7 +48,7 @@ INNERMOST_LINK = re.compile(r"\[\[([^\[\]]*)\]\]")
 EXTERNAL_LINK = re.compile(r"\[(?:https?:)?//\S+\s?([^\]]*)\]")
 UNSEEN_LINKS = ("file:", "image:", "category:")
 EMPHASIS = re.compile(r"'{2,}")
-HEADING = re.compile(r"^=+\s*(.*?)\s*=+\s*$", re.MULTILINE)
+HEADING = re.compile(r"^==+[ \t]*(.*?)[ \t]*==+[ \t]*$", re.MULTILINE)
 LIST_MARK = re.compile(r"^[*#:;]+\s*", re.MULTILINE)
 EMPTY_BRACKETS = re.compile(r"\(\s*[;,]*\s*\)")
 
@@ -55,19 +67,9 @@ class Wikipedia:
             try:
                 for page in _pages(file):
                     pages += 1
-                    if page.findtext("ns") != ARTICLES or page.find("redirect") is not None:
-                        continue
-                    title = page.findtext("title") or ""
-                    number = page.findtext("id")
-                    text = plain_text(page.findtext("revision/text") or "")
-                    place = f"{self.path.name}: page {pages}"
-                    if not number or not title:
-                        yield BadRow(place, "a page without id or title")
-                    elif not text:
-                        yield BadRow(place, f"{title!r} has no text")
-                    else:
-                        yield Document(f"wikipedia:{number}", title, text, "wikipedia")
-            except (ElementTree.ParseError, EOFError, OSError) as error:
+                    if page.findtext("ns") == ARTICLES and page.find("redirect") is None:
+                        yield from _article(page, f"{self.path.name}: page {pages}")
+            except (ElementTree.ParseError, *UNREADABLE) as error:
                 # An XML parser cannot continue after an error; the pages before it are kept.
                 yield BadRow(f"{self.path.name}: after page {pages}", f"reading ended: {error}")
 
@@ -83,17 +85,41 @@ def _pages(file: IO[bytes]) -> Iterator[ElementTree.Element]:
             root.clear()
 
 
-def plain_text(wiki: str) -> str:
-    """The text of an article as a reader sees it."""
-    if back_matter := BACK_MATTER.search(wiki):
-        wiki = wiki[: back_matter.start()]
+def _article(page: ElementTree.Element, place: str) -> Iterator[Document | BadRow]:
+    title, number = page.findtext("title") or "", page.findtext("id")
+    wiki = page.findtext("revision/text") or ""
+    if not number or not title:
+        yield BadRow(place, "a page without id or title")
+        return
+    if title.startswith(LIST_TITLES) or "(disambiguation)" in title or DISAMBIGUATION.search(wiki):
+        return
+    empty = True
+    for section, (heading, text) in enumerate(sections(wiki)):
+        if text:
+            empty = False
+            yield Document(
+                id=f"wikipedia:{number}:{section}" if section else f"wikipedia:{number}",
+                title=title,
+                text=text,
+                source="wikipedia",
+                lead=f"{title}, {heading}: " if heading else "",
+                subject=title,
+            )
+    if empty:
+        yield BadRow(place, f"{title!r} has no text")
+
+
+def sections(wiki: str) -> Iterator[tuple[str, str]]:
+    """The heading of each section, empty for the first, and its text as a reader sees it."""
     for pattern in DROPPED:
         wiki = pattern.sub("", wiki)
     wiki = _until_stable(INNERMOST_TEMPLATE, "", wiki)
     wiki = _until_stable(INNERMOST_LINK, _link_words, wiki)
-    wiki = EXTERNAL_LINK.sub(r"\1", wiki)
-    wiki = HEADING.sub(r"\1.", LIST_MARK.sub("", EMPHASIS.sub("", wiki)))
-    return tidy(EMPTY_BRACKETS.sub("", html_to_text(wiki)))
+    wiki = LIST_MARK.sub("", EMPHASIS.sub("", EXTERNAL_LINK.sub(r"\1", wiki)))
+    first, *rest = HEADING.split(wiki)
+    for heading, text in [("", first), *zip(rest[::2], rest[1::2], strict=True)]:
+        if heading.lower() not in BACK_MATTER:
+            yield tidy(html_to_text(heading)), tidy(EMPTY_BRACKETS.sub("", html_to_text(text)))
 
 
 def _link_words(link: re.Match[str]) -> str:
