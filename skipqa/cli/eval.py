@@ -61,6 +61,9 @@ def vqa(
       skipqa eval vqa --questions val.jsonl --images photos --out runs --set regions.proposals=boxes
 
       skipqa eval vqa --questions val.jsonl --images val.zip --out runs/skip --jobs 16
+
+      skipqa eval vqa --questions val.jsonl --images val.zip --out runs/skip --index default
+      --index my-index
     """
     from skipqa.evaluation import harness
     from skipqa.tasks import jsonl
