@@ -185,7 +185,7 @@ def test_bad_rows_are_skipped_by_line(tmp_path: Path, photos: Photos) -> None:
 def found(*names: str, kept: int, route: Route = "full") -> Answer:
     """An answer for which the named passages were retrieved and the first few kept."""
     passages = tuple(
-        RetrievedPassage(row, Passage(name, "", "", "test"), 1.0, 0)
+        RetrievedPassage(row, Passage(name, "", "", "test"), 1.0, 0, 1.0)
         for row, name in enumerate(names)
     )
     state = State("nowhere.png", "").add(answer=Decoded("yes"))

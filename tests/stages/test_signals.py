@@ -18,8 +18,8 @@ SEEN, SEEN_LEADS, OVERLAP, SAID_LEADS = 4, 7, 9, 13
 KNOWN = concepts(("pug", ("dog",)), ("beagle", ("dog",)), ("flag of Chad", ("flag",)))
 
 
-def candidate(title: str, text: str, score: float = 2.0) -> RetrievedPassage:
-    return RetrievedPassage(0, Passage(title, title, text, "test"), score, 0)
+def candidate(title: str, text: str, score: float = 2.0, relative: float = 1.0) -> RetrievedPassage:
+    return RetrievedPassage(0, Passage(title, title, text, "test"), score, 0, relative)
 
 
 def told(*candidates: RetrievedPassage) -> torch.Tensor:

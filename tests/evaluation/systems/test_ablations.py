@@ -80,7 +80,7 @@ def test_a_system_changes_what_it_says_and_nothing_else(pipeline: Pipeline, name
     assert set(system.replaced) == OTHER_STAGES.get(name, set())
     assert tuple(system.stages) == NAMES
     assert system.backbone is pipeline.backbone
-    assert system.index is pipeline.index
+    assert system.library is pipeline.library
     assert system.components == pipeline.components
 
 

@@ -66,7 +66,9 @@ def asked(backbone: Pocket) -> Question:
 
 def passages(texts: Sequence[str], scores: Sequence[float]) -> tuple[RetrievedPassage, ...]:
     return tuple(
-        RetrievedPassage(row, Passage(f"test:{row}", "", text, "test"), score, 0)
+        RetrievedPassage(
+            row, Passage(f"test:{row}", "", text, "test"), score, 0, score / max(scores)
+        )
         for row, (text, score) in enumerate(zip(texts, scores, strict=True))
     )
 

@@ -12,7 +12,7 @@ from tiny_training import write_lines
 
 from skipqa.backbones.networks.bert import Bert, BertConfig
 from skipqa.backbones.networks.sparse_query import SparseQuery
-from skipqa.knowledge import Index
+from skipqa.knowledge import Library
 from skipqa.knowledge.index import build
 from skipqa.knowledge.sources.tables import JsonLines
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
@@ -50,15 +50,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
     ]
     write_lines(folder / "facts.jsonl", rows)
     build(folder / "index", [JsonLines(folder / "facts.jsonl")], LexicalEncoder.default())
-    index = Index.open(folder / "index")
-    source = index.passage(0).id.partition(":")[0]
+    library = Library.open([folder / "index"])
+    source = library.passage(0).id.partition(":")[0]
     queries = [
         Query(land, f"what {asked} has it?", (f"{source}:{land}:{word}",), kind, i % 4 == 0)
         for i, land in enumerate(LANDS)
         for asked, word in FACTS.items()
         for kind in SOURCES
     ]
-    return prepare(index, queries, SETTINGS.hard, lambda *_: None)
+    return prepare(library, queries, SETTINGS.hard, lambda *_: None)
 
 
 def test_pairs_are_what_the_index_holds(made: Pairs, tmp_path: Path) -> None:
