@@ -159,3 +159,82 @@ def test_a_sparse_query_is_of_the_regions_mean_token_and_the_question() -> None:
     for found, wanted in zip(index.sparse, expected, strict=True):
         assert np.array_equal(found.terms, wanted.terms)
         np.testing.assert_allclose(found.weights, wanted.weights, rtol=1e-5)
+
+
+@pytest.mark.parametrize("weights", [{}, {"factbook": 0.5}, {"factbook": 0.0}, {"wordnet": 0.0}])
+def test_a_question_may_weight_its_sources(
+    pipeline: Pipeline, cup: Region, weights: dict[str, float]
+) -> None:
+    library = pipeline.library
+    querier = ConceptQuerier(RetrieveConfig(), pipeline.backbone)
+    stage = Retrieve(querier, library, lambda _: weights)
+    asking = state(question=question("…", "brewed"), regions=(cup,), budget=Budget(1, 8))
+    leaving, _ = run(stage, asking)
+    found = leaving.retrieved.passages
+    searched = {name for name in library.names if weights.get(name, 1.0) > 0}
+    assert {library.name_of(passage.row) for passage in found} == searched
+    for name in searched:
+        own = [passage for passage in found if library.name_of(passage.row) == name]
+        assert own[0].relative == weights.get(name, 1.0)
+        assert [p.score for p in own] == sorted((p.score for p in own), reverse=True)
+    assert [p.relative for p in found] == sorted((p.relative for p in found), reverse=True)
+
+
+def test_where_no_source_counts_nothing_is_found(pipeline: Pipeline, cup: Region) -> None:
+    querier = ConceptQuerier(RetrieveConfig(), pipeline.backbone)
+    stage = Retrieve(querier, pipeline.library, lambda _: dict.fromkeys(pipeline.library.names, 0))
+    asking = state(question=question("…", "brewed"), regions=(cup,), budget=Budget(1, 8))
+    leaving, record = run(stage, asking)
+    assert leaving.retrieved == Retrieved((), 0, 0)
+    assert record.flops == 0
+
+
+@pytest.mark.parametrize("variant", ["A", "B"])
+def test_a_trained_query_is_asked_of_every_index(variant: str, tmp_path: Path) -> None:
+    """One query per region, sparse or dense, and the list of a plain merge."""
+    torch.manual_seed(0)
+    opened = {}
+    for number, name in enumerate(("one", "two")):
+        corpus = tmp_path / f"{name}.jsonl"
+        words = ("espresso", "beagle", "water", "steam", "cup")[number:]
+        rows = [{"id": str(i), "text": f"{a} and {b}"} for i, (a, b) in enumerate(pairs(words))]
+        corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        rng = np.random.default_rng(number)
+        build(
+            tmp_path / name,
+            [JsonLines(corpus)],
+            LexicalEncoder.default(),
+            embed=lambda texts, rng=rng: rng.normal(size=(len(texts), 5)).astype(np.float32),
+        )
+        opened[name] = Index.open(tmp_path / name)
+    phi = build_region_query(
+        RegionQueryConfig(WIDTH, WIDTH, cast(Any, variant), hidden=8, retrieval_width=5)
+    ).eval()
+    if variant == "A":  # it asks for what the passages say
+        known = opened["one"].encoder.encode_terms("espresso beagle water steam cup")
+        with torch.no_grad():
+            cast(Any, phi).to_terms.bias[known.terms.tolist()] = torch.rand(len(known)) + 1
+    kept = kept_tokens(4, [1, 5, 6], 0)
+    regions = tuple(Region((0.0, 0.0, 1.0, 1.0), members, (), 1.0) for members in ((5, 6), (1,)))
+    querier = (SparseQuerier if variant == "A" else DenseQuerier)(cast(Any, phi), 3)
+    asking = state(kept=kept, regions=regions, question=question(), budget=Budget(1, 5))
+    leaving, record = run(Retrieve(querier, Library(opened)), asking)
+    hits, flops = querier(asking, list(opened.values()))
+    assert record.flops == flops > 0
+    expected = []
+    for number, of_index in enumerate(hits):
+        base = int(opened["one"].bases[-1]) * number
+        best: dict[int, float] = {}
+        for hit in itertools.chain(*of_index):
+            best[hit.row] = max(hit.score, best.get(hit.row, -np.inf))
+        top = max(best.values())
+        for row, score in best.items():
+            relative = max(score, 1e-6) / max(top, 1e-6)
+            expected.append((-relative, number, -score, base + row))
+    found = [(p.row, p.score) for p in leaving.retrieved.passages]
+    assert found == [(row, -score) for _, _, score, row in sorted(expected)[:5]]
+    assert leaving.retrieved.num_unique == len(expected)
+
+
+def pairs(words: Sequence[str]) -> list[tuple[str, str]]:
+    return list(itertools.permutations(words, 2))
