@@ -60,11 +60,11 @@ class TestEveryCommand:
 
 def test_help_says_how_to_keep_the_default_corpus(skipqa: Command) -> None:
     asking = " ".join(skipqa("ask", "--help").out.replace("│", " ").split())
-    assert "replaces the default corpus (WordNet and Factbook)" in asking
-    assert (
-        "skipqa index build my-index notes/ wordnet factbook"
-        in skipqa("index", "build", "--help").out
-    )
+    assert "without default, the default corpora are not searched" in asking
+    assert "--index default --index my-index" in asking
+    building = " ".join(skipqa("index", "build", "--help").out.split())
+    assert "--index default --index my-index" in building
+    assert "One index per corpus finds more" in building
 
 
 def test_help_is_in_plain_words(skipqa: Command) -> None:
