@@ -23,6 +23,7 @@ from skipqa.knowledge.default import DEFAULT, built_default
 from skipqa.knowledge.encoder_reader import EncoderReader
 from skipqa.knowledge.engines import parse_uri
 from skipqa.knowledge.index.index import Index
+from skipqa.knowledge.sources import BUILT_IN
 from skipqa.types import Hit, Passage, SparseVector
 
 Uri = str | Path  # a folder, `engine:folder?option=value`, or `default`
@@ -60,14 +61,14 @@ class Library:
     ) -> Library:
         """`trained_query` and `query_cache` are as `Index.open` has them, for every index."""
         reader = EncoderReader()
-        return Library(
-            {
-                name: Index.open(
-                    uri, trained_query=trained_query, query_cache=query_cache, reader=reader
-                )
-                for name, uri in named(uris).items()
-            }
-        )
+        indexes = {
+            name: Index.open(
+                uri, trained_query=trained_query, query_cache=query_cache, reader=reader
+            )
+            for name, uri in named(uris).items()
+        }
+        _check_apart(indexes)
+        return Library(indexes)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -116,6 +117,20 @@ class Library:
             raise IndexError(f"row {row} of a library of {self.bases[-1]} rows")
         number = int(np.searchsorted(self.bases, row, "right")) - 1
         return self.names[number], int(row - self.bases[number])
+
+
+def _check_apart(indexes: Mapping[str, Index]) -> None:
+    """Refuse a built-in corpus in two indexes: its passages would be found twice."""
+    holder: dict[str, str] = {}
+    for name, index in indexes.items():
+        for corpus in index.manifest["corpus"]["sources"]:
+            if corpus in holder:
+                raise UserError(
+                    f"{corpus} is in the index {holder[corpus]} and in {name}: give one of them, "
+                    f"or build {name} without it"
+                )
+            if corpus in BUILT_IN:
+                holder[corpus] = name
 
 
 def named(uris: Iterable[Uri]) -> dict[str, Uri]:

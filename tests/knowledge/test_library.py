@@ -235,6 +235,18 @@ def test_encoders_may_differ(
     assert shared[0] is shared[1]
 
 
+def test_a_built_in_corpus_is_in_one_index(
+    encoder: LexicalEncoder, built: Path, tmp_path: Path
+) -> None:
+    corpus = tmp_path / "wordnet.jsonl"
+    corpus.write_text('{"id": "1", "text": "a dog"}\n')
+    for name in ("one", "two"):
+        build(tmp_path / name, [JsonLines(corpus)], encoder)
+    assert Library.open([tmp_path / "one", built]).names == ("one", "animals")
+    with pytest.raises(UserError, match="wordnet is in the index one and in two"):
+        Library.open([tmp_path / "one", built, tmp_path / "two"])
+
+
 # The default library
 
 
