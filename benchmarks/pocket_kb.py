@@ -83,7 +83,7 @@ def named_recall(rows: Sequence[dict[str, Any]], opened: Library) -> dict[str, f
     """The fraction of questions, by category and over all, with a passage of the first hop among
     the first K when the entity's name precedes the question."""
     hits: dict[str, list[bool]] = {}
-    sources = opened.sources({})
+    sources = opened.searched({})
     for row in track(rows, "asking with the name given", console=err):
         text = f"{row['name']}: {row['question']}"
         found_by = [s.index.search([s.index.encoder.encode_query(text)], K) for s in sources]

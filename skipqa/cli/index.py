@@ -216,7 +216,7 @@ def search(
     from skipqa.knowledge.library import merge
 
     library = Library.open([uri, *(index or ())])
-    sources = library.sources({})
+    sources = library.searched({})
     queries = [[s.index.encoder.encode_query(question) for question in questions] for s in sources]
     started = time.perf_counter()
     hits = [source.index.search(asked, k) for source, asked in zip(sources, queries, strict=True)]

@@ -32,7 +32,7 @@ SMALLEST = 1e-6  # a dense inner product may be negative
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SearchedIndex:
     """An index that is searched for a question."""
 
     index: Index
@@ -102,11 +102,11 @@ class Library:
                 return int(base) + local
         return None
 
-    def sources(self, weights: Mapping[str, float]) -> tuple[Source, ...]:
+    def searched(self, weights: Mapping[str, float]) -> tuple[SearchedIndex, ...]:
         """The indexes to search, given weights by name: one that is not named counts 1, one of
         weight 0 is left out."""
         found = (
-            Source(index, int(base), weights.get(name, 1.0))
+            SearchedIndex(index, int(base), weights.get(name, 1.0))
             for (name, index), base in zip(self.indexes.items(), self.bases[:-1], strict=True)
         )
         return tuple(source for source in found if source.weight > 0)
@@ -178,7 +178,7 @@ def best_hits(hits: Hits) -> list[tuple[Hit, int]]:
     return sorted(best.values(), key=lambda pair: (-pair[0].score, pair[0].row))
 
 
-def merge(sources: Sequence[Source], hits: Sequence[Hits]) -> list[RankedHit]:
+def merge(sources: Sequence[SearchedIndex], hits: Sequence[Hits]) -> list[RankedHit]:
     """One list of what every source found: by relative score, then in the order of the sources,
     then by score and row."""
     ranked: list[RankedHit] = []

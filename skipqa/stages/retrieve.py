@@ -114,7 +114,7 @@ class Retrieve:
             record.kept, record.dropped = 0, 0
             record.why = "no retrieval for this question"
             return state.add(retrieved=Retrieved((), 0, 0))
-        sources = self.library.sources(self.weights(state))
+        sources = self.library.searched(self.weights(state))
         hits, record.flops = self.querier(state, [source.index for source in sources])
         unique = merge(sources, hits)
         passages = tuple(

@@ -17,7 +17,7 @@ from skipqa.errors import UserError
 from skipqa.knowledge import Index, Library, default
 from skipqa.knowledge.index import build, delete
 from skipqa.knowledge.index.format import VERSION
-from skipqa.knowledge.library import RankedHit, Source, best_hits, merge, named
+from skipqa.knowledge.library import RankedHit, SearchedIndex, best_hits, merge, named
 from skipqa.knowledge.sources.tables import JsonLines
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
 from skipqa.knowledge.trained_query import QueryNetwork, TrainedQueryEncoder
@@ -68,12 +68,12 @@ sources = st.lists(
 
 def searched(
     drawn: Sequence[tuple[list[list[Hit]], float, int]],
-) -> tuple[list[Source], list[list[list[Hit]]]]:
-    """The sources of positive weight, as `Library.sources` has them, and their hits."""
+) -> tuple[list[SearchedIndex], list[list[list[Hit]]]]:
+    """The sources of positive weight, as `Library.searched` has them, and their hits."""
     kept, found, base = [], [], 0
     for hits, weight, rows in drawn:
         if weight > 0:
-            kept.append(Source(cast(Any, None), base, weight))
+            kept.append(SearchedIndex(cast(Any, None), base, weight))
             found.append(hits)
         base += rows
     return kept, found
@@ -113,7 +113,7 @@ def test_every_searched_source_has_its_best_at_its_weight(
 
 @given(hits)
 def test_the_list_of_one_index_is_its_own(hits: list[list[Hit]]) -> None:
-    found = merge([Source(cast(Any, None), 0, 1.0)], [hits])
+    found = merge([SearchedIndex(cast(Any, None), 0, 1.0)], [hits])
     assert [(Hit(hit.row, hit.score), hit.query) for hit in found] == best_hits(hits)
 
 
@@ -121,7 +121,7 @@ def test_the_list_of_one_index_is_its_own(hits: list[list[Hit]]) -> None:
 def test_inner_products_of_any_sign_keep_their_order(scores: list[float]) -> None:
     """Of dense queries: the list of one index is its own, and relative scores are positive."""
     hits = [[Hit(row, score) for row, score in enumerate(scores)]]
-    found = merge([Source(cast(Any, None), 0, 1.0)], [hits])
+    found = merge([SearchedIndex(cast(Any, None), 0, 1.0)], [hits])
     assert [(hit.score, hit.row) for hit in found] == sorted(
         ((score, row) for row, score in enumerate(scores)), key=lambda pair: (-pair[0], pair[1])
     )
@@ -130,7 +130,7 @@ def test_inner_products_of_any_sign_keep_their_order(scores: list[float]) -> Non
 
 
 def test_ties_go_by_the_order_of_the_sources_and_then_by_row() -> None:
-    kept = [Source(cast(Any, None), base, 1.0) for base in (0, 10)]
+    kept = [SearchedIndex(cast(Any, None), base, 1.0) for base in (0, 10)]
     found = [[[Hit(4, 2.0), Hit(3, 2.0), Hit(0, 1.0)]], [[Hit(7, 8.0), Hit(1, 8.0), Hit(2, 4.0)]]]
     assert [hit.row for hit in merge(kept, found)] == [3, 4, 11, 17, 0, 12]
 
@@ -185,7 +185,7 @@ def test_engines_may_differ_and_a_weight_of_zero_is_not_searched(
     vectors: Library, weights: Mapping[str, float], seed: int, k: int
 ) -> None:
     queries = random_vectors(3, 12, 100 + seed)
-    kept = vectors.sources(weights)
+    kept = vectors.searched(weights)
     names = [name for name in vectors.names if weights.get(name, 1.0) > 0]
     assert [source.index for source in kept] == [vectors.indexes[name] for name in names]
     found = merge(kept, [source.index.search(queries, k) for source in kept])
