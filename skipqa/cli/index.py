@@ -66,8 +66,8 @@ def build(
     If the build is interrupted, run the same command again to resume it. `skipqa ask --index
     my-index` searches this index alone, `--index default --index my-index` the default corpora too.
 
-    One index per corpus finds more than one index of several: long passages of one corpus push the
-    short ones of another down, and a term that is common in one is not so in another.
+    One index per corpus finds more where passages differ in length: in a common index the long
+    ones of one corpus push the short ones of another down.
 
     Examples:
 

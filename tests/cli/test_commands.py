@@ -64,7 +64,7 @@ def test_help_says_how_to_keep_the_default_corpus(skipqa: Command) -> None:
     assert "--index default --index my-index" in asking
     building = " ".join(skipqa("index", "build", "--help").out.split())
     assert "--index default --index my-index" in building
-    assert "One index per corpus finds more" in building
+    assert "One index per corpus finds more where passages differ in length" in building
 
 
 def test_help_is_in_plain_words(skipqa: Command) -> None:
