@@ -52,8 +52,9 @@ TRAINED_ON, COUNTED_ON = 600, 60  # questions
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name in ("components", "records", "data", "pocket-kb", "index"):
+    for name in ("components", "records", "data", "pocket-kb"):
         parser.add_argument(f"--{name}", type=Path, required=True)
+    parser.add_argument("--index", action="append", default=[], help="may be repeated")
     parser.add_argument("--limit", type=int, help="that the records were gathered with")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=200, help="of each of the two stages")
@@ -95,7 +96,7 @@ def ready(options: argparse.Namespace) -> Callable[[tuple[str, int]], dict[str, 
 
 def gates_after(how: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """How many gates of tokens and of edges are open after one run of a seed, from scratch."""
-    source = Source(components=options.components, index=options.index)
+    source = Source(components=options.components, index=tuple(options.index))
     gathering = Gathering() if options.limit is None else Gathering().at_most(options.limit)
     gathering = replace(gathering, workers=1)
     questions = gather.questions(

@@ -24,7 +24,7 @@ from skipqa.training.pipelines import Source
 def main() -> None:
     options = options_of(__doc__, limit=480)
     counts = ConfidenceSettings(questions=options.limit).counts("val")
-    source = Source(index=options.pocket_kb / "index")
+    source = Source(index=("default", options.pocket_kb / "index"))
     asked, answered = answer_validation(options, counts, source)
     config = source.config
     results: dict[str, Any] = {"split": "val", "seed": options.seed} | {

@@ -22,10 +22,12 @@ from index_synthetic import Synthetic, SyntheticEncoder, SyntheticSource
 
 from skipqa.costs.environment import describe
 from skipqa.knowledge.bm25 import BM25, words
-from skipqa.knowledge.default import build_default
 from skipqa.knowledge.engines.local import LocalEngine
 from skipqa.knowledge.index import Index, build
 from skipqa.knowledge.measure import REGIONS, percentiles, recall, timed
+from skipqa.knowledge.sources.factbook import Factbook
+from skipqa.knowledge.sources.wordnet import WordNet
+from skipqa.knowledge.sparse_encoder import LexicalEncoder
 from skipqa.knowledge.vectors import NUM_TERMS, SparseRows, sum_duplicates
 from skipqa.types import Hit, SparseVector
 
@@ -148,7 +150,7 @@ def main() -> None:
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="skipqa-recall-") as base:
         started = time.perf_counter()
-        build_default(Path(base) / "default")
+        build(Path(base) / "default", [WordNet(), Factbook()], LexicalEncoder.default())
         seconds = time.perf_counter() - started
         index = Index.open(Path(base) / "default")
         passages = [index.passage(row) for row in range(len(index))]

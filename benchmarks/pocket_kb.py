@@ -1,5 +1,6 @@
-"""Builds Pocket-KB and an index of its corpus, counts both, and measures retrieval with the
-entity's name given: how often a text query alone then finds a gold passage.
+"""Builds Pocket-KB and an index of its passages, counts both, and measures retrieval with the
+entity's name given: how often a text query alone then finds a gold passage, in that index and the
+default ones.
 
 The data folder holds `entities/` and `coco/` (docs/pocket_kb.md says what is in them).
 
@@ -21,7 +22,8 @@ from rich.table import Table
 from skipqa.cli.console import counting, err, out
 from skipqa.costs.environment import write_results
 from skipqa.data.pocket_kb.build import Knowledge, build
-from skipqa.knowledge import Index, index
+from skipqa.knowledge import Library, index
+from skipqa.knowledge.library import merge
 from skipqa.knowledge.sources import open_source
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
 from skipqa.tasks.okvqa import normalise
@@ -42,8 +44,7 @@ def main() -> None:
         manifest = build(options.data, options.built, options.seed, Knowledge.default(), report)
     build_seconds = time.process_time() - started
     started = time.process_time()
-    corpus = ["wordnet", "factbook", str(options.built / "passages.jsonl")]
-    sources = [open_source(name) for name in corpus]
+    sources = [open_source(str(options.built / "passages.jsonl"))]
     with counting() as report:
         execution = index.Execution(report)
         index.build(options.built / "index", sources, LexicalEncoder.default(), execution=execution)
@@ -55,7 +56,7 @@ def main() -> None:
         for line in (options.built / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()
     ]
     assert all(normalise(answer) == answer for row in rows for answer in row["answers"])
-    opened = Index.open(str(options.built / "index"))
+    opened = Library.open(["default", options.built / "index"])
     ids = {opened.passage(row).id for row in range(len(opened))}
     assert all(set(row["gold"]) <= ids for row in rows)
 
@@ -78,13 +79,15 @@ def main() -> None:
     err.print(f"written to {write_results(results, 'pocket_kb', options.out)}")
 
 
-def named_recall(rows: Sequence[dict[str, Any]], opened: Index) -> dict[str, dict[str, float]]:
+def named_recall(rows: Sequence[dict[str, Any]], opened: Library) -> dict[str, dict[str, float]]:
     """The fraction of questions with a passage of the first hop among the first K when the entity's
     name precedes the question: by category and over all, by subset, by way of asking."""
     hits: dict[str, dict[str, list[bool]]] = {}
+    sources = opened.searched({})
     for row in track(rows, "asking with the name given", console=err):
-        query = opened.encoder.encode_query(f"{row['name']}: {row['question']}")
-        found = {opened.passage(hit.row).id for hit in opened.search([query], K)[0]}
+        text = f"{row['name']}: {row['question']}"
+        found_by = [s.index.search([s.index.encoder.encode_query(text)], K) for s in sources]
+        found = {opened.passage(hit.row).id for hit in merge(sources, found_by)[:K]}
         hit = not found.isdisjoint(row["hops"][0])
         groups = {
             "category": [row["category"], "all"],

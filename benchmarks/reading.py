@@ -128,9 +128,9 @@ def main() -> None:
 
 
 def gloss(pipeline: Pipeline, synset: str) -> str:
-    row = pipeline.index.row_of(f"wordnet:{synset}")
+    row = pipeline.library.row_of(f"wordnet:{synset}")
     assert row is not None
-    return pipeline.index.passage(row).text
+    return pipeline.library.passage(row).text
 
 
 def read(pipeline: Pipeline, case: Case, fact: str, prompt: str, quoting: bool) -> str:

@@ -139,7 +139,7 @@ class EqualScorer:
 def prepare(folder: Path) -> Callable[[Piece], Recalls]:
     """In every process: the pipelines, and what each makes of a piece."""
     torch.set_num_threads(1)  # one process per core
-    pipelines = ways(load(index=folder / "index"))
+    pipelines = ways(load(index=("default", folder / "index")))
 
     def recalls(piece: Piece) -> Recalls:
         _, rows = piece

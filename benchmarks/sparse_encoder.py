@@ -8,7 +8,7 @@ the same for what the photo shows, by regions, by one query for all kept tokens,
 whole image. Also the information of the concept prior, and how long the default index takes to
 build with the trained encoder, and its bytes.
 
-    python benchmarks/sparse_encoder.py --pocket-kb FOLDER --components FOLDER
+    python benchmarks/sparse_encoder.py --pocket-kb FOLDER --index FOLDER --components FOLDER
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ from skipqa.cli.console import counting, err, out, prepare_process
 from skipqa.config import RegionsConfig, RetrieveConfig, preset
 from skipqa.costs.environment import write_results
 from skipqa.evaluation.statistics import mean_interval
-from skipqa.knowledge import Index, index
+from skipqa.knowledge import Index, Library, index
 from skipqa.knowledge.sources.factbook import Factbook
 from skipqa.knowledge.sources.wordnet import WordNet
-from skipqa.knowledge.trained_query import TrainedQueryEncoder
+from skipqa.knowledge.text_query import weighted_sum
+from skipqa.knowledge.trained_query import QueryNetwork, TrainedQueryEncoder
 from skipqa.knowledge.vocabulary import Vocabulary
 from skipqa.pipeline import load
 from skipqa.stages.prune import ConceptScorer, Prune
 from skipqa.stages.regions import ClusterProposer, FindRegions
-from skipqa.stages.retrieve import ConceptQuerier, Retrieve, weighted_sum
+from skipqa.stages.retrieve import ConceptQuerier, Retrieve
 from skipqa.state import State
 from skipqa.trace import StageRecord
 from skipqa.training.retrieval import concept_prior
@@ -59,7 +60,10 @@ Hits = dict[str, list[bool]]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pocket-kb", type=Path, required=True, help="as built, with index/")
+    parser.add_argument("--pocket-kb", type=Path, required=True, help="as built")
+    parser.add_argument(
+        "--index", type=Path, required=True, help="wordnet, factbook and its passages, in one"
+    )
     parser.add_argument(
         "--components", type=Path, required=True, help="sparse_query, concept_prior"
     )
@@ -81,7 +85,7 @@ def main() -> None:
     # Many questions are asked often: their terms are encoded once, except where that is timed.
     indexes, uncached = (
         {
-            name: Index.open(options.pocket_kb / "index", trained_query=path, query_cache=size)
+            name: Index.open(options.index, trained_query=path, query_cache=size)
             for name, path in weights.items()
         }
         for size in (1 << 20, 0)
@@ -200,7 +204,7 @@ def piped(
     rows: Sequence[Row], folder: Path, indexes: dict[str, Index], learned: trained.Components
 ) -> dict[str, Any]:
     """Recall@K for what the photo shows."""
-    pipeline = load(index=folder / "index")
+    pipeline = load(index=indexes["lexical"].folder)
     backbone, config = pipeline.backbone, pipeline.config
     assert isinstance(backbone, Pocket)
     # Settings were chosen for both together; either alone keeps the default where that is better.
@@ -249,7 +253,7 @@ def piped(
                     question = replace(question, concept_prior=prior)
                 for by, regions in asking.items():
                     settings = replace(settings, per_region=K if by == "regions" else 4 * K)
-                    retrieve = Retrieve(ConceptQuerier(settings, backbone, one), one)
+                    retrieve = Retrieve(ConceptQuerier(settings, backbone), Library({"all": one}))
                     asked = state.add(question=question, regions=regions)
                     found = [p.row for p in retrieve(asked, record).retrieved.passages]
                     count(hits.setdefault(f"{variant}, {by}", {}), groups, row, found, one)
@@ -300,7 +304,7 @@ def built(delta: Path) -> dict[str, float]:
         started = time.perf_counter()
         with counting() as report:
             sources, execution = [WordNet(), Factbook()], index.Execution(report)
-            encoder = TrainedQueryEncoder(Vocabulary.default(), delta)
+            encoder = TrainedQueryEncoder(Vocabulary.default(), QueryNetwork(delta))
             outcome = index.build(Path(folder), sources, encoder, execution=execution)
         seconds = time.perf_counter() - started
         size = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())

@@ -127,7 +127,7 @@ def main() -> None:
     recording.add_argument("--images", type=Path, required=True)
     recording.add_argument("--limit", type=int, default=150)
     recording.add_argument("--every-system", type=int, default=20)
-    recording.add_argument("--index", type=Path, help="default: the one of WordNet and Factbook")
+    recording.add_argument("--index", action="append", help="default: the default library")
     recording.add_argument("--untrained", action="store_true")
     recording.add_argument("--out", type=Path, required=True)
     recording.set_defaults(run=record)

@@ -29,7 +29,9 @@ from skipqa.components import load as read_components
 from skipqa.confidence import of_draft
 from skipqa.config import Config, merged, override, preset
 from skipqa.errors import UserError, choices
-from skipqa.knowledge import Index, default_index_is_built, default_index_path
+from skipqa.knowledge import Library
+from skipqa.knowledge.default import DEFAULT
+from skipqa.knowledge.library import Uri
 from skipqa.stages import (
     budget,
     decode,
@@ -67,7 +69,7 @@ NAMES = tuple(STAGES)
 
 
 class Pipeline:
-    """The stages of a preset over an index; `replaced` builds some of them differently."""
+    """The stages of a preset over a library; `replaced` builds some of them differently."""
 
     def __init__(self, parts: Parts, replaced: Mapping[str, Build] = MappingProxyType({})) -> None:
         self.parts, self.replaced = parts, replaced
@@ -81,8 +83,8 @@ class Pipeline:
         return self.parts.backbone
 
     @property
-    def index(self) -> Index:
-        return self.parts.index
+    def library(self) -> Library:
+        return self.parts.library
 
     @property
     def config(self) -> Config:
@@ -199,7 +201,7 @@ def _check_stage(name: str) -> int:
 def load(
     name: str = "pocket",
     *,
-    index: Path | str | None = None,
+    index: Uri | Sequence[Uri] | None = None,
     components: Path | str | None = None,
     trained: bool = True,
     weights: Path | str | None = None,
@@ -207,12 +209,14 @@ def load(
     query_cache: int = 0,
     report: Report = lambda _: None,
 ) -> Pipeline:
-    """A pipeline of a preset over an index, the default one if none is named.
+    """A pipeline of a preset over one index or several, or over the default ones if none is named.
 
+    An index is named by its folder or `engine:folder`, and "default" stands for the default ones:
+    `index=["default", "notes-index"]` asks them and another, and makes one list of what is found.
     `components` is a folder of trained components, in place of those bundled with the preset; a
     stage without one there is training-free, and without `trained` all are. `weights` is a folder
     of published models for the larger presets; otherwise the Hugging Face cache is used.
-    `query_cache` is how many encoded queries the index keeps, for callers that ask again.
+    `query_cache` is how many encoded queries every index keeps, for callers that ask again.
     """
     preset(name)  # an unknown name is reported before anything is read
     if components is not None and not trained:
@@ -220,10 +224,8 @@ def load(
     folder = bundled_components(name) if components is None and trained else components
     found = TRAINING_FREE if folder is None else read_components(Path(folder), preset=name)
     config = preset(name, merged(found.settings, overrides or {}))
-    if index is None and not default_index_is_built():
-        raise UserError("the default index is not built yet: run `skipqa setup` once")
-    uri = default_index_path() if index is None else index
-    opened = Index.open(uri, trained_query=found.sparse_query, query_cache=query_cache)
+    uris = [index] if isinstance(index, str | Path) else index or [DEFAULT]
+    library = Library.open(uris, trained_query=found.sparse_query, query_cache=query_cache)
     backbone = build_backbone(
         config,
         weights=None if weights is None else Path(weights),
@@ -233,4 +235,4 @@ def load(
         report=report,
     )
     check_widths(found, backbone.widths, preset=name)
-    return Pipeline(Parts(backbone, opened, config, found))
+    return Pipeline(Parts(backbone, library, config, found))

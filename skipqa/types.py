@@ -159,8 +159,9 @@ class Region:
 class RetrievedPassage:
     row: int
     passage: Passage
-    score: float
+    score: float  # the inner product, comparable within its index alone
     region: int  # the region whose query scored it best
+    relative: float  # score / best of its index, times the weight of the index for this question
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from PIL import Image
 from skipqa.backbones.networks import mobile_sam
 from skipqa.backbones.segmenter import Segmenter
 from skipqa.errors import UserError
-from skipqa.knowledge import Index
+from skipqa.knowledge import Library
 from skipqa.knowledge.index.build import build
 from skipqa.knowledge.sources.tables import JsonLines
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
@@ -224,7 +224,7 @@ def test_an_index_that_knows_nothing_of_the_image(
     row = {"id": "1", "title": "Zyzzyva", "text": "zyzzyva qwxkj vrrmpf"}
     corpus.write_text(json.dumps(row) + "\n")
     build(tmp_path / "index", [JsonLines(corpus)], LexicalEncoder.default())
-    small = Pipeline(replace(pipeline.parts, index=Index.open(tmp_path / "index")))
+    small = Pipeline(replace(pipeline.parts, library=Library.open([tmp_path / "index"])))
     answer = small.answer(photo, QUESTION)
     assert answer.route == "full"
     assert answer.evidence == ()

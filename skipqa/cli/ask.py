@@ -9,7 +9,7 @@ import typer
 
 from skipqa.cli.console import (
     ComponentsFolder,
-    Index,
+    Indexes,
     Json,
     Preset,
     Settings,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def ask(
     photo: Annotated[Path, typer.Argument(help="An image file.", show_default=False)],
     question: Annotated[str, typer.Argument(help="The question.", show_default=False)],
-    index: Index = None,
+    index: Indexes = None,
     components: ComponentsFolder = None,
     preset: Preset = "pocket",
     weights: WeightsFolder = None,
@@ -41,7 +41,7 @@ def ask(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Answer a question about a photo from the index's passages.
+    """Answer a question about a photo from the passages of one index or several.
 
     Examples:
 
@@ -52,6 +52,8 @@ def ask(
       skipqa ask cup.jpg "What is this?" --json
 
       skipqa ask tree.jpg "Who planted this tree?" --index my-index
+
+      skipqa ask tree.jpg "Who planted this tree?" --index default --index my-index
 
       skipqa ask cup.jpg "How is this drink brewed?" --set regions.proposals=boxes
     """

@@ -29,12 +29,14 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from malloc.h
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 # Options of every command that loads a pipeline
-Index = Annotated[
-    str | None,
+Indexes = Annotated[
+    list[str] | None,
     typer.Option(
+        "--index",
         metavar="DIR",
-        help="Index to search: a folder, or ENGINE:folder. It replaces the default corpus "
-        "(WordNet and Factbook).",
+        help="Index to search: a folder, ENGINE:folder, or `default` for the default corpora. Can "
+        "be repeated; without `default`, the default corpora are not searched.",
+        show_default="default",
     ),
 ]
 ComponentsFolder = Annotated[

@@ -75,6 +75,9 @@ def vqa(
 
       skipqa eval vqa --questions val.jsonl --types val_types.jsonl --images val.zip --out runs
       --system skip --system dense --system no-retrieval
+
+      skipqa eval vqa --questions val.jsonl --images val.zip --out runs/skip --index default
+      --index my-index
     """
     from skipqa.evaluation import harness
     from skipqa.tasks import jsonl

@@ -20,7 +20,7 @@ import typer
 from skipqa.assets import sha256_of
 from skipqa.cli.console import (
     ComponentsFolder,
-    Index,
+    Indexes,
     Preset,
     Settings,
     Untrained,
@@ -78,7 +78,7 @@ class RunOptions:
         int,
         typer.Option(min=1, help="Number of processes; with several, latency is not measured."),
     ] = 1
-    index: Index = None
+    index: Indexes = None
     components: ComponentsFolder = None
     preset: Preset = "pocket"
     weights: WeightsFolder = None
@@ -120,7 +120,9 @@ def run(
         shared = {
             "seed": seed,
             **about,
-            "index": {"name": base.index.folder.name, "passages": len(base.index)},
+            "index": [
+                {"name": name, "passages": len(one)} for name, one in base.library.indexes.items()
+            ],
             "components": _checksums(base.components.folder),
         }
         pipelines = {variant: systems.build(variant, base, seed) for variant in variants}

@@ -33,7 +33,7 @@ Corpus = Annotated[
     list[str],
     typer.Argument(
         help="`wordnet`, `factbook`, a .jsonl, .csv, .tsv, .txt, .md or .html file, a folder of "
-        "texts, a Wikipedia .xml.bz2 or a Wikidata .json.bz2. Several corpora are combined.",
+        "texts, a Wikipedia .xml.bz2 or a Wikidata .json.bz2. Several corpora go into one index.",
         show_default=False,
     ),
 ]
@@ -63,16 +63,17 @@ def build(
 ) -> None:
     """Build an index. An old one in the folder stays in use until the new one is complete.
 
-    If the build is interrupted, run the same command again to resume it. With `skipqa ask --index`
-    the index replaces the default corpus; add `wordnet factbook` to include that.
+    If the build is interrupted, run the same command again to resume it. `skipqa ask --index
+    my-index` searches this index alone, `--index default --index my-index` the default corpora too.
+
+    One index per corpus finds more where passages differ in length: in a common index the long
+    ones of one corpus push the short ones of another down.
 
     Examples:
 
-      skipqa index build my-index wordnet factbook
+      skipqa index build my-index notes/
 
       skipqa index build my-index articles.jsonl notes/
-
-      skipqa index build my-index notes/ wordnet factbook
 
       skipqa index build my-index wordnet --trained-query runs/splade/sparse_query.safetensors
 
@@ -97,10 +98,10 @@ def build(
 
         encoder = SpladeEncoder(splade)
     elif trained_query is not None:
-        from skipqa.knowledge.trained_query import TrainedQueryEncoder
+        from skipqa.knowledge.trained_query import QueryNetwork, TrainedQueryEncoder
         from skipqa.knowledge.vocabulary import Vocabulary
 
-        encoder = TrainedQueryEncoder(Vocabulary.default(), trained_query)
+        encoder = TrainedQueryEncoder(Vocabulary.default(), QueryNetwork(trained_query))
     else:
         encoder = LexicalEncoder.default()
     if ray:
@@ -183,48 +184,74 @@ def compact(folder: Folder, json: Json = False) -> None:
 
 @app.command()
 def search(
-    uri: Uri,
+    uri: Annotated[
+        str,
+        typer.Argument(
+            help="Folder of the index, ENGINE:folder, or `default` for the default corpora.",
+            show_default=False,
+        ),
+    ],
     questions: Annotated[list[str], typer.Argument(help="One or more questions or keywords.")],
+    index: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DIR", help="Another index to search with it. Can be repeated."),
+    ] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="Passages per query.")] = 4,
     json: Json = False,
 ) -> None:
-    """Find passages in an index.
+    """Find passages in one index or several.
 
-    Several questions are searched in one pass.
+    Several questions are searched in one pass. What several indexes find makes one list, by score
+    relative to the best passage of the index.
 
     Examples:
 
       skipqa index search my-index "strong black coffee"
 
       skipqa index search exact:my-index "capital of France" -k 10 --json
-    """
-    from skipqa.knowledge import Index
 
-    index = Index.open(uri)
-    queries = [index.encoder.encode_query(question) for question in questions]
+      skipqa index search default "strong black coffee" --index my-index
+    """
+    from skipqa.knowledge import Library
+    from skipqa.knowledge.library import merge
+
+    library = Library.open([uri, *(index or ())])
+    sources = library.searched({})
+    queries = [[s.index.encoder.encode_query(question) for question in questions] for s in sources]
     started = time.perf_counter()
-    hits = index.search(queries, k)
+    hits = [source.index.search(asked, k) for source, asked in zip(sources, queries, strict=True)]
+    by_question = zip(*hits, strict=True)
+    ranked = [merge(sources, [[found] for found in of_one])[:k] for of_one in by_question]
     milliseconds = (time.perf_counter() - started) * 1e3
     if json:
         results = [
             {
                 "question": question,
-                "hits": [{"score": hit.score, **asdict(index.passage(hit.row))} for hit in found],
+                "hits": [
+                    {
+                        "score": hit.score,
+                        "relative": round(hit.relative, 4),
+                        "index": library.name_of(hit.row),
+                        **asdict(library.passage(hit.row)),
+                    }
+                    for hit in found
+                ],
             }
-            for question, found in zip(questions, hits, strict=True)
+            for question, found in zip(questions, ranked, strict=True)
         ]
         print_json({"milliseconds": round(milliseconds, 3), "results": results})
         return
-    for question, found in zip(questions, hits, strict=True):
+    for question, found in zip(questions, ranked, strict=True):
         table = Table(title=question, title_justify="left", show_edge=False, box=None)
         table.add_column("score", justify="right", style="cyan")
+        table.add_column("index", style="dim")
         table.add_column("passage", style="bold")
         table.add_column("text")
         for hit in found:
-            passage = index.passage(hit.row)
-            table.add_row(f"{hit.score:.2f}", passage.id, passage.text)
+            passage = library.passage(hit.row)
+            table.add_row(f"{hit.score:.2f}", library.name_of(hit.row), passage.id, passage.text)
         out.print(table if found else f"{question}\n  nothing found")
-    err.print(f"{milliseconds:.1f} ms over {plural(len(index), 'passage')}")
+    err.print(f"{milliseconds:.1f} ms over {plural(len(library), 'passage')}")
 
 
 @app.command()

@@ -168,7 +168,10 @@ def failures(
     count: Annotated[int, typer.Option(min=1, help="How many failures to show at most.")] = 50,
     seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
     index: Annotated[
-        str | None, typer.Option(help="The index that the run used; default: the default index.")
+        list[str] | None,
+        typer.Option(
+            help="The index that the run used, repeated if it used several.", show_default="default"
+        ),
     ] = None,
     components: Annotated[
         Path | None,

@@ -9,7 +9,7 @@ import typer
 
 from skipqa.cli.console import (
     ComponentsFolder,
-    Index,
+    Indexes,
     Json,
     Preset,
     Untrained,
@@ -138,7 +138,7 @@ def fidelity(
         int | None, typer.Option(min=1, help="Ask only this many questions, drawn at random.")
     ] = 20,
     seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
-    index: Index = None,
+    index: Indexes = None,
     components: ComponentsFolder = None,
     preset: Preset = "pocket",
     weights: WeightsFolder = None,

@@ -53,9 +53,12 @@ def train(
         ),
     ] = None,
     index: Annotated[
-        Path | None,
+        list[str] | None,
         typer.Option(
-            help="For stages 2 to 6 and splade, with Pocket-KB's passages in it; else the default."
+            metavar="DIR",
+            help="For stages 2 to 6 and splade; can be repeated. One of them has Pocket-KB's "
+            "passages.",
+            show_default="default",
         ),
     ] = None,
     records: Annotated[
@@ -84,12 +87,14 @@ def train(
 
       skipqa train stage1 --data data --out runs/trial --limit 200 --set reader.epochs=0.1
 
-      skipqa train stage4 --data data --pocket-kb pocket-kb --index index --components
-      runs/stage3 --out runs/stage4
+      skipqa train stage4 --data data --pocket-kb pocket-kb --index default --index pocket-kb/index
+      --components runs/stage3 --out runs/stage4
 
-      skipqa train all --data data --pocket-kb pocket-kb --index index --out runs --json
+      skipqa train all --data data --pocket-kb pocket-kb --index default --index pocket-kb/index
+      --out runs --json
 
-      skipqa train splade --pocket-kb pocket-kb --index index --out runs/splade
+      skipqa train splade --pocket-kb pocket-kb --index default --index pocket-kb/index --out
+      runs/splade
     """
     from skipqa.training import stages
     from skipqa.training.run import Run
@@ -103,7 +108,7 @@ def train(
             pocket_kb=pocket_kb,
             limit=limit,
             components=components,
-            index=index,
+            index=tuple(index or ()),
             records=records,
         )
         metrics = stages.train(stage, inputs, run, settings or ())

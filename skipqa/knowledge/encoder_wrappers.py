@@ -31,6 +31,13 @@ class EncoderWrapper:
     def tokenizer(self) -> Tokenizer:
         return self.inner.tokenizer
 
+    @property
+    def network(self) -> object:
+        return self.inner.network
+
+    def forget_question(self) -> None:
+        self.inner.forget_question()
+
     def config(self) -> dict[str, Any]:
         return self.inner.config()
 

@@ -6,7 +6,7 @@ know which index holds its vectors; the index tells it how frequent each term is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from skipqa.errors import UserError
 from skipqa.knowledge.vectors import SparseRows, sum_duplicates
 from skipqa.knowledge.vocabulary import Vocabulary
 from skipqa.types import Passage, SparseVector
@@ -32,8 +31,16 @@ class SparseEncoder(Protocol):
     @property
     def tokenizer(self) -> Tokenizer: ...
 
+    @property
+    def network(self) -> object:
+        """What encodes a question. Encoders of several indexes may share one, which then runs once
+        per question: its FLOPs count once."""
+
+    def forget_question(self) -> None:
+        """Drop what the network keeps of a question for the encoders that share it."""
+
     def config(self) -> dict[str, Any]:
-        """What `load_encoder` needs to rebuild it, in addition to the files written by `save`."""
+        """What `EncoderReader` needs to rebuild it, in addition to the files that `save` writes."""
 
     def save(self, folder: Path) -> None: ...
 
@@ -88,6 +95,13 @@ class LexicalEncoder:
     @property
     def tokenizer(self) -> Tokenizer:
         return self.vocabulary.tokenizer
+
+    @property
+    def network(self) -> object:
+        return self
+
+    def forget_question(self) -> None:
+        """Nothing is kept."""
 
     def config(self) -> dict[str, Any]:
         return {"kind": "lexical", **asdict(self.saturation)}
@@ -146,26 +160,3 @@ class LexicalEncoder:
 
     def as_query(self, passage: SparseVector) -> SparseVector:
         return sum_duplicates(passage.terms, passage.weights * self.idf[passage.terms])
-
-
-def load_encoder(
-    config: Mapping[str, Any], folder: Path, trained_query: Path | None = None
-) -> SparseEncoder:
-    """The encoder that an index was built with. `trained_query`, a file of trained weights, makes
-    a lexical encoder encode questions with that network; other kinds ignore it."""
-    settings = dict(config)
-    kind = settings.pop("kind", None)
-    if kind in ("lexical", "learned"):
-        from skipqa.knowledge.trained_query import TrainedQueryEncoder
-
-        vocabulary = Vocabulary(folder / LexicalEncoder.FILE)
-        saturation = Saturation(**settings)
-        delta = folder / TrainedQueryEncoder.DELTA if kind == "learned" else trained_query
-        if delta is None:
-            return LexicalEncoder(vocabulary, saturation)
-        return TrainedQueryEncoder(vocabulary, delta, saturation)
-    if kind == "splade":
-        from skipqa.knowledge.splade import SpladeEncoder
-
-        return SpladeEncoder(**settings)
-    raise UserError(f"unknown sparse encoder {kind!r}; known are lexical, learned and splade")

@@ -39,6 +39,13 @@ class SpladeEncoder:
         self.floor = floor  # smaller weights are noise found in every passage
         self.ceiling = ceiling
 
+    @property
+    def network(self) -> object:
+        return self
+
+    def forget_question(self) -> None:
+        """Nothing is kept."""
+
     def config(self) -> dict[str, Any]:
         return {
             "kind": "splade",

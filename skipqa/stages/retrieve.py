@@ -5,166 +5,157 @@ an index with embeddings, dense (B). Untrained, the query of region r is the nam
 and, at a lower weight, their definitions, weighted by their probability, plus the question's terms.
 A region that is certain of what it shows therefore scores its passages higher. A concept prior
 turns the probabilities into the posterior over the region's concepts.
+
+Every index of the library is asked, each with its own encoding of the queries. What they find makes
+one list, by score relative to the best of the index; the best K' stay.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-import numpy as np
 import torch
 
 from skipqa.backbones.backbone import Backbone
 from skipqa.backbones.concepts import Concept, Concepts
 from skipqa.config import RetrieveConfig
-from skipqa.knowledge import Index
-from skipqa.knowledge.vectors import sum_duplicates
+from skipqa.knowledge import Index, Library
+from skipqa.knowledge.library import Hits, merge
+from skipqa.knowledge.text_query import TextQuery, encode_queries
 from skipqa.nn import region_query as network
 from skipqa.nn.region_query import DenseRegionQuery, SparseRegionQuery
 from skipqa.stages.regions import posterior, region_means
 from skipqa.stages.stage import Parts
 from skipqa.state import State
 from skipqa.trace import StageRecord
-from skipqa.types import (
-    Hit,
-    Question,
-    Region,
-    Retrieved,
-    RetrievedPassage,
-    SparseVector,
-)
+from skipqa.types import Question, Region, Retrieved, RetrievedPassage
+
+SourceWeights = Callable[[State], Mapping[str, float]]
 
 
 class RegionQuerier(Protocol):
-    def __call__(self, state: State) -> tuple[list[list[Hit]], int]:
-        """The hits of every region's query, and the FLOPs of writing the queries."""
+    def __call__(self, state: State, indexes: Sequence[Index]) -> tuple[list[Hits], int]:
+        """What the query of every region finds in each index, and the FLOPs of writing them."""
 
 
 class ConceptQuerier:
     """Training-free: names and definitions of the region's concepts, and the question's terms."""
 
-    def __init__(self, config: RetrieveConfig, backbone: Backbone, index: Index) -> None:
-        self.config, self.backbone, self.index = config, backbone, index
+    def __init__(self, config: RetrieveConfig, backbone: Backbone) -> None:
+        self.config, self.backbone = config, backbone
 
-    def __call__(self, state: State) -> tuple[list[list[Hit]], int]:
-        queries, flops = self.queries(state)
-        return self.index.search(queries, self.config.per_region), flops
-
-    def queries(self, state: State) -> tuple[list[SparseVector], int]:
-        encoder, question = self.index.encoder, state.question
-        # Regions of one image share the question and most concepts: each text is encoded once.
-        encode = functools.cache(encoder.encode_terms)
-        if encoder.encodes_whole_questions:
-            asked, flops = encoder.encode_query(question.text), encoder.query_flops(question.text)
-        else:
-            asked, flops = encode(" ".join(question.words)), 0
-        concepts, config = self.backbone.concepts, self.config
+    def __call__(self, state: State, indexes: Sequence[Index]) -> tuple[list[Hits], int]:
+        encoded, flops = encode_queries(self.write(state), [index.encoder for index in indexes])
         return [
-            weighted_sum(
-                [
-                    (config.question_weight, asked),
-                    *concept_terms(region, question, concepts, encode, config.definition_weight),
-                ]
+            index.search(vectors, self.config.per_region)
+            for index, vectors in zip(indexes, encoded, strict=True)
+        ], flops
+
+    def write(self, state: State) -> list[TextQuery]:
+        """The query of each region, in words."""
+        question, config, concepts = state.question, self.config, self.backbone.concepts
+        keywords = " ".join(question.words)
+        return [
+            TextQuery(
+                question.text,
+                keywords,
+                config.question_weight,
+                concept_texts(region, question, concepts, config.definition_weight),
             )
             for region in state.regions
-        ], flops
+        ]
 
 
 class SparseQuerier:
-    """Variant A: phi writes a sparse query for each region."""
+    """Variant A: phi writes a sparse query for each region, the same one for every index."""
 
-    def __init__(self, query: SparseRegionQuery, index: Index, per_region: int) -> None:
-        self.query, self.index, self.per_region = query, index, per_region
+    def __init__(self, query: SparseRegionQuery, per_region: int) -> None:
+        self.query, self.per_region = query, per_region
 
     @torch.inference_mode()
-    def __call__(self, state: State) -> tuple[list[list[Hit]], int]:
+    def __call__(self, state: State, indexes: Sequence[Index]) -> tuple[list[Hits], int]:
         weights = self.query(region_means(state), state.question.embedding)
-        hits = self.index.search(self.query.queries(weights), self.per_region)
+        queries = self.query.queries(weights)
+        hits: list[Hits] = [index.search(queries, self.per_region) for index in indexes]
         return hits, network.flops(self.query.config, len(state.regions))
 
 
 class DenseQuerier:
     """Variant B: phi also sees the region's box and writes an embedding."""
 
-    def __init__(self, query: DenseRegionQuery, index: Index, per_region: int) -> None:
-        self.query, self.index, self.per_region = query, index, per_region
+    def __init__(self, query: DenseRegionQuery, per_region: int) -> None:
+        self.query, self.per_region = query, per_region
 
     @torch.inference_mode()
-    def __call__(self, state: State) -> tuple[list[list[Hit]], int]:
+    def __call__(self, state: State, indexes: Sequence[Index]) -> tuple[list[Hits], int]:
         boxes = torch.tensor([region.box for region in state.regions])
-        vectors = self.query(region_means(state), state.question.embedding, boxes)
-        hits = self.index.search_dense(vectors.numpy(), self.per_region)
+        vectors = self.query(region_means(state), state.question.embedding, boxes).numpy()
+        hits: list[Hits] = [index.search_dense(vectors, self.per_region) for index in indexes]
         return hits, network.flops(self.query.config, len(state.regions))
 
 
+def all_alike(state: State) -> Mapping[str, float]:
+    """Every index counts the same, whatever is asked."""
+    return {}
+
+
 class Retrieve:
-    def __init__(self, querier: RegionQuerier, index: Index) -> None:
-        self.querier, self.index = querier, index
+    """`weights` gives how much each index of the library counts for a question, by name: its best
+    passage gets that as its relative score. At 0 the index is not searched."""
+
+    def __init__(
+        self, querier: RegionQuerier, library: Library, weights: SourceWeights = all_alike
+    ) -> None:
+        self.querier, self.library, self.weights = querier, library, weights
 
     def __call__(self, state: State, record: StageRecord) -> State:
         if state.budget.passages == 0:
             record.kept, record.dropped = 0, 0
             record.why = "no retrieval for this question"
             return state.add(retrieved=Retrieved((), 0, 0))
-        hits, record.flops = self.querier(state)
-        unique = best_hits(hits)
+        sources = self.library.searched(self.weights(state))
+        hits, record.flops = self.querier(state, [source.index for source in sources])
+        unique = merge(sources, hits)
         passages = tuple(
-            RetrievedPassage(hit.row, self.index.passage(hit.row), hit.score, region)
-            for hit, region in unique[: state.budget.passages]
+            RetrievedPassage(
+                hit.row, self.library.passage(hit.row), hit.score, hit.query, hit.relative
+            )
+            for hit in unique[: state.budget.passages]
         )
-        num_hits = sum(map(len, hits))
+        num_hits = sum(len(found) for of_index in hits for found in of_index)
         record.kept, record.dropped = len(passages), num_hits - len(passages)
         record.why = (
             f"{len(state.regions)} queries, {num_hits} hits, {len(unique)} unique "
-            f"of {len(self.index):,}"
+            f"of {len(self.library):,}"
         )
         return state.add(retrieved=Retrieved(passages, num_hits, len(unique)))
 
 
 def build(parts: Parts) -> Retrieve:
-    config, index, query = parts.config.retrieve, parts.index, parts.components.region_query
+    config, query = parts.config.retrieve, parts.components.region_query
     querier: RegionQuerier
     if query is None:
-        querier = ConceptQuerier(config, parts.backbone, index)
+        querier = ConceptQuerier(config, parts.backbone)
     elif isinstance(query, SparseRegionQuery):
-        querier = SparseQuerier(query, index, config.per_region)
+        querier = SparseQuerier(query, config.per_region)
     else:
-        querier = DenseQuerier(query, index, config.per_region)
-    return Retrieve(querier, index)
+        querier = DenseQuerier(query, config.per_region)
+    return Retrieve(querier, parts.library)
 
 
-def best_hits(hits: Sequence[Sequence[Hit]]) -> list[tuple[Hit, int]]:
-    """Union over regions: each passage once, with its best score and the region that gave it.
-
-    Ordered by score, then row; on equal scores the earlier region has the passage.
-    """
-    best: dict[int, tuple[Hit, int]] = {}
-    for region, found in enumerate(hits):
-        for hit in found:
-            if hit.row not in best or hit.score > best[hit.row][0].score:
-                best[hit.row] = (hit, region)
-    return sorted(best.values(), key=lambda pair: (-pair[0].score, pair[0].row))
-
-
-def concept_terms(
-    region: Region,
-    question: Question,
-    concepts: Concepts,
-    encode: Callable[[str], SparseVector],
-    definition_weight: float,
-) -> list[tuple[float, SparseVector]]:
-    """The weighted terms of what the region shows."""
+def concept_texts(
+    region: Region, question: Question, concepts: Concepts, definition_weight: float
+) -> tuple[tuple[float, str], ...]:
+    """The weighted names and definitions of what the region shows."""
     shown = region.concepts
     if question.concept_prior is not None:
         shown = tuple(posterior(region, question.concept_prior.weights).items())
-    parts = []
+    texts = []
     for concept, prob in shown:
         names, definition = _describe(concepts[concept])
-        parts.append((prob, encode(names)))
-        parts.append((prob * definition_weight, encode(definition)))
-    return parts
+        texts += [(prob, names), (prob * definition_weight, definition)]
+    return tuple(texts)
 
 
 def _describe(concept: Concept) -> tuple[str, str]:
@@ -172,9 +163,3 @@ def _describe(concept: Concept) -> tuple[str, str]:
     if concept.kinds and "flag" in concept.kinds[0]:
         return concept.names[-1], ""
     return " ".join(concept.names), concept.gloss.partition(' "')[0].partition(';"')[0]
-
-
-def weighted_sum(parts: Sequence[tuple[float, SparseVector]]) -> SparseVector:
-    terms = np.concatenate([vector.terms for _, vector in parts])
-    weights = np.concatenate([np.float32(factor) * vector.weights for factor, vector in parts])
-    return sum_duplicates(terms, weights)

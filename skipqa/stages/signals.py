@@ -44,6 +44,7 @@ def signals(state: State, embeddings_Kd: Tensor, asked_of_Kd: Tensor, concepts: 
     if not passages:
         return torch.zeros(0, SIGNALS)
     score_K = torch.tensor([max(p.score, SMALLEST) for p in passages])
+    relative_K = torch.tensor([p.relative for p in passages])
     titles = [names_in(p.passage.title) for p in passages]
     numbers = [_numbers(names, concepts) for names in titles]
     seen_K = _best(numbers, kept.tokens.concept_probs[kept.positions].amax(0))
@@ -59,7 +60,7 @@ def signals(state: State, embeddings_Kd: Tensor, asked_of_Kd: Tensor, concepts: 
     order_K = torch.arange(len(passages)) / len(passages)
     return torch.stack(
         (
-            (score_K / score_K.max()).log().clamp(min=-3),
+            (relative_K / relative_K.max()).log().clamp(min=-3),
             score_K.log1p() - 2,
             topic_K,
             (embeddings_Kd * asking_Kd).sum(1),

@@ -9,7 +9,7 @@ from typing import Protocol
 from skipqa.backbones.backbone import Backbone
 from skipqa.components import TRAINING_FREE, Components
 from skipqa.config import Config
-from skipqa.knowledge import Index
+from skipqa.knowledge import Library
 from skipqa.state import State
 from skipqa.trace import StageRecord
 
@@ -24,7 +24,7 @@ class Parts:
     """What all stages of a pipeline are built from."""
 
     backbone: Backbone
-    index: Index
+    library: Library
     config: Config
     components: Components = TRAINING_FREE
 

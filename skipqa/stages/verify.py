@@ -3,10 +3,10 @@
 A trained verifier gives nu_j from embeddings and further signals of a passage (`signals.py`).
 Untrained, nu_j = sigmoid(slope (cos(e_j, q_r) - midpoint) + w log(s_j / s_best)), where e_j is the
 passage's embedding, q_r that of the question together with the name of what its region shows, and
-s_j its retrieval score. The embedding judges the topic; the retrieval score tells the right entry
-from related ones, which embeddings confuse. Of the K passages with nu_j >= tau_nu the best stay, at
-most K' and ceil(rho_r K). When too few survive, the best rejected passages are recalled: thin
-evidence beats none.
+s_j its retrieval score relative to the best of its index. The embedding judges the topic; the
+retrieval score tells the right entry from related ones, which embeddings confuse. Of the K passages
+with nu_j >= tau_nu the best stay, at most K' and ceil(rho_r K). When too few survive, the best
+rejected passages are recalled: thin evidence beats none.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ from skipqa.stages.stage import Parts
 from skipqa.state import State
 from skipqa.trace import StageRecord
 from skipqa.types import KeptTokens, RetrievedPassage, Verified
-
-SMALLEST = 1e-6
 
 
 class Scored(NamedTuple):
@@ -58,13 +56,11 @@ class SimilarityVerifier:
         asking = sorted({passage.region for passage in passages})
         grounded = self.backbone.encode_texts([self._grounded(state, r) for r in asking])
         questions = dict(zip(asking, grounded.embeddings, strict=True))
-        best = max((passage.score for passage in passages), default=1.0)
+        best = max((passage.relative for passage in passages), default=1.0)
         scores = []
         for passage, embedding in zip(passages, embeddings_Kd, strict=True):
             topic = config.slope * (float(embedding @ questions[passage.region]) - config.midpoint)
-            # A dense inner product may be negative; the floor keeps the logarithm finite.
-            ratio = max(passage.score, SMALLEST) / max(best, SMALLEST)
-            entry = config.retrieval_weight * math.log(ratio)
+            entry = config.retrieval_weight * math.log(passage.relative / best)
             scores.append(1 / (1 + math.exp(-topic - entry)))
         return scores, grounded.flops
 

@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--pocket-kb", type=Path)
     parser.add_argument("--components", type=Path)
-    parser.add_argument("--index", type=Path)
+    parser.add_argument("--index", action="append", default=[], help="may be repeated")
     parser.add_argument("--records", type=Path)
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--limit", type=int)
@@ -37,7 +37,7 @@ def main() -> None:
         pocket_kb=options.pocket_kb,
         limit=options.limit,
         components=options.components,
-        index=options.index,
+        index=tuple(options.index),
         records=options.records,
     )
     run = Run(options.out, options.seed, progress, lambda line: print(line, file=sys.stderr))

@@ -1,6 +1,6 @@
 """Pipelines in worker processes: how each builds its own, and jobs that are spread over them.
 
-Enters: where components and an index lie (`Source`), a function of a pipeline, its jobs. Leaves:
+Enters: where components and indexes lie (`Source`), a function of a pipeline, its jobs. Leaves:
 the results in the order of the jobs. It knows nothing of what is trained.
 """
 
@@ -19,8 +19,10 @@ from skipqa.components import SETTINGS, read_settings
 from skipqa.config import Config, merged, preset
 from skipqa.costs.environment import available_cores
 from skipqa.files import read_text
+from skipqa.knowledge.default import DEFAULT, default_indexes
 from skipqa.knowledge.engines import parse_uri
 from skipqa.knowledge.index.format import MANIFEST
+from skipqa.knowledge.library import Uri
 from skipqa.parallel import InProcess, Workers
 from skipqa.pipeline import Pipeline, bundled_components, load
 from skipqa.training.run import Counted
@@ -35,7 +37,7 @@ class Source:
 
     preset: str = "pocket"
     components: Path | None = None
-    index: Path | None = None
+    index: tuple[Uri, ...] = ()  # none: the default library
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
     def load(self) -> Pipeline:
@@ -62,7 +64,7 @@ class Source:
     def fingerprint(
         self, without: Sequence[str] = (), without_settings: Sequence[str] = ()
     ) -> dict[str, Any]:
-        """Of the preset, the index, the components but those named, and the settings that came
+        """Of the preset, the indexes, the components but those named, and the settings that came
         with them but those named, as `group` or as `group.name`."""
         settings = {
             f"{group}.{name}": value
@@ -74,7 +76,7 @@ class Source:
             "preset": self.preset,
             "components": components_digest(self.folder, without),
             "component_settings": settings,
-            "index": index_digest(self.index),
+            "indexes": index_digests(self.index),
             "overrides": dict(self.overrides),
         }
 
@@ -88,12 +90,17 @@ def components_digest(folder: Path, without: Sequence[str] = ()) -> str:
     return digest.hexdigest()[:16]
 
 
-def index_digest(uri: Path | None) -> str:
-    """Of what is in an index, wherever it lies and whichever engine searches it."""
-    if uri is None:
-        return "default"
-    _, folder, _ = parse_uri(str(uri))
-    return text_digest(folder / MANIFEST)
+def index_digests(uris: Sequence[Uri]) -> list[str]:
+    """Of what is in each index, wherever it lies and whichever engine searches it; an index of the
+    default library counts by its corpus, as every machine builds its own."""
+    found: list[str] = []
+    for uri in uris or [DEFAULT]:
+        if str(uri) == DEFAULT:
+            found += (f"{DEFAULT} {name}" for name in default_indexes())
+        else:
+            _, folder, _ = parse_uri(str(uri))
+            found.append(text_digest(folder / MANIFEST))
+    return found
 
 
 def text_digest(path: Path) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from skipqa.errors import UserError
+from skipqa.knowledge.library import Uri
 from skipqa.training.run import Run
 
 Metrics = dict[str, Any]
@@ -26,7 +27,7 @@ class Inputs:
     pocket_kb: Path | None = None
     limit: int | None = None  # rows of each file, for a trial
     components: Path | None = None  # what later stages begin with, else the bundled checkpoint
-    index: Path | None = None  # has Pocket-KB's passages in it, else the default index
+    index: tuple[Uri, ...] = ()  # one has Pocket-KB's passages; none: the default library
     records: Path | None = None  # of the pathway stages, else next to the stage's folder
 
     def require_data(self, stage: str) -> Path:

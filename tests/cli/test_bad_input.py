@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from PIL import Image
 
+from skipqa.knowledge.default import default_indexes
 from skipqa.knowledge.index.build import build
 from skipqa.knowledge.sources.tables import JsonLines
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
@@ -168,9 +169,11 @@ class TestCache:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:  # fmt: skip
         """A build that was killed leaves its folder, with a lock and some parts in it."""
-        (folder,) = (home / "indexes").iterdir()
-        unfinished = tmp_path / "indexes" / folder.name
+        *finished, last = default_indexes().values()
+        unfinished = tmp_path / "indexes" / last.name
         (unfinished / "building").mkdir(parents=True)
+        for folder in finished:
+            (tmp_path / "indexes" / folder.name).symlink_to(folder)
         (unfinished / ".lock").touch()
         monkeypatch.setenv("SKIPQA_HOME", str(tmp_path))
         assert "skipqa setup" in refuses("ask", photo, QUESTION)

@@ -20,7 +20,7 @@ from skipqa import __version__, assets
 from skipqa.backbones.networks import mobile_sam
 from skipqa.backbones.segmenter import Segmenter
 from skipqa.cli.main import app
-from skipqa.knowledge import default_index_path
+from skipqa.knowledge.default import DEFAULT_SOURCES, default_indexes
 
 if TYPE_CHECKING:
     from conftest import Command
@@ -60,11 +60,11 @@ class TestEveryCommand:
 
 def test_help_says_how_to_keep_the_default_corpus(skipqa: Command) -> None:
     asking = " ".join(skipqa("ask", "--help").out.replace("│", " ").split())
-    assert "replaces the default corpus (WordNet and Factbook)" in asking
-    assert (
-        "skipqa index build my-index notes/ wordnet factbook"
-        in skipqa("index", "build", "--help").out
-    )
+    assert "without default, the default corpora are not searched" in asking
+    assert "--index default --index my-index" in asking
+    building = " ".join(skipqa("index", "build", "--help").out.split())
+    assert "--index default --index my-index" in building
+    assert "One index per corpus finds more where passages differ in length" in building
 
 
 def test_help_is_in_plain_words(skipqa: Command) -> None:
@@ -147,7 +147,8 @@ def test_setup_again_is_quick_and_says_where_things_are(skipqa: Command, home: P
     assert outcome.code == 0
     found = json.loads(outcome.out)
     assert found["home"] == str(assets.home())
-    assert Path(found["index"]).is_dir()
+    assert list(found["indexes"]) == list(DEFAULT_SOURCES)
+    assert all(Path(folder).is_dir() for folder in found["indexes"].values())
     assert "ready" in outcome.err
     assert "downloading" not in outcome.err
 
@@ -156,19 +157,21 @@ def test_setup_goes_on_with_an_index_whose_build_was_killed(home: Path, tmp_path
     """Only its beginning is awaited: a whole build takes half a minute."""
     for part in ("assets", "converted"):
         (tmp_path / part).symlink_to(home / part)
-    (tmp_path / "indexes" / default_index_path().name / "building").mkdir(parents=True)
+    first, *others = (tmp_path / "indexes" / path.name for path in default_indexes().values())
+    (first / "building").mkdir(parents=True)
     process = subprocess.Popen(
         [Path(sys.executable).with_name("skipqa"), "setup"],
         env=os.environ | {"SKIPQA_HOME": str(tmp_path)},
         stderr=subprocess.DEVNULL,
     )
     try:
-        while not list(tmp_path.glob("indexes/*/building/part-*")):
+        while not list(first.glob("building/part-*")):
             assert process.poll() is None, "it left the index unfinished"
             time.sleep(0.05)
     finally:
         process.kill()
         process.wait()
+    assert not any(other.exists() for other in others)  # one after another
 
 
 def test_demo(skipqa: Command, home: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from skipqa import assets, components
+from skipqa.knowledge.default import DEFAULT_SOURCES
 
 if TYPE_CHECKING:
     from conftest import Command
@@ -36,17 +37,22 @@ def test_set_has_the_last_word(skipqa: Command, home: Path, photo: Path) -> None
     assert json.loads(fast.out)["route"] == "draft"
 
 
-def test_runs_name_the_components_by_their_checksums(
+def test_runs_name_their_indexes_and_the_components_by_their_checksums(
     skipqa: Command, home: Path, photo: Path, tmp_path: Path
 ) -> None:
     questions = tmp_path / "one.jsonl"
     row = {"question_id": 1, "image": photo.name, "question": CUP, "answers": {"coffee": 1.0}}
     questions.write_text(json.dumps(row) + "\n")
+    (tmp_path / "mine.jsonl").write_text('{"id": 1, "text": "coffee is brewed"}\n')
+    assert skipqa("index", "build", tmp_path / "mine", tmp_path / "mine.jsonl").code == 0
     words = ("eval", "vqa", "--questions", questions, "--images", photo.parent)
+    words += ("--index", "default", "--index", tmp_path / "mine")
     outcome = skipqa(*words, "--out", tmp_path / "run", "--json")
     assert outcome.code == 0, outcome.err
     assert json.loads(outcome.out)["accuracy"]["mean"] == 1.0
     run = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert [one["name"] for one in run["index"]] == [*DEFAULT_SOURCES, "mine"]
+    assert run["index"][-1]["passages"] == 1
     assert run["components"] == {
         path.stem: assets.sha256_of(path) for path in FOLDER.glob("*.safetensors")
     }

@@ -189,7 +189,7 @@ TEXTS = {"lamp": "a source of light", "moth": "flies at night"}  # by the title 
 def found(*names: str, kept: int, route: Route = "full") -> Answer:
     """An answer for which the named passages were retrieved and the first few kept."""
     passages = tuple(
-        RetrievedPassage(row, Passage(name, name, TEXTS.get(name, ""), "test"), 1.0, 0)
+        RetrievedPassage(row, Passage(name, name, TEXTS.get(name, ""), "test"), 1.0, 0, 1.0)
         for row, name in enumerate(names)
     )
     state = State("nowhere.png", "").add(answer=Decoded("yes"))

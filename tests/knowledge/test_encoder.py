@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skipqa.knowledge.sparse_encoder import LexicalEncoder, load_encoder
+from skipqa.knowledge.encoder_reader import EncoderReader
+from skipqa.knowledge.sparse_encoder import LexicalEncoder
 from skipqa.knowledge.vectors import NUM_TERMS, SparseRows, spans, sum_duplicates
 from skipqa.types import Passage, SparseVector
 
@@ -55,7 +56,7 @@ def test_rare_terms_weigh_more_in_a_query(encoder: LexicalEncoder) -> None:
 
 def test_a_saved_encoder_is_the_same(encoder: LexicalEncoder, tmp_path: object) -> None:
     encoder.save(tmp_path)  # type: ignore[arg-type]
-    again = load_encoder(encoder.config(), tmp_path)  # type: ignore[arg-type]
+    again = EncoderReader().read(encoder.config(), tmp_path)  # type: ignore[arg-type]
     passages = [Passage("x", "Espresso", "strong black coffee", "s")]
     one, two = encoder.encode_passages(passages)[0], again.encode_passages(passages)[0]
     assert one.terms.tolist() == two.terms.tolist()

@@ -65,6 +65,29 @@ def test_a_whole_life(corpus: Path, tmp_path: Path) -> None:
     assert "fails its sha256" in run("verify", folder, code=1)
 
 
+def test_several_indexes_make_one_list(corpus: Path, tmp_path: Path) -> None:
+    more = tmp_path / "drinks.csv"
+    more.write_text("id,text\n1,tea is no coffee\n2,strong tea\n")
+    run("build", tmp_path / "facts", corpus)
+    run("build", tmp_path / "drinks", more)
+    words = (
+        "search",
+        tmp_path / "facts",
+        "strong coffee",
+        "eagles",
+        "--index",
+        tmp_path / "drinks",
+    )
+    first, second = json.loads(run(*words, "--json"))["results"]
+    assert [hit["index"] for hit in first["hits"]] == ["facts", "drinks", "drinks"]
+    assert [hit["relative"] for hit in first["hits"]][:2] == [1.0, 1.0]
+    assert [hit["id"] for hit in second["hits"]] == ["facts:3"]
+    assert len(json.loads(run(*words, "-k", 1, "--json"))["results"][0]["hits"]) == 1
+    assert "drinks" in run(*words)
+    with pytest.raises(UserError, match="is given twice"):
+        run("search", tmp_path / "facts", "x", "--index", tmp_path / "facts")
+
+
 def test_rows_left_out_are_named_and_counted_on_stderr(corpus: Path, tmp_path: Path) -> None:
     out, err = run_both("build", tmp_path / "i", corpus)
     assert out.startswith("4 passages in ")

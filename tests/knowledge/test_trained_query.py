@@ -21,7 +21,8 @@ from skipqa.knowledge.encoder_wrappers import CachedQueries
 from skipqa.knowledge.index import Index, build, verify
 from skipqa.knowledge.sources.tables import JsonLines
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
-from skipqa.knowledge.trained_query import MAX_TERMS, MAX_TOKENS, TrainedQueryEncoder
+from skipqa.knowledge.trained_query import MAX_TERMS, MAX_TOKENS, QueryNetwork, TrainedQueryEncoder
+from skipqa.knowledge.vectors import NUM_TERMS
 from skipqa.nn import checkpoint, compact, low_rank
 from skipqa.types import SparseVector
 
@@ -88,7 +89,11 @@ def test_terms_are_added_up_to_a_bound_and_only_those_of_the_index(
 def test_an_index_keeps_the_encoder_it_was_built_with(
     corpus: Path, encoder: LexicalEncoder, built: Path, changed: Path, tmp_path: Path
 ) -> None:
-    build(tmp_path / "i", [JsonLines(corpus)], TrainedQueryEncoder(encoder.vocabulary, changed))
+    build(
+        tmp_path / "i",
+        [JsonLines(corpus)],
+        TrainedQueryEncoder(encoder.vocabulary, QueryNetwork(changed)),
+    )
     assert verify(tmp_path / "i") == []
     expected = Index.open(built, trained_query=changed)
     same = expected.encoder.encode_query(QUESTION)
@@ -109,9 +114,9 @@ def test_flops_of_a_question(index: Index, changed: Path) -> None:
     encoder = Index.open(index.folder, trained_query=changed).encoder
     assert isinstance(encoder, TrainedQueryEncoder)
     ids = torch.tensor([encoder.tokenizer.encode(QUESTION).ids])
-    network, matched_as = encoder._network
+    matched_as = torch.from_numpy(encoder.vocabulary.matched_as[:NUM_TERMS]).long()
     with FlopCounterMode(display=False) as counter:
-        network(ids, torch.ones_like(ids, dtype=torch.bool), matched_as)
+        encoder.network.module(ids, torch.ones_like(ids, dtype=torch.bool), matched_as)
     attention = 4 * TINY.width * ids.shape[1] ** 2  # fused on a CPU, where nothing counts it
     assert encoder.query_flops(QUESTION) == counter.get_total_flops() + attention
 
@@ -135,7 +140,7 @@ def test_opening_with_a_trained_query_changes_queries_and_nothing_else(
     plain = Index.open(built)
     before = [plain.encoder.encode_query(question) for question in questions]
     trained = Index.open(built, trained_query=changed)
-    by_hand = TrainedQueryEncoder(encoder.vocabulary, changed)
+    by_hand = TrainedQueryEncoder(encoder.vocabulary, QueryNetwork(changed))
     by_hand.observe(plain.document_frequency(), len(plain))
     queries = [trained.encoder.encode_query(question) for question in questions]
     expected = [by_hand.encode_query(question) for question in questions]
@@ -154,7 +159,11 @@ def test_opening_with_a_trained_query_changes_queries_and_nothing_else(
 def test_an_index_with_its_own_trained_queries_ignores_others(
     corpus: Path, encoder: LexicalEncoder, changed: Path, unchanged: Path, tmp_path: Path
 ) -> None:
-    build(tmp_path / "i", [JsonLines(corpus)], TrainedQueryEncoder(encoder.vocabulary, changed))
+    build(
+        tmp_path / "i",
+        [JsonLines(corpus)],
+        TrainedQueryEncoder(encoder.vocabulary, QueryNetwork(changed)),
+    )
     own = Index.open(tmp_path / "i").encoder.encode_query(QUESTION)
     other = Index.open(tmp_path / "i", trained_query=unchanged).encoder.encode_query(QUESTION)
     assert same(own, other)

@@ -86,10 +86,10 @@ def concepts(*entries: tuple[str, tuple[str, ...]], seed: int = 0) -> Concepts:
 
 
 def retrieved_passage(
-    row: int, text: str = "", region: int = 0, score: float = 1.0
+    row: int, text: str = "", region: int = 0, score: float = 1.0, best: float = 1.0
 ) -> RetrievedPassage:
     passage = Passage(f"test:{row}", f"title {row}", text or f"text {row}", "test")
-    return RetrievedPassage(row, passage, score, region)
+    return RetrievedPassage(row, passage, score, region, max(score, 1e-6) / best)
 
 
 def verified(lengths: list[int], seed: int) -> Verified:

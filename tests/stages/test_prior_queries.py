@@ -14,6 +14,8 @@ from synthetic import question, run, state
 from skipqa import components
 from skipqa.components import Components
 from skipqa.config import RetrieveConfig
+from skipqa.knowledge import Index
+from skipqa.knowledge.text_query import encode_queries
 from skipqa.nn import concept_prior
 from skipqa.nn.concept_prior import ConceptPriorConfig, ConceptPriorHead
 from skipqa.pipeline import Pipeline
@@ -33,13 +35,18 @@ def region_of(pipeline: Pipeline, **probs: float) -> Region:
 
 
 def query(pipeline: Pipeline, asked: Question, region: Region) -> SparseVector:
-    querier = ConceptQuerier(NAMES_ONLY, pipeline.backbone, pipeline.index)
-    (written,), _ = querier.queries(state(question=asked, regions=(region,)))
-    return written
+    querier = ConceptQuerier(NAMES_ONLY, pipeline.backbone)
+    written = querier.write(state(question=asked, regions=(region,)))
+    ((vector,),), _ = encode_queries(written, [wordnet(pipeline).encoder])
+    return vector
+
+
+def wordnet(pipeline: Pipeline) -> Index:
+    return pipeline.library.indexes["wordnet"]
 
 
 def test_evidence_times_prior_sums_to_one(pipeline: Pipeline) -> None:
-    encoder = pipeline.index.encoder
+    encoder = wordnet(pipeline).encoder
     faint = region_of(pipeline, espresso=0.02, beagle=0.01)
     weights = torch.ones(len(pipeline.backbone.concepts))
     weights[faint.concepts[1][0]] = 6.0
@@ -59,7 +66,7 @@ def test_a_region_that_shows_nothing_asks_the_question_alone(pipeline: Pipeline)
     flat = ConceptPrior(torch.ones(len(pipeline.backbone.concepts)), 0.0)
     asked = replace(question("…", "pressure"), concept_prior=flat)
     written = query(pipeline, asked, region_of(pipeline, espresso=0.0))
-    expected = pipeline.index.encoder.encode_terms("pressure")
+    expected = wordnet(pipeline).encoder.encode_terms("pressure")
     assert written.terms.tolist() == expected.terms.tolist()
 
 

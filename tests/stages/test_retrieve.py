@@ -11,14 +11,14 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from synthetic import WIDTH, kept_tokens, question, run, state
 
 from skipqa.config import RetrieveConfig
-from skipqa.knowledge import Index
+from skipqa.knowledge import Index, Library
 from skipqa.knowledge.index.build import build
 from skipqa.knowledge.sources.tables import JsonLines
+from skipqa.knowledge.sparse_encoder import LexicalEncoder
+from skipqa.knowledge.text_query import encode_queries
 from skipqa.nn.region_query import RegionQueryConfig, build_region_query
 from skipqa.pipeline import Pipeline
 from skipqa.stages import retrieve
@@ -27,71 +27,9 @@ from skipqa.stages.retrieve import (
     DenseQuerier,
     Retrieve,
     SparseQuerier,
-    best_hits,
-    weighted_sum,
 )
 from skipqa.trace import StageRecord
 from skipqa.types import Budget, Hit, Question, Region, Retrieved, SparseVector
-
-# Few rows and scores, so that the same passage and equal scores are common.
-hits = st.lists(
-    st.dictionaries(st.integers(0, 8), st.sampled_from([0.5, 1.0, 1.5, 2.0]), max_size=5).map(
-        lambda found: [Hit(row, score) for row, score in found.items()]
-    ),
-    max_size=6,
-)
-
-
-@given(hits)
-def test_each_passage_once_with_its_best_score(hits: list[list[Hit]]) -> None:
-    found = best_hits(hits)
-    assert len({hit.row for hit, _ in found}) == len(found)
-    assert {hit.row for hit, _ in found} == {hit.row for region in hits for hit in region}
-    for hit, region in found:
-        scores = [h.score for one in hits for h in one if h.row == hit.row]
-        assert hit.score == max(scores)
-        assert hit in hits[region]
-        assert all(hit not in earlier for earlier in hits[:region])
-    order = [(-hit.score, hit.row) for hit, _ in found]
-    assert order == sorted(order)
-
-
-@given(hits)
-def test_deduplication_is_idempotent(hits: list[list[Hit]]) -> None:
-    once = [hit for hit, _ in best_hits(hits)]
-    assert [hit for hit, _ in best_hits([once])] == once
-    assert [hit for hit, _ in best_hits([once, once])] == once
-
-
-@given(hits.flatmap(lambda hits: st.tuples(st.just(hits), st.permutations(hits))))
-def test_order_of_regions_does_not_matter(pair: tuple[list[list[Hit]], list[list[Hit]]]) -> None:
-    hits, permuted = pair
-    assert [hit for hit, _ in best_hits(hits)] == [hit for hit, _ in best_hits(permuted)]
-
-
-sparse = st.dictionaries(st.integers(0, 15), st.floats(0.0625, 10, width=32), max_size=6).map(
-    lambda weights: SparseVector(
-        np.array(sorted(weights), dtype=np.int32),
-        np.array([weights[term] for term in sorted(weights)], dtype=np.float32),
-    )
-)
-
-
-def dense(vector: SparseVector) -> np.ndarray:
-    out = np.zeros(16)
-    out[vector.terms] = vector.weights
-    return out
-
-
-@given(st.lists(st.tuples(st.floats(0, 3), sparse), min_size=1, max_size=6))
-def test_weighted_sum_equals_a_dense_sum(parts: list[tuple[float, SparseVector]]) -> None:
-    summed = weighted_sum(parts)
-    expected = sum(factor * dense(vector) for factor, vector in parts)
-    np.testing.assert_allclose(dense(summed), expected, rtol=1e-5, atol=1e-6)
-    assert summed.terms.dtype == np.int32
-    assert summed.weights.dtype == np.float32
-    assert (np.diff(summed.terms) > 0).all()
-    assert (summed.weights > 0).all()
 
 
 @pytest.fixture(scope="module")
@@ -102,9 +40,10 @@ def cup(pipeline: Pipeline) -> Region:
 
 
 def test_a_region_asks_for_what_it_shows_and_what_is_asked(pipeline: Pipeline, cup: Region) -> None:
-    index = pipeline.index
-    querier = ConceptQuerier(RetrieveConfig(), pipeline.backbone, index)
-    (query,), flops = querier.queries(state(question=question("…", "pressure"), regions=(cup,)))
+    index = pipeline.library.indexes["wordnet"]
+    querier = ConceptQuerier(RetrieveConfig(), pipeline.backbone)
+    written = querier.write(state(question=question("…", "pressure"), regions=(cup,)))
+    ((query,),), flops = encode_queries(written, [index.encoder])
     asked_for = {index.encoder.tokenizer.id_to_token(int(term)) for term in query.terms}
     assert {"cup", "coffee", "pressure"} <= asked_for
     assert flops == 0
@@ -124,7 +63,7 @@ def test_budget_of_passages(pipeline: Pipeline, cup: Region) -> None:
     for passages in (1, 3, 100):
         found, record = retrieved(pipeline, [cup, cup], question("…", "brewed"), passages)
         assert len(found.passages) == min(passages, found.num_unique)
-        assert (found.num_hits, found.num_unique) == (8, 4)
+        assert (found.num_hits, found.num_unique) == (16, 8)  # two regions, two indexes
         assert (record.kept or 0) + (record.dropped or 0) == found.num_hits
         assert all(passage.region == 0 for passage in found.passages)
 
@@ -146,15 +85,15 @@ def test_all_passages_are_those_of_the_oracle(
     ]
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    build(tmp_path / "index", [JsonLines(corpus)], pipeline.index.encoder)
+    build(tmp_path / "index", [JsonLines(corpus)], LexicalEncoder.default())
     index = Index.open(tmp_path / "index")
     dog = Region((0.5, 0.5, 1, 1), (2,), ((concept_named(pipeline, "beagle"), 0.8),), 0.5)
-    querier = ConceptQuerier(RetrieveConfig(per_region=len(index)), pipeline.backbone, index)
+    querier = ConceptQuerier(RetrieveConfig(per_region=len(index)), pipeline.backbone)
     asking = state(
         question=question("…", "pressure"), regions=(cup, dog), budget=Budget(1, len(index))
     )
-    leaving, _ = run(Retrieve(querier, index), asking)
-    queries, _ = querier.queries(asking)
+    leaving, _ = run(Retrieve(querier, Library({"one": index})), asking)
+    (queries,), _ = encode_queries(querier.write(asking), [index.encoder])
     oracle = Index.open(f"exact:{index.folder}").search(queries, len(index))
     best: dict[int, float] = {}
     for hit in itertools.chain(*oracle):
@@ -190,11 +129,11 @@ def test_a_dense_query_sees_the_box_itself() -> None:
     phi = build_region_query(RegionQueryConfig(WIDTH, WIDTH, "B", hidden=8, retrieval_width=5))
     boxes = [(0.1, 0.2, 0.5, 0.9), (0.1, 0.2, 0.5, 0.9), (0.3, 0.3, 0.4, 0.4)]
     regions = tuple(Region(box, (5, 6), (), 1.0) for box in boxes)
-    stage = Retrieve(DenseQuerier(cast(Any, phi.eval()), cast(Any, index), 4), cast(Any, index))
-    _, record = run(
-        stage, state(kept=kept, regions=regions, question=question(), budget=Budget(1, 4))
-    )
-    assert record.flops > 0
+    querier = DenseQuerier(cast(Any, phi.eval()), 4)
+    asking = state(kept=kept, regions=regions, question=question())
+    hits, flops = querier(asking, [cast(Any, index)])
+    assert hits == [[[], [], []]]
+    assert flops > 0
     centre = kept.tokens.meaning[[5, 6]].mean(0).expand(3, -1)
     with torch.inference_mode():
         expected = phi(centre, question().embedding, torch.tensor(boxes))
@@ -209,9 +148,10 @@ def test_a_sparse_query_is_of_the_regions_mean_token_and_the_question() -> None:
     kept, index = kept_tokens(4, [1, 5, 6], 0), EmptyIndex()
     phi = build_region_query(RegionQueryConfig(WIDTH, WIDTH, hidden=8)).eval()
     regions = tuple(Region((0, 0, 1, 1), members, (), 1.0) for members in ((5, 6), (1,)))
-    querier = SparseQuerier(cast(Any, phi), cast(Any, index), 4)
-    hits, flops = querier(state(kept=kept, regions=regions, question=question()))
-    assert hits == [[], []]
+    querier = SparseQuerier(cast(Any, phi), 4)
+    asking = state(kept=kept, regions=regions, question=question())
+    hits, flops = querier(asking, [cast(Any, index)])
+    assert hits == [[[], []]]
     assert flops > 0
     centres = torch.stack([kept.tokens.meaning[[5, 6]].mean(0), kept.tokens.meaning[1]])
     with torch.inference_mode():
@@ -219,3 +159,82 @@ def test_a_sparse_query_is_of_the_regions_mean_token_and_the_question() -> None:
     for found, wanted in zip(index.sparse, expected, strict=True):
         assert np.array_equal(found.terms, wanted.terms)
         np.testing.assert_allclose(found.weights, wanted.weights, rtol=1e-5)
+
+
+@pytest.mark.parametrize("weights", [{}, {"factbook": 0.5}, {"factbook": 0.0}, {"wordnet": 0.0}])
+def test_a_question_may_weight_its_sources(
+    pipeline: Pipeline, cup: Region, weights: dict[str, float]
+) -> None:
+    library = pipeline.library
+    querier = ConceptQuerier(RetrieveConfig(), pipeline.backbone)
+    stage = Retrieve(querier, library, lambda _: weights)
+    asking = state(question=question("…", "brewed"), regions=(cup,), budget=Budget(1, 8))
+    leaving, _ = run(stage, asking)
+    found = leaving.retrieved.passages
+    searched = {name for name in library.names if weights.get(name, 1.0) > 0}
+    assert {library.name_of(passage.row) for passage in found} == searched
+    for name in searched:
+        own = [passage for passage in found if library.name_of(passage.row) == name]
+        assert own[0].relative == weights.get(name, 1.0)
+        assert [p.score for p in own] == sorted((p.score for p in own), reverse=True)
+    assert [p.relative for p in found] == sorted((p.relative for p in found), reverse=True)
+
+
+def test_where_no_source_counts_nothing_is_found(pipeline: Pipeline, cup: Region) -> None:
+    querier = ConceptQuerier(RetrieveConfig(), pipeline.backbone)
+    stage = Retrieve(querier, pipeline.library, lambda _: dict.fromkeys(pipeline.library.names, 0))
+    asking = state(question=question("…", "brewed"), regions=(cup,), budget=Budget(1, 8))
+    leaving, record = run(stage, asking)
+    assert leaving.retrieved == Retrieved((), 0, 0)
+    assert record.flops == 0
+
+
+@pytest.mark.parametrize("variant", ["A", "B"])
+def test_a_trained_query_is_asked_of_every_index(variant: str, tmp_path: Path) -> None:
+    """One query per region, sparse or dense, and the list of a plain merge."""
+    torch.manual_seed(0)
+    opened = {}
+    for number, name in enumerate(("one", "two")):
+        corpus = tmp_path / f"{name}.jsonl"
+        words = ("espresso", "beagle", "water", "steam", "cup")[number:]
+        rows = [{"id": str(i), "text": f"{a} and {b}"} for i, (a, b) in enumerate(pairs(words))]
+        corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        rng = np.random.default_rng(number)
+        build(
+            tmp_path / name,
+            [JsonLines(corpus)],
+            LexicalEncoder.default(),
+            embed=lambda texts, rng=rng: rng.normal(size=(len(texts), 5)).astype(np.float32),
+        )
+        opened[name] = Index.open(tmp_path / name)
+    phi = build_region_query(
+        RegionQueryConfig(WIDTH, WIDTH, cast(Any, variant), hidden=8, retrieval_width=5)
+    ).eval()
+    if variant == "A":  # it asks for what the passages say
+        known = opened["one"].encoder.encode_terms("espresso beagle water steam cup")
+        with torch.no_grad():
+            cast(Any, phi).to_terms.bias[known.terms.tolist()] = torch.rand(len(known)) + 1
+    kept = kept_tokens(4, [1, 5, 6], 0)
+    regions = tuple(Region((0.0, 0.0, 1.0, 1.0), members, (), 1.0) for members in ((5, 6), (1,)))
+    querier = (SparseQuerier if variant == "A" else DenseQuerier)(cast(Any, phi), 3)
+    asking = state(kept=kept, regions=regions, question=question(), budget=Budget(1, 5))
+    leaving, record = run(Retrieve(querier, Library(opened)), asking)
+    hits, flops = querier(asking, list(opened.values()))
+    assert record.flops == flops > 0
+    expected = []
+    for number, of_index in enumerate(hits):
+        base = int(opened["one"].bases[-1]) * number
+        best: dict[int, float] = {}
+        for hit in itertools.chain(*of_index):
+            best[hit.row] = max(hit.score, best.get(hit.row, -np.inf))
+        top = max(best.values())
+        for row, score in best.items():
+            relative = max(score, 1e-6) / max(top, 1e-6)
+            expected.append((-relative, number, -score, base + row))
+    found = [(p.row, p.score) for p in leaving.retrieved.passages]
+    assert found == [(row, -score) for _, _, score, row in sorted(expected)[:5]]
+    assert leaving.retrieved.num_unique == len(expected)
+
+
+def pairs(words: Sequence[str]) -> list[tuple[str, str]]:
+    return list(itertools.permutations(words, 2))

@@ -18,8 +18,8 @@ SEEN, SEEN_LEADS, OVERLAP, SAID_LEADS = 4, 7, 9, 13
 KNOWN = concepts(("pug", ("dog",)), ("beagle", ("dog",)), ("flag of Chad", ("flag",)))
 
 
-def candidate(title: str, text: str, score: float = 2.0) -> RetrievedPassage:
-    return RetrievedPassage(0, Passage(title, title, text, "test"), score, 0)
+def candidate(title: str, text: str, score: float = 2.0, relative: float = 1.0) -> RetrievedPassage:
+    return RetrievedPassage(0, Passage(title, title, text, "test"), score, 0, relative)
 
 
 def told(*candidates: RetrievedPassage) -> torch.Tensor:
@@ -54,6 +54,18 @@ def test_a_thing_competes_with_all_that_is_seen() -> None:
     assert alone[:, can_be_seen].tolist() == [1.0, 0.0]
     beaten = told(candidate("Beagle", "An English hound."), candidate("World", "All of it."))
     assert beaten[0, lead] < 0
+
+
+def test_a_passage_is_compared_with_the_best_of_its_own_index() -> None:
+    """The best passages of two indexes are alike, though their scores are on different scales."""
+    found = told(
+        candidate("pug", "Pugs.", score=20.0, relative=1.0),
+        candidate("pug", "Pugs.", score=4.0, relative=1.0),
+        candidate("pug", "Pugs.", score=2.0, relative=0.5),
+    )
+    compared, raw = 0, 1
+    assert found[:, compared].exp().tolist() == pytest.approx([1.0, 1.0, 0.5])
+    assert found[0, raw] > found[1, raw] > found[2, raw]
 
 
 def test_words_of_the_question_count_in_any_form() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import tiny_training
 from PIL import Image
 
-from skipqa.knowledge import Index
+from skipqa.knowledge import Library
 from skipqa.knowledge.index.build import build
 from skipqa.knowledge.sources.tables import JsonLines
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
@@ -96,8 +96,8 @@ def workers() -> PipelineWorkers:
 
 def context(folder: Path, pipeline: Pipeline, rows: list[Gathered]) -> TrainingContext:
     """With every question gathered; its run writes into `folder/run`."""
-    index = Index.open(folder / "index")
-    Shared.pipeline = Pipeline(replace(pipeline.parts, index=index))
+    library = Library.open([folder / "index"])
+    Shared.pipeline = Pipeline(replace(pipeline.parts, library=library))
     here = workers()
     records = collect(rows, {"of": "tests"}, here, Run(folder / "records"))
     return TrainingContext(

@@ -16,7 +16,7 @@ from skipqa.knowledge.sources.tables import JsonLines
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
 from skipqa.pipeline import bundled_components
 from skipqa.training.pathway import gather
-from skipqa.training.pipelines import Source, components_digest, index_digest
+from skipqa.training.pipelines import Source, components_digest, index_digests
 
 
 @pytest.fixture
@@ -68,16 +68,20 @@ def test_the_pipeline_opens_the_index_as_it_was_named(tmp_path: Path) -> None:
     passages = tmp_path / "passages.jsonl"
     passages.write_text('{"id": "1", "title": "Tea", "text": "Tea is a drink."}\n')
     build(tmp_path / "index", [JsonLines(passages)], LexicalEncoder.default())
-    index = Source(index=Path(f"exact:{tmp_path / 'index'}")).load().index
+    uris = (f"exact:{tmp_path / 'index'}",)
+    (index,) = Source(index=uris).load().library.indexes.values()
     assert isinstance(index.engine, ExactEngine)
     assert isinstance(index.encoder, CachedQueries)
 
 
 def test_an_index_counts_by_what_is_in_it(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("{}")
-    assert index_digest(tmp_path) == index_digest(Path(f"exact:{tmp_path}")) != index_digest(None)
+    one = index_digests([tmp_path])
+    assert one == index_digests([f"exact:{tmp_path}"]) != index_digests([])
+    assert index_digests(["default", tmp_path]) == [*index_digests(["default"]), *one]
+    assert index_digests([]) == index_digests(["default"])
     with pytest.raises(UserError, match="does not exist"):
-        index_digest(tmp_path / "nowhere")
+        index_digests([tmp_path / "nowhere"])
 
 
 def test_no_folder_has_no_components(tmp_path: Path) -> None:

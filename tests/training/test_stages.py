@@ -146,12 +146,12 @@ def test_splade_claims_its_questions_and_its_index(tmp_path: Path) -> None:
     manifest, questions = tmp_path / "manifest.json", tmp_path / "train.jsonl"
     manifest.write_text("{}")
     questions.write_text("{}")
-    inputs = Inputs(pocket_kb=tmp_path, index=tmp_path)
+    inputs = Inputs(pocket_kb=tmp_path, index=(tmp_path,))
     with pytest.raises(UserError, match="damaged"):
         train("splade", inputs, Run(tmp_path / "out"))
     questions.write_text("{}\n{}")
     manifest.write_text("[]")
-    with pytest.raises(UserError, match="holds a run with other index, pocket_kb"):
+    with pytest.raises(UserError, match="holds a run with other indexes, pocket_kb"):
         train("splade", inputs, Run(tmp_path / "out"))
 
 

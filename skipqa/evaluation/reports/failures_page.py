@@ -75,8 +75,8 @@ def check_made_by(run: Run, system: Pipeline, *, trained: bool) -> None:
 
     A setting that only one of the two has was added or dropped since, and is not compared.
     """
-    if (name := system.index.folder.name) != run.trait("index"):
-        raise UserError(f"{run.folder} was run over the index {run.trait('index')}, not {name}")
+    if (names := " + ".join(system.library.names)) != run.trait("index"):
+        raise UserError(f"{run.folder} was run over the index {run.trait('index')}, not {names}")
     if trained != bool(run.about.get("components")):
         had = "none of its components trained: add --untrained"
         if not trained:

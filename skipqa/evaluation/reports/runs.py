@@ -111,7 +111,11 @@ class Run:
         if name == "preset":
             return self.about.get("config", {}).get("preset")
         value = self.about.get(name)
-        return value.get("name") if name == "index" and isinstance(value, dict) else value
+        if name == "index" and value is not None:  # runs before 0.2 have one, not in a list
+            return " + ".join(
+                one["name"] for one in (value if isinstance(value, list) else [value])
+            )
+        return value
 
     def column(
         self, field: str, where: Callable[[Record], bool] = lambda _: True

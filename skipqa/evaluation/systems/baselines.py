@@ -147,8 +147,11 @@ class MemoryAttention:
             return state.add(fused=Fused(tokens_VD, no_edges, ()))
         slots = [_compressed(states) for states in verified.token_states]
         slots_SD, owner_S = torch.cat(slots), _owners(slots)
-        scores = torch.tensor([passage.score for passage in verified.passages]).clamp(min=SMALLEST)
-        prior_K = (scores / scores.sum()).log()
+        # On one scale, that of the highest score, whichever index a passage is from
+        best = max(passage.score for passage in verified.passages)
+        scores = [best * passage.relative for passage in verified.passages]
+        score_K = torch.tensor(scores).clamp(min=SMALLEST)
+        prior_K = (score_K / score_K.sum()).log()
         asking_VD = tokens_VD + state.question.embedding
         logits_VS = asking_VD @ slots_SD.T / slots_SD.shape[1] ** 0.5 + prior_K[owner_S]
         attention_VS = logits_VS.softmax(1)

@@ -17,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skipqa.errors import MissingExtra, UserError
+from skipqa.knowledge.encoder_reader import EncoderReader
 from skipqa.knowledge.encoder_wrappers import EncoderWrapper
 from skipqa.knowledge.engines.local import to_hits
 from skipqa.knowledge.engines.options import read_options
 from skipqa.knowledge.index.search import BATCH, Best, Effort, search_segment
-from skipqa.knowledge.sparse_encoder import SparseEncoder, load_encoder
+from skipqa.knowledge.sparse_encoder import SparseEncoder
 from skipqa.knowledge.vectors import SparseRows
 from skipqa.types import Hit, Passage, SparseVector
 
@@ -130,7 +131,7 @@ class RayEncoder(EncoderWrapper):
 
 class _EncodeBatch:
     def __init__(self, config: Mapping[str, Any], folder: str) -> None:
-        self.encoder = load_encoder(config, Path(folder))
+        self.encoder = EncoderReader().read(config, Path(folder))
 
     def __call__(self, batch: dict[str, NDArray]) -> dict[str, Any]:
         titles, texts = batch["title"].tolist(), batch["text"].tolist()

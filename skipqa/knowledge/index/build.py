@@ -19,6 +19,7 @@ import numpy as np
 
 from skipqa import __version__
 from skipqa.errors import UserError
+from skipqa.knowledge.encoder_reader import EncoderReader
 from skipqa.knowledge.index.encode import (
     Embed,
     Execution,
@@ -46,7 +47,7 @@ from skipqa.knowledge.index.format import (
 from skipqa.knowledge.index.merge import merge
 from skipqa.knowledge.index.parts import Journal, Progress, forget
 from skipqa.knowledge.sources import Source
-from skipqa.knowledge.sparse_encoder import SparseEncoder, load_encoder
+from skipqa.knowledge.sparse_encoder import SparseEncoder
 
 MAX_SEGMENTS = 8
 MAX_DELETED = 0.25  # fraction of the rows; beyond it the index is compacted
@@ -103,7 +104,7 @@ def add(
     execution = execution or Execution()
     with changing(folder) as manifest:
         segments = open_segments(folder, manifest)
-        encoder = load_encoder(
+        encoder = EncoderReader().read(
             manifest["encoder"]["config"], folder / manifest["encoder"]["folder"]
         )
         settings = replace(Settings(**manifest["settings"]), shards=1)

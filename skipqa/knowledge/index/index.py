@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skipqa.errors import UserError
+from skipqa.knowledge.encoder_reader import EncoderReader
 from skipqa.knowledge.encoder_wrappers import CachedQueries
 from skipqa.knowledge.engines import open_engine, parse_uri
 from skipqa.knowledge.engines.engine import DenseEngine, Engine
 from skipqa.knowledge.index.format import Damaged
 from skipqa.knowledge.index.snapshot import UNREADABLE, Snapshot, open_snapshot
-from skipqa.knowledge.sparse_encoder import SparseEncoder, load_encoder
+from skipqa.knowledge.sparse_encoder import SparseEncoder
 from skipqa.types import Hit, SparseVector
 
 
@@ -23,25 +24,39 @@ class Index(Snapshot):
     """Open one with `Index.open`. Nothing about an open index can be changed."""
 
     def __init__(
-        self, snapshot: Snapshot, engine: Engine, trained_query: Path | None, query_cache: int
+        self,
+        snapshot: Snapshot,
+        engine: Engine,
+        trained_query: Path | None,
+        query_cache: int,
+        reader: EncoderReader,
     ) -> None:
         super().__init__(snapshot.folder, snapshot.manifest, snapshot.segments)
         self.engine = engine
         self._trained_query = trained_query
         self._query_cache = query_cache
+        self._reader = reader
 
     @staticmethod
-    def open(uri: str | Path, *, trained_query: Path | None = None, query_cache: int = 0) -> Index:
+    def open(
+        uri: str | Path,
+        *,
+        trained_query: Path | None = None,
+        query_cache: int = 0,
+        reader: EncoderReader | None = None,
+    ) -> Index:
         """`uri` is a folder or `engine:folder?option=value` (see `knowledge.engines`).
 
         `trained_query` is a file of trained weights (`sparse_query.safetensors`) to encode
         questions with. It applies to passages stored by the lexical encoder; an index with another
         encoder keeps its own and ignores the file. `query_cache` is how many encoded queries are
-        kept, for callers that ask the same questions again.
+        kept, for callers that ask the same questions again. Indexes with one `reader` share what
+        their encoders have in common.
         """
         name, folder, options = parse_uri(str(uri))
         snapshot = open_snapshot(folder)
-        return Index(snapshot, open_engine(name, snapshot, options), trained_query, query_cache)
+        engine = open_engine(name, snapshot, options)
+        return Index(snapshot, engine, trained_query, query_cache, reader or EncoderReader())
 
     def search(self, queries: Sequence[SparseVector], k: int) -> list[list[Hit]]:
         """The k best passages per query: highest inner product first, then lowest row."""
@@ -74,7 +89,7 @@ class Index(Snapshot):
     def encoder(self) -> SparseEncoder:
         """Loaded on first use: many callers only read passages or search with given vectors."""
         stored = self.manifest["encoder"]
-        encoder = load_encoder(
+        encoder = self._reader.read(
             stored["config"], self.folder / stored["folder"], self._trained_query
         )
         encoder.observe(self.document_frequency(), int(self.bases[-1]))

@@ -237,12 +237,13 @@ def observe(
         "asked_of": asked_of.half(),
         "passages": of_passages([p.row for p in passages], torch.int32, -1),
         "scores": of_passages([p.score for p in passages], torch.float32, 0),
+        "relative": of_passages([p.relative for p in passages], torch.float64, 0),
         "asked_by": of_passages([p.region for p in passages], torch.int8, -1),
         "gold": of_passages([p.passage.id in row.gold_ids for p in passages], torch.bool, 0),
         "stated": of_passages([says(p.passage.text, answers) for p in passages], torch.bool, 0),
     }, {
         "gold_rows": [
-            found for id in row.gold_ids if (found := pipeline.index.row_of(id)) is not None
+            found for id in row.gold_ids if (found := pipeline.library.row_of(id)) is not None
         ],
         "words": list(question.words),
         "information": prior.information if prior else 0.0,

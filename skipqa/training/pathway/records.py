@@ -175,11 +175,11 @@ class Records:
 
     def candidates(self, i: int) -> tuple[RetrievedPassage, ...]:
         """The passages that were retrieved, best first."""
-        rows, scores = self["passages"][i].tolist(), self["scores"][i].tolist()
-        asked_by = self["asked_by"][i].tolist()
+        names = ("passages", "scores", "asked_by", "relative")
+        found = zip(*(self[name][i].tolist() for name in names), strict=True)
         return tuple(
-            RetrievedPassage(row, self.table.passages[self.table.place[row]], score, region)
-            for row, score, region in zip(rows, scores, asked_by, strict=True)
+            RetrievedPassage(row, self.table.passages[self.table.place[row]], *others)
+            for row, *others in found
             if row >= 0
         )
 
@@ -226,7 +226,7 @@ def _table(rows: list[int], workers: PipelineWorkers, run: Run) -> PassageTable:
 
 
 def _write_passages(pipeline: Pipeline, rows: Sequence[int], path: Path) -> None:
-    passages = [pipeline.index.passage(row) for row in rows]
+    passages = [pipeline.library.passage(row) for row in rows]
     encoded = pipeline.backbone.encode_texts([passage.text for passage in passages])
     states = [some[:WORDS_PER_PASSAGE].half() for some in encoded.states]
     tensors = {

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from skipqa.knowledge.text_query import encode_queries, weighted_sum
 from skipqa.nn.region_query import SparseRegionQuery
 from skipqa.stages.retrieve import ConceptQuerier
 from skipqa.training.pathway.context import TrainingContext
@@ -31,16 +32,23 @@ NOTHING = SparseVector(np.zeros(0, np.int32), np.zeros(0, np.float32))
 class RegionQueryLoss:
     def __init__(self, context: TrainingContext, candidates_NK: Tensor, there_NK: Tensor) -> None:
         self.context, self.rows_NK, self.there_NK = context, candidates_NK, there_NK
-        index, place = context.pipeline.index, context.records.table.place
+        library, place = context.pipeline.library, context.records.table.place
         row_of = {number: row for row, number in place.items()}
-        self.passage = cache(lambda number: index.stored_vector(row_of[number]))
+        self.passage = cache(lambda number: library.stored_vector(row_of[number]))
         self.untrained = cache(self._untrained)
 
     def _untrained(self, i: int) -> tuple[SparseVector, ...]:
-        """The training-free queries of question `i`, one per region."""
+        """The training-free queries of question `i`, one per region: the mean over the indexes, as
+        a trained query is the same for all of them."""
         pipeline, records = self.context.pipeline, self.context.records
-        querier = ConceptQuerier(pipeline.config.retrieve, pipeline.backbone, pipeline.index)
-        queries, _ = querier.queries(records.after_retrieve(i, len(pipeline.backbone.concepts)))
+        querier = ConceptQuerier(pipeline.config.retrieve, pipeline.backbone)
+        written = querier.write(records.after_retrieve(i, len(pipeline.backbone.concepts)))
+        encoders = [index.encoder for index in pipeline.library.indexes.values()]
+        encoded, _ = encode_queries(written, encoders)
+        queries = [
+            weighted_sum([(1 / len(encoders), vector) for vector in of_region])
+            for of_region in zip(*encoded, strict=True)
+        ]
         return (*queries, *[NOTHING] * (MOST_REGIONS - len(queries)))
 
     def scores(

@@ -1,8 +1,8 @@
 """Queries and passages as tensors: what the sparse encoder is trained and measured on.
 
-Enters: an index and the queries that its passages answer. Leaves: word pieces, gold rows, hard
+Enters: a library and the queries that its passages answer. Leaves: word pieces, gold rows, hard
 negatives (rows that a lexical search ranks high), and every passage's stored impacts. From then on
-neither the index nor its corpus is needed, so training can continue on another machine.
+neither an index nor its corpus is needed, so training can continue on another machine.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from skipqa.files import atomic
-from skipqa.knowledge import Index
+from skipqa.knowledge import Library
 from skipqa.knowledge.index.parts import LEVELS
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
 from skipqa.knowledge.vectors import NUM_TERMS
 from skipqa.training.retrieval.queries import SOURCES, Query
 from skipqa.training.run import Counted
+from skipqa.types import SparseVector
 
 MAX_GOLD = 8
 MAX_TOKENS = 32
@@ -138,9 +139,9 @@ class Pairs:
         return Pairs(**kept, **plain)  # type: ignore[arg-type]
 
 
-def prepare(index: Index, queries: Sequence[Query], num_hard: int, counted: Counted) -> Pairs:
-    encoder = index.encoder
-    assert isinstance(encoder, LexicalEncoder)
+def prepare(library: Library, queries: Sequence[Query], num_hard: int, counted: Counted) -> Pairs:
+    """The passages of all indexes as if they were in one: a term has one idf."""
+    encoder = _common_encoder(library)
     tokenizer = encoder.tokenizer
 
     def pieces(texts: Iterable[str], special: bool) -> Ragged:
@@ -151,20 +152,21 @@ def prepare(index: Index, queries: Sequence[Query], num_hard: int, counted: Coun
              for e in found]
         )  # fmt: skip
 
-    row_of = {index.passage(row).id: row for row in range(len(index))}
+    row_of = {library.passage(row).id: row for row in range(len(library))}
     gold = torch.full((len(queries), MAX_GOLD), NO_ROW, dtype=torch.int32)
     hard = torch.full((len(queries), num_hard), NO_ROW, dtype=torch.int32)
     for start in range(0, len(queries), ASKED_AT_ONCE):
         some = queries[start : start + ASKED_AT_ONCE]
-        hits = index.search([encoder.encode_terms(q.whole) for q in some], num_hard + MAX_GOLD)
-        for i, (query, found) in enumerate(zip(some, hits, strict=True), start):
+        found = _search(library, [encoder.encode_terms(q.whole) for q in some], num_hard + MAX_GOLD)
+        for i, (query, best) in enumerate(zip(some, found, strict=True), start):
             rows = [row_of[id] for id in query.gold[:MAX_GOLD]]
-            wrong = [hit.row for hit in found if hit.row not in rows][:num_hard]
+            wrong = [row for row in best if row not in rows][:num_hard]
             gold[i, : len(rows)] = torch.tensor(rows)
             hard[i, : len(wrong)] = torch.tensor(wrong, dtype=torch.int32)
         if start % 4_096 == 0:
             counted(start, len(queries))
-    forward = [segment.forward for segment in index.segments]
+    indexes = library.indexes.values()
+    forward = [segment.forward for index in indexes for segment in index.segments]
     lengths = np.concatenate([np.diff(offsets) for offsets, _, _ in forward])
     terms = np.concatenate([terms for _, terms, _ in forward]).astype(np.int16)
     ends = torch.from_numpy(np.cumsum(lengths, dtype=np.int32))
@@ -181,3 +183,23 @@ def prepare(index: Index, queries: Sequence[Query], num_hard: int, counted: Coun
         idf=torch.from_numpy(encoder.idf[:NUM_TERMS].copy()),
         matched_as=torch.from_numpy(encoder.vocabulary.matched_as[:NUM_TERMS].copy()),
     )
+
+
+def _common_encoder(library: Library) -> LexicalEncoder:
+    """That of the first index, with the term frequencies of all."""
+    indexes = list(library.indexes.values())
+    first = indexes[0].encoder
+    assert isinstance(first, LexicalEncoder)
+    common = LexicalEncoder(first.vocabulary, first.saturation)
+    frequency = np.sum([index.document_frequency() for index in indexes], axis=0)
+    common.observe(frequency, int(library.bases[-1]))
+    return common
+
+
+def _search(library: Library, queries: Sequence[SparseVector], k: int) -> list[list[int]]:
+    """The k best rows of the library per query: one idf makes all scores comparable."""
+    found: list[list[tuple[float, int]]] = [[] for _ in queries]
+    for index, base in zip(library.indexes.values(), library.bases.tolist(), strict=False):
+        for best, hits in zip(found, index.search(queries, k), strict=True):
+            best += ((-hit.score, base + hit.row) for hit in hits)
+    return [[row for _, row in sorted(best)[:k]] for best in found]

@@ -1,6 +1,6 @@
 """Questions that passages answer, made from the passages themselves: what retrieval learns from.
 
-Enters: an index with WordNet and the World Factbook in it and, where it was built, Pocket-KB.
+Enters: a library with WordNet and the World Factbook in it and, where it was built, Pocket-KB.
 Leaves: queries, each with the name of what is asked about (an image would show it), a text, and
 the ids of the passages that answer it. A tenth of the passages, and a tenth of Pocket-KB's
 entities, are held out; they are also asked for in held-out wordings. Of Pocket-KB only the
@@ -18,7 +18,7 @@ from random import Random
 from skipqa import assets
 from skipqa.data.held_out import is_id_held_out
 from skipqa.files import check_rows, read_jsonl
-from skipqa.knowledge import Index
+from skipqa.knowledge import Library
 from skipqa.language import content_words
 from skipqa.training.retrieval.paraphrases import (
     Meaning,
@@ -93,11 +93,11 @@ class Query:
 
 
 def generate(
-    index: Index, pocket_kb: Path | None, seed: int, fraction: float = 1.0, reworded: int = 1
+    library: Library, pocket_kb: Path | None, seed: int, fraction: float = 1.0, reworded: int = 1
 ) -> list[Query]:
-    """All queries that the index can answer, in a fixed order; a `fraction` of those made from
+    """All queries that the library can answer, in a fixed order; a `fraction` of those made from
     passages, and each Pocket-KB question in so many other wordings."""
-    passages = [index.passage(row) for row in range(len(index))]
+    passages = [library.passage(row) for row in range(len(library))]
     known = {passage.id for passage in passages}
 
     def drawn(id: str) -> Random | None:

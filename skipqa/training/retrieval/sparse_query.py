@@ -1,6 +1,6 @@
 """The sparse query encoder: a question's terms and their weights, trained against the passages.
 
-Enters: an index and the published text encoder. Leaves in the run's folder:
+Enters: a library and the published text encoder. Leaves in the run's folder:
 `sparse_query.safetensors`, a delta from the published weights, `concept_prior.safetensors`
 (`concept_prior.py`) and `metrics.json`. The loss is InfoNCE over the passages of the batch and hard
 negatives of a lexical search, with SPLADE's FLOPs regulariser on every added term. Half of the
@@ -26,13 +26,14 @@ from skipqa.backbones.networks.sparse_query import SparseQuery
 from skipqa.backbones.text_encoder import MiniLm
 from skipqa.components import SETTINGS, change_settings
 from skipqa.config import Between, Count, Fraction, Weight
-from skipqa.knowledge import Index, default_index_path
+from skipqa.knowledge import Library
+from skipqa.knowledge.default import DEFAULT
 from skipqa.nn import checkpoint
 from skipqa.nn.region_query import term_flops_loss
 from skipqa.nn.term_weights import NO_TERM, tie_to_words
 from skipqa.training.export import Truncation, copy_components, export
 from skipqa.training.loop import Optimisation, batches, fit
-from skipqa.training.pipelines import index_digest, text_digest
+from skipqa.training.pipelines import index_digests, text_digest
 from skipqa.training.retrieval import concept_prior
 from skipqa.training.retrieval.concept_prior import ConceptPriorTraining
 from skipqa.training.retrieval.pairs import NO_ROW, Pairs, prepare
@@ -92,7 +93,7 @@ class RetrievalStage(TrainingStage):
                 "seed": run.seed,
                 "limit": inputs.limit,
                 "pocket_kb": _questions_digest(inputs.pocket_kb),
-                "index": index_digest(inputs.index),
+                "indexes": index_digests(inputs.index),
                 "settings": dataclasses.asdict(settings),
             }
         )
@@ -120,12 +121,12 @@ def _pairs(inputs: Inputs, settings: SparseTraining, run: Run) -> Pairs:
     """Prepared once, with Pocket-KB's questions where that is given."""
     known = run.folder / "state" / PAIRS
     if not known.exists():
-        index = Index.open(inputs.index or default_index_path())
-        made = generate(index, inputs.pocket_kb, run.seed, settings.fraction, settings.reworded)
+        library = Library.open(inputs.index or [DEFAULT])
+        made = generate(library, inputs.pocket_kb, run.seed, settings.fraction, settings.reworded)
         queries = made[:: _every(inputs.limit)]
         counted = run.counted("finding hard negatives")
         known.parent.mkdir(parents=True, exist_ok=True)
-        prepare(index, queries, settings.hard, counted).save(known)
+        prepare(library, queries, settings.hard, counted).save(known)
     return Pairs.load(known)
 
 

@@ -123,7 +123,7 @@ def test_page(made: MakeRun, pipeline: Pipeline, photo: Path) -> None:
 def test_the_system_must_be_the_run_s(
     made: MakeRun, pipeline: Pipeline, about: dict[str, Any], why: str | None
 ) -> None:
-    same = {"index": {"name": pipeline.index.folder.name}, "config": {}}
+    same = {"index": [{"name": name} for name in pipeline.library.names], "config": {}}
     run = read_run(made("a", **same | about))
     if why is None:
         check_made_by(run, pipeline, trained=False)
@@ -144,7 +144,8 @@ def asked(made: MakeRun, photo: Path, tmp_path: Path, pipeline: Pipeline) -> lis
     questions = tmp_path / "q.jsonl"
     row = {"question_id": 0, "image": photo.name, "question": QUESTION, "answer": "steam"}
     questions.write_text(json.dumps(row) + "\n")
-    index = {"name": pipeline.index.folder.name, "passages": len(pipeline.index)}
+    library = pipeline.library.indexes
+    index = [{"name": name, "passages": len(one)} for name, one in library.items()]
     config = dataclasses.asdict(pipeline.config)
     sha256 = sha256_of(questions)
     about = {"sha256": sha256, "index": index, "config": config, "task": "pocket-kb"}

@@ -61,6 +61,7 @@ def test_names_say_what_differs_and_no_more(made: MakeRun) -> None:
             made("c", "skip", pruner="tome", retention=0.25),
             made("d", "skip", seed=7),
             made("e", "skip", index={"name": "mine"}),
+            made("several", "skip", index=[{"name": "wordnet"}, {"name": "mine"}]),
             made("f", "fid"),
             made("g", "fid"),
         ]
@@ -71,6 +72,7 @@ def test_names_say_what_differs_and_no_more(made: MakeRun) -> None:
         "skip+tome@0.25",
         "skip, index wordnet, seed 7",
         "skip, index mine, seed 0",
+        "skip, index wordnet + mine, seed 0",
         "fid (f)",
         "fid (g)",
     ]

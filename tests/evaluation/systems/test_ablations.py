@@ -80,7 +80,7 @@ def test_a_system_changes_what_it_says_and_nothing_else(pipeline: Pipeline, name
     assert set(system.replaced) == OTHER_STAGES.get(name, set())
     assert tuple(system.stages) == NAMES
     assert system.backbone is pipeline.backbone
-    assert system.index is pipeline.index
+    assert system.library is pipeline.library
     assert system.components == pipeline.components
 
 
@@ -136,12 +136,14 @@ def test_ablations_differ_from_skip_where_they_should(ask: Callable[[str], Answe
     assert kept(closed, "fuse") == (0, 0)
 
 
-def test_dense_drops_nothing(ask: Callable[[str], Answer]) -> None:
+def test_dense_drops_nothing(pipeline: Pipeline, ask: Callable[[str], Answer]) -> None:
     dense = ask("dense")
     assert len(dense.state.regions) == 1
     assert dense.state.budget.passages == len(dense.evidence) == 16
-    for stage in ("prune", "retrieve", "verify", "fuse", "decode"):
+    for stage in ("prune", "verify", "fuse", "decode"):
         assert kept(dense, stage)[1] == 0
+    # Every index finds as many as are read
+    assert kept(dense, "retrieve") == (16, 16 * (len(pipeline.library.names) - 1))
     assert dense.trace.flops > ask("skip").trace.flops
 
 

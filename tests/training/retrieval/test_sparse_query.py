@@ -12,7 +12,7 @@ from tiny_training import write_lines
 
 from skipqa.backbones.networks.bert import Bert, BertConfig
 from skipqa.backbones.networks.sparse_query import SparseQuery
-from skipqa.knowledge import Index
+from skipqa.knowledge import Library
 from skipqa.knowledge.index import build
 from skipqa.knowledge.sources.tables import JsonLines
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
@@ -50,15 +50,42 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
     ]
     write_lines(folder / "facts.jsonl", rows)
     build(folder / "index", [JsonLines(folder / "facts.jsonl")], LexicalEncoder.default())
-    index = Index.open(folder / "index")
-    source = index.passage(0).id.partition(":")[0]
+    library = Library.open([folder / "index"])
+    source = library.passage(0).id.partition(":")[0]
     queries = [
         Query(land, f"what {asked} has it?", (f"{source}:{land}:{word}",), kind, i % 4 == 0)
         for i, land in enumerate(LANDS)
         for asked, word in FACTS.items()
         for kind in SOURCES
     ]
-    return prepare(index, queries, SETTINGS.hard, lambda *_: None)
+    return prepare(library, queries, SETTINGS.hard, lambda *_: None)
+
+
+def test_several_indexes_are_prepared_as_one(tmp_path: Path) -> None:
+    """The same idf, the same rows, the same hard negatives."""
+    encoder, texts = LexicalEncoder.default(), ("a dog of {}", "the capital of {} is large", "{}")
+    names = ("one", "two")
+    for name in names:
+        rows = [
+            {"id": f"{land} {i}", "text": text.format(land)}
+            for land in LANDS[names.index(name) :: 2]
+            for i, text in enumerate(texts)
+        ]
+        write_lines(tmp_path / f"{name}.jsonl", rows)
+        build(tmp_path / name, [JsonLines(tmp_path / f"{name}.jsonl")], encoder)
+    both = [JsonLines(tmp_path / f"{name}.jsonl") for name in names]
+    build(tmp_path / "pooled", both, encoder)
+    queries = [
+        Query(land, "which capital?", (f"{names[i % 2]}:{land} 1",), SOURCES[0], False)
+        for i, land in enumerate(LANDS)
+    ]
+    apart, pooled = (
+        prepare(Library.open(uris), queries, SETTINGS.hard, lambda *_: None)
+        for uris in ([tmp_path / name for name in names], [tmp_path / "pooled"])
+    )
+    for name in ("idf", "gold", "hard", "impacts"):
+        assert torch.equal(getattr(apart, name), getattr(pooled, name)), name
+    assert torch.equal(apart.terms.values, pooled.terms.values)
 
 
 def test_pairs_are_what_the_index_holds(made: Pairs, tmp_path: Path) -> None:
