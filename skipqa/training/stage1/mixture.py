@@ -1,12 +1,12 @@
 """Questions of several data sets as one list, with the photos that they are about.
 
-Enters: a folder laid out as `okvqa/`, `coco/`, `vqav2/` (JSON Lines next to zips of photos) and,
-where it was built, Pocket-KB. Leaves: examples with answers scored in [0, 1], labels, and one
-table of photos. A tenth of OK-VQA's training photos is held out by name, so that no choice is made
-on validation questions, and a tenth of the things in Pocket-KB's `train`, so that later stages meet
-mistakes. A photo in its `val` is never trained on, whichever question or label it has. COCO
-questions about held-out photos are kept: they need no knowledge, and the fast path is chosen on
-both kinds.
+Enters: a folder laid out as `okvqa/`, `coco/`, `fvqa/`, `vqav2/` (JSON Lines next to zips of
+photos) and, where it was built, Pocket-KB. Leaves: examples with answers scored in [0, 1], labels,
+and one table of photos. A tenth of the training photos of OK-VQA and FVQA is held out by name, so
+that no choice is made on validation questions, and a tenth of the things in Pocket-KB's `train`, so
+that later stages meet mistakes. A photo in its `val` is never trained on, whichever question or
+label it has. COCO questions about held-out photos are kept: they need no knowledge, and the fast
+path is chosen on both kinds.
 """
 
 from __future__ import annotations
@@ -28,6 +28,11 @@ from skipqa.training.example import TrainExample
 from skipqa.types import Box
 
 AGREEING = 3  # people who make an answer fully right
+# COCO's photos, labels and questions; the second set has more of the rarer classes
+COCO = (
+    ("photos.zip", "labels.jsonl", "questions.jsonl"),
+    ("more.zip", "more_labels.jsonl", "more_questions.jsonl"),
+)
 # What Pocket-KB calls a kind, and what people call it; other kinds are the encoder's own classes
 KINDS = {"dog": "dog", "cat": "cat", "flower": "flower", "grocery": "food", "country": "flag"}
 
@@ -71,6 +76,7 @@ def read(data: Path, pocket_kb: Path | None = None, limit: int | None = None) ->
     held_out = photos_of_val(pocket_kb)
     _read_okvqa(mixture, data, held_out["coco"], limit)
     _read_coco(mixture, data, held_out["coco"], limit)
+    _read_fvqa(mixture, data, held_out["coco"], limit)
     _read_vqav2(mixture, data, limit)
     if pocket_kb is not None:
         _read_pocket_kb(mixture, pocket_kb, held_out, limit)
@@ -117,8 +123,10 @@ def _read_okvqa(mixture: Mixture, data: Path, held_out: frozenset[str], limit: i
 
 
 def _read_coco(mixture: Mixture, data: Path, held_out: frozenset[str], limit: int | None) -> None:
-    """Questions and labels of photos that nothing holds out; a photo is in one of two zips."""
-    find = _finder(data / "okvqa" / "train.zip", data / "coco" / "photos.zip")
+    """Questions and labels of photos that nothing holds out; a photo is in one of several zips."""
+    folder = data / "coco"
+    sets = [names for names in COCO if (folder / names[0]).is_file()]
+    find = _finder(data / "okvqa" / "train.zip", *(folder / photos for photos, _, _ in sets))
 
     def photo_of(row: Mapping[str, Any]) -> int | None:
         name = row["image"]
@@ -128,22 +136,51 @@ def _read_coco(mixture: Mixture, data: Path, held_out: frozenset[str], limit: in
         return mixture.photo(archive, name)
 
     fields = {"image": str, "question": str, "answers": dict}
-    for number, row in enumerate(_rows(data / "coco" / "questions.jsonl", fields, limit)):
-        if (photo := photo_of(row)) is not None:
+    for _, _, questions in sets:
+        for number, row in enumerate(_rows(folder / questions, fields, limit)):
+            if (photo := photo_of(row)) is not None:
+                mixture.ask(
+                    TrainExample(
+                        number,
+                        row["image"],
+                        row["question"],
+                        _soft_scores(row["answers"]),
+                        split="held-out" if is_held_out(row["image"]) else "train",
+                        source="coco",
+                        photo=photo,
+                    )
+                )
+    for _, labels, _ in sets:
+        for row in _rows(folder / labels, {"image": str, "labels": list}, limit):
+            if not is_held_out(row["image"]) and (photo := photo_of(row)) is not None:
+                mixture.labels[photo] = tuple(row["labels"])
+
+
+def _read_fvqa(mixture: Mixture, data: Path, held_out: frozenset[str], limit: int | None) -> None:
+    """Each question comes with the fact that supports its answer: a passage for the reader."""
+    fields = {"image": str, "question": str, "answer": str, "fact": str}
+    for name in ("train", "val"):
+        archive, path = (data / "fvqa" / f"{name}.{kind}" for kind in ("zip", "jsonl"))
+        if not path.is_file():
+            continue
+        for number, row in enumerate(_rows(path, fields, limit)):
+            split: Split = "val"
+            if name == "train":
+                if row["image"] in held_out:
+                    continue
+                split = "held-out" if is_held_out(row["image"]) else "train"
             mixture.ask(
                 TrainExample(
-                    number,
+                    row.get("question_id", number),
                     row["image"],
                     row["question"],
-                    _soft_scores(row["answers"]),
-                    split="held-out" if is_held_out(row["image"]) else "train",
-                    source="coco",
-                    photo=photo,
+                    _scored({row["answer"]: 1.0}),
+                    split=split,
+                    source="fvqa",
+                    photo=mixture.photo(archive, row["image"]),
+                    fact=" ".join(row["fact"].split()),
                 )
             )
-    for row in _rows(data / "coco" / "labels.jsonl", {"image": str, "labels": list}, limit):
-        if not is_held_out(row["image"]) and (photo := photo_of(row)) is not None:
-            mixture.labels[photo] = tuple(row["labels"])
 
 
 def _soft_scores(given: Mapping[str, int]) -> dict[str, float]:
