@@ -253,7 +253,9 @@ def piped(
                     question = replace(question, concept_prior=prior)
                 for by, regions in asking.items():
                     settings = replace(settings, per_region=K if by == "regions" else 4 * K)
-                    retrieve = Retrieve(ConceptQuerier(settings, backbone), Library({"all": one}))
+                    retrieve = Retrieve(
+                        ConceptQuerier(settings, backbone), Library({"all": one}), 0
+                    )
                     asked = state.add(question=question, regions=regions)
                     found = [p.row for p in retrieve(asked, record).retrieved.passages]
                     count(hits.setdefault(f"{variant}, {by}", {}), groups, row, found, one)

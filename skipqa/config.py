@@ -114,6 +114,7 @@ class RetrieveConfig:
     per_region: Count = 4  # k'
     definition_weight: Weight = 0.3  # of a concept's definition; its names have 1
     question_weight: Weight = 0.3  # of the question's terms; the region's concepts have 1
+    excerpt_words: NonNegative = 40  # read of a long passage; 0: all of it
 
 
 @dataclass(frozen=True, slots=True)

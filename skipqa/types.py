@@ -162,6 +162,12 @@ class RetrievedPassage:
     score: float  # the inner product, comparable within its index alone
     region: int  # the region whose query scored it best
     relative: float  # score / best of its index, times the weight of the index for this question
+    excerpt: str = ""  # what is read of a long passage; empty: all of it
+
+    @property
+    def text(self) -> str:
+        """What the decoder reads."""
+        return self.excerpt or self.passage.text
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ class RankedHit:
     score: float  # the inner product, comparable within its index alone
     relative: float  # to the best score of its index, times the weight of that
     query: int  # the query that gave this score
+    source: int  # which of the searched indexes it is from
 
 
 @dataclass(frozen=True)
@@ -182,11 +183,11 @@ def merge(sources: Sequence[SearchedIndex], hits: Sequence[Hits]) -> list[Ranked
     """One list of what every source found: by relative score, then in the order of the sources,
     then by score and row."""
     ranked: list[RankedHit] = []
-    for source, found in zip(sources, hits, strict=True):
+    for number, (source, found) in enumerate(zip(sources, hits, strict=True)):
         unique = best_hits(found)
         best = max((hit.score for hit, _ in unique), default=1.0)
         for hit, query in unique:
             relative = source.weight * (max(hit.score, SMALLEST) / max(best, SMALLEST))
-            ranked.append(RankedHit(source.base + hit.row, hit.score, relative, query))
+            ranked.append(RankedHit(source.base + hit.row, hit.score, relative, query, number))
     # The sort is stable, and each source is in the order of its scores and rows.
     return sorted(ranked, key=lambda hit: -hit.relative)

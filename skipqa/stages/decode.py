@@ -67,4 +67,4 @@ def read_order(verified: Verified, fused: Fused) -> list[int]:
 
 def facts(verified: Verified, used: Sequence[int]) -> list[str]:
     """The passages to read, the best last; one line each, whatever their own line breaks."""
-    return [" ".join(verified.passages[j].passage.text.split()) for j in reversed(used)]
+    return [" ".join(verified.passages[j].text.split()) for j in reversed(used)]

@@ -7,13 +7,14 @@ A region that is certain of what it shows therefore scores its passages higher. 
 turns the probabilities into the posterior over the region's concepts.
 
 Every index of the library is asked, each with its own encoding of the queries. What they find makes
-one list, by score relative to the best of the index; the best K' stay.
+one list, by score relative to the best of the index; the best K' stay. Of a long passage the
+decoder reads only the sentences that its query is about.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -21,7 +22,8 @@ from skipqa.backbones.backbone import Backbone
 from skipqa.backbones.concepts import Concept, Concepts
 from skipqa.config import RetrieveConfig
 from skipqa.knowledge import Index, Library
-from skipqa.knowledge.library import Hits, merge
+from skipqa.knowledge.excerpt import excerpt
+from skipqa.knowledge.library import Hits, RankedHit, SearchedIndex, merge
 from skipqa.knowledge.text_query import TextQuery, encode_queries
 from skipqa.nn import region_query as network
 from skipqa.nn.region_query import DenseRegionQuery, SparseRegionQuery
@@ -29,14 +31,21 @@ from skipqa.stages.regions import posterior, region_means
 from skipqa.stages.stage import Parts
 from skipqa.state import State
 from skipqa.trace import StageRecord
-from skipqa.types import Question, Region, Retrieved, RetrievedPassage
+from skipqa.types import Question, Region, Retrieved, RetrievedPassage, SparseVector
 
 SourceWeights = Callable[[State], Mapping[str, float]]
 
 
+class Found(NamedTuple):
+    """What the query of every region finds in each index."""
+
+    hits: list[Hits]  # by index
+    queries: Sequence[Sequence[SparseVector]]  # by index and region; none where they are dense
+    flops: int  # of writing the queries
+
+
 class RegionQuerier(Protocol):
-    def __call__(self, state: State, indexes: Sequence[Index]) -> tuple[list[Hits], int]:
-        """What the query of every region finds in each index, and the FLOPs of writing them."""
+    def __call__(self, state: State, indexes: Sequence[Index]) -> Found: ...
 
 
 class ConceptQuerier:
@@ -45,12 +54,13 @@ class ConceptQuerier:
     def __init__(self, config: RetrieveConfig, backbone: Backbone) -> None:
         self.config, self.backbone = config, backbone
 
-    def __call__(self, state: State, indexes: Sequence[Index]) -> tuple[list[Hits], int]:
+    def __call__(self, state: State, indexes: Sequence[Index]) -> Found:
         encoded, flops = encode_queries(self.write(state), [index.encoder for index in indexes])
-        return [
+        hits: list[Hits] = [
             index.search(vectors, self.config.per_region)
             for index, vectors in zip(indexes, encoded, strict=True)
-        ], flops
+        ]
+        return Found(hits, encoded, flops)
 
     def write(self, state: State) -> list[TextQuery]:
         """The query of each region, in words."""
@@ -74,11 +84,12 @@ class SparseQuerier:
         self.query, self.per_region = query, per_region
 
     @torch.inference_mode()
-    def __call__(self, state: State, indexes: Sequence[Index]) -> tuple[list[Hits], int]:
+    def __call__(self, state: State, indexes: Sequence[Index]) -> Found:
         weights = self.query(region_means(state), state.question.embedding)
         queries = self.query.queries(weights)
         hits: list[Hits] = [index.search(queries, self.per_region) for index in indexes]
-        return hits, network.flops(self.query.config, len(state.regions))
+        spent = network.flops(self.query.config, len(state.regions))
+        return Found(hits, [queries] * len(indexes), spent)
 
 
 class DenseQuerier:
@@ -88,11 +99,11 @@ class DenseQuerier:
         self.query, self.per_region = query, per_region
 
     @torch.inference_mode()
-    def __call__(self, state: State, indexes: Sequence[Index]) -> tuple[list[Hits], int]:
+    def __call__(self, state: State, indexes: Sequence[Index]) -> Found:
         boxes = torch.tensor([region.box for region in state.regions])
         vectors = self.query(region_means(state), state.question.embedding, boxes).numpy()
         hits: list[Hits] = [index.search_dense(vectors, self.per_region) for index in indexes]
-        return hits, network.flops(self.query.config, len(state.regions))
+        return Found(hits, (), network.flops(self.query.config, len(state.regions)))
 
 
 def all_alike(state: State) -> Mapping[str, float]:
@@ -105,9 +116,14 @@ class Retrieve:
     passage gets that as its relative score. At 0 the index is not searched."""
 
     def __init__(
-        self, querier: RegionQuerier, library: Library, weights: SourceWeights = all_alike
+        self,
+        querier: RegionQuerier,
+        library: Library,
+        excerpt_words: int,
+        weights: SourceWeights = all_alike,
     ) -> None:
         self.querier, self.library, self.weights = querier, library, weights
+        self.excerpt_words = excerpt_words
 
     def __call__(self, state: State, record: StageRecord) -> State:
         if state.budget.passages == 0:
@@ -115,21 +131,28 @@ class Retrieve:
             record.why = "no retrieval for this question"
             return state.add(retrieved=Retrieved((), 0, 0))
         sources = self.library.searched(self.weights(state))
-        hits, record.flops = self.querier(state, [source.index for source in sources])
-        unique = merge(sources, hits)
+        found = self.querier(state, [source.index for source in sources])
+        unique, record.flops = merge(sources, found.hits), found.flops
         passages = tuple(
-            RetrievedPassage(
-                hit.row, self.library.passage(hit.row), hit.score, hit.query, hit.relative
-            )
-            for hit in unique[: state.budget.passages]
+            self._passage(hit, sources, found) for hit in unique[: state.budget.passages]
         )
-        num_hits = sum(len(found) for of_index in hits for found in of_index)
+        num_hits = sum(len(of_query) for of_index in found.hits for of_query in of_index)
         record.kept, record.dropped = len(passages), num_hits - len(passages)
         record.why = (
             f"{len(state.regions)} queries, {num_hits} hits, {len(unique)} unique "
             f"of {len(self.library):,}"
         )
         return state.add(retrieved=Retrieved(passages, num_hits, len(unique)))
+
+    def _passage(
+        self, hit: RankedHit, sources: Sequence[SearchedIndex], found: Found
+    ) -> RetrievedPassage:
+        passage, said = self.library.passage(hit.row), ""
+        if found.queries and self.excerpt_words:
+            encoder = sources[hit.source].index.encoder
+            query = found.queries[hit.source][hit.query]
+            said = excerpt(passage, query, encoder, self.excerpt_words)
+        return RetrievedPassage(hit.row, passage, hit.score, hit.query, hit.relative, said)
 
 
 def build(parts: Parts) -> Retrieve:
@@ -141,7 +164,7 @@ def build(parts: Parts) -> Retrieve:
         querier = SparseQuerier(query, config.per_region)
     else:
         querier = DenseQuerier(query, config.per_region)
-    return Retrieve(querier, parts.library)
+    return Retrieve(querier, parts.library, config.excerpt_words)
 
 
 def concept_texts(

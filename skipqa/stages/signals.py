@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from skipqa.backbones.concepts import Concepts, plain_name
+from skipqa.knowledge.excerpt import subject_of
 from skipqa.language import all_forms, base_forms, content_words
 from skipqa.stages.prune import concept_relevance
 from skipqa.stages.regions import posterior, region_means
@@ -30,11 +31,6 @@ SMALLEST = 1e-6
 def about_titles(question: Question, titles: Sequence[str]) -> list[str]:
     """The question about each title, to be embedded: "Where is it from?" about "Maine Coon"."""
     return [f"{question.text} {subject_of(title)}" for title in titles]
-
-
-def subject_of(title: str) -> str:
-    """Of "Luxembourg: Government > Flag" Luxembourg, of "bag, traveling bag" the first name."""
-    return title.partition(":")[0].partition(",")[0].strip()
 
 
 def signals(state: State, embeddings_Kd: Tensor, asked_of_Kd: Tensor, concepts: Concepts) -> Tensor:

@@ -90,7 +90,8 @@ def test_the_list_is_that_of_a_plain_merge(
         for row in {hit.row for hit, _ in every}:
             score = max(hit.score for hit, _ in every if hit.row == row)
             query = min(query for hit, query in every if hit == Hit(row, score))
-            ranked = RankedHit(base + row, score, weight * (score / top), query)
+            among = sum(other > 0 for _, other, _ in drawn[:number])
+            ranked = RankedHit(base + row, score, weight * (score / top), query, among)
             if weight > 0:
                 expected.append(((-ranked.relative, number, -score, row), ranked))
         base += rows
@@ -289,7 +290,7 @@ def test_the_default_library_has_an_index_for_each_corpus(two_corpora: Path) -> 
     assert all(total is not None for _, _, total in steps)
     library = Library.open(["default"])
     assert library.names == ("birds", "drinks")
-    assert library.passage(1) == Passage("drinks:1", "drinks", "coffee is brewed", "drinks")
+    assert library.passage(1) == Passage("drinks:1", "drinks", "drinks: coffee is brewed", "drinks")
     with pytest.raises(UserError, match="is given twice"):
         named(["default", two_corpora / f"birds-{VERSION}"])
 

@@ -92,7 +92,7 @@ def test_all_passages_are_those_of_the_oracle(
     asking = state(
         question=question("…", "pressure"), regions=(cup, dog), budget=Budget(1, len(index))
     )
-    leaving, _ = run(Retrieve(querier, Library({"one": index})), asking)
+    leaving, _ = run(Retrieve(querier, Library({"one": index}), 0), asking)
     (queries,), _ = encode_queries(querier.write(asking), [index.encoder])
     oracle = Index.open(f"exact:{index.folder}").search(queries, len(index))
     best: dict[int, float] = {}
@@ -131,7 +131,7 @@ def test_a_dense_query_sees_the_box_itself() -> None:
     regions = tuple(Region(box, (5, 6), (), 1.0) for box in boxes)
     querier = DenseQuerier(cast(Any, phi.eval()), 4)
     asking = state(kept=kept, regions=regions, question=question())
-    hits, flops = querier(asking, [cast(Any, index)])
+    hits, _, flops = querier(asking, [cast(Any, index)])
     assert hits == [[[], [], []]]
     assert flops > 0
     centre = kept.tokens.meaning[[5, 6]].mean(0).expand(3, -1)
@@ -150,7 +150,7 @@ def test_a_sparse_query_is_of_the_regions_mean_token_and_the_question() -> None:
     regions = tuple(Region((0, 0, 1, 1), members, (), 1.0) for members in ((5, 6), (1,)))
     querier = SparseQuerier(cast(Any, phi), 4)
     asking = state(kept=kept, regions=regions, question=question())
-    hits, flops = querier(asking, [cast(Any, index)])
+    hits, _, flops = querier(asking, [cast(Any, index)])
     assert hits == [[[], []]]
     assert flops > 0
     centres = torch.stack([kept.tokens.meaning[[5, 6]].mean(0), kept.tokens.meaning[1]])
@@ -167,7 +167,7 @@ def test_a_question_may_weight_its_sources(
 ) -> None:
     library = pipeline.library
     querier = ConceptQuerier(RetrieveConfig(), pipeline.backbone)
-    stage = Retrieve(querier, library, lambda _: weights)
+    stage = Retrieve(querier, library, 0, lambda _: weights)
     asking = state(question=question("…", "brewed"), regions=(cup,), budget=Budget(1, 8))
     leaving, _ = run(stage, asking)
     found = leaving.retrieved.passages
@@ -182,7 +182,8 @@ def test_a_question_may_weight_its_sources(
 
 def test_where_no_source_counts_nothing_is_found(pipeline: Pipeline, cup: Region) -> None:
     querier = ConceptQuerier(RetrieveConfig(), pipeline.backbone)
-    stage = Retrieve(querier, pipeline.library, lambda _: dict.fromkeys(pipeline.library.names, 0))
+    closed = dict.fromkeys(pipeline.library.names, 0)
+    stage = Retrieve(querier, pipeline.library, 0, lambda _: closed)
     asking = state(question=question("…", "brewed"), regions=(cup,), budget=Budget(1, 8))
     leaving, record = run(stage, asking)
     assert leaving.retrieved == Retrieved((), 0, 0)
@@ -218,8 +219,8 @@ def test_a_trained_query_is_asked_of_every_index(variant: str, tmp_path: Path) -
     regions = tuple(Region((0.0, 0.0, 1.0, 1.0), members, (), 1.0) for members in ((5, 6), (1,)))
     querier = (SparseQuerier if variant == "A" else DenseQuerier)(cast(Any, phi), 3)
     asking = state(kept=kept, regions=regions, question=question(), budget=Budget(1, 5))
-    leaving, record = run(Retrieve(querier, Library(opened)), asking)
-    hits, flops = querier(asking, list(opened.values()))
+    leaving, record = run(Retrieve(querier, Library(opened), 0), asking)
+    hits, _, flops = querier(asking, list(opened.values()))
     assert record.flops == flops > 0
     expected = []
     for number, of_index in enumerate(hits):

@@ -9,9 +9,10 @@ import pytest
 import torch
 from synthetic import WIDTH, concepts, kept_tokens, question, state
 
+from skipqa.knowledge.excerpt import subject_of
 from skipqa.nn.verifier import Verifier, VerifierConfig
 from skipqa.pipeline import Pipeline
-from skipqa.stages.signals import SIGNALS, about_titles, names_in, signals, subject_of
+from skipqa.stages.signals import SIGNALS, about_titles, names_in, signals
 from skipqa.types import Passage, Region, Retrieved, RetrievedPassage
 
 SEEN, SEEN_LEADS, OVERLAP, SAID_LEADS = 4, 7, 9, 13

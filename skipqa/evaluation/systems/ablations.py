@@ -81,7 +81,7 @@ def qvs_only(base: Pipeline, seed: int) -> Pipeline:
         budget=HIGH_RES,
         regions=ONE_REGION,
         zoom=NO_ZOOM,
-        retrieve={"per_region": DENSE_PASSAGES},
+        retrieve={"per_region": DENSE_PASSAGES, "excerpt_words": 0},
         verify={"threshold": 0.0},
         decode={"max_passages": DENSE_PASSAGES},
     )

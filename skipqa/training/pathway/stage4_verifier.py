@@ -295,7 +295,7 @@ def ask_the_oracle(
         about = records.about[i]
         right = {normalise(text): float(score) for text, score in about["answers"].items()}
         for k, candidate in enumerate(records.candidates(i)):
-            prompt = reading_prompt([candidate.passage.text], about["seen"], about["question"])
+            prompt = reading_prompt([candidate.text], about["seen"], about["question"])
             answer = pipeline.backbone.generate(prompt, decoding).text
             verdict = right.get(normalise(answer), 0.0)
             agreed += (verdict > 0.5) == bool(cases.labels[i, k] > 0.5)
