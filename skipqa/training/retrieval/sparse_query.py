@@ -26,6 +26,7 @@ from skipqa.backbones.networks.sparse_query import SparseQuery
 from skipqa.backbones.text_encoder import MiniLm
 from skipqa.components import SETTINGS, change_settings
 from skipqa.config import Between, Count, Fraction, Weight
+from skipqa.data.held_out import unseen_entities
 from skipqa.knowledge import Library
 from skipqa.knowledge.default import DEFAULT
 from skipqa.nn import checkpoint
@@ -34,7 +35,7 @@ from skipqa.nn.term_weights import NO_TERM, tie_to_words
 from skipqa.training.export import Truncation, copy_components, export
 from skipqa.training.loop import Optimisation, batches, fit
 from skipqa.training.pipelines import index_digests, text_digest
-from skipqa.training.retrieval import concept_prior
+from skipqa.training.retrieval import about, concept_prior
 from skipqa.training.retrieval.concept_prior import ConceptPriorTraining
 from skipqa.training.retrieval.pairs import NO_ROW, Pairs, prepare
 from skipqa.training.retrieval.queries import (
@@ -93,6 +94,7 @@ class RetrievalStage(TrainingStage):
                 "seed": run.seed,
                 "limit": inputs.limit,
                 "pocket_kb": _questions_digest(inputs.pocket_kb),
+                "data": _data_digests(inputs.data),
                 "indexes": index_digests(inputs.index),
                 "settings": dataclasses.asdict(settings),
             }
@@ -101,8 +103,9 @@ class RetrievalStage(TrainingStage):
         if PART not in run.metrics():
             pairs = _pairs(inputs, settings, run).to(device)
             run.finish(PART, train(sparse_query.published().to(device), pairs, settings, run))
-        if inputs.pocket_kb is not None and concept_prior.PART not in run.metrics():
-            _train_concept_prior(inputs.pocket_kb, settings, run, device)
+        asks_about = inputs.pocket_kb is not None or inputs.data is not None
+        if asks_about and concept_prior.PART not in run.metrics():
+            _train_concept_prior(inputs, settings.concept_prior, run, device)
         run.forget_states()
         if inputs.components is not None:
             copy_components(inputs.components, run.folder)
@@ -115,6 +118,12 @@ STAGE = RetrievalStage("splade", SparseTraining())
 
 def _questions_digest(pocket_kb: Path | None) -> str | None:
     return None if pocket_kb is None else text_digest(pocket_kb / TRAIN)
+
+
+def _data_digests(data: Path | None) -> list[str]:
+    """Of the files that are there, of those that queries are made from."""
+    paths = [] if data is None else [data / name for name in about.FILES]
+    return [f"{path.stem} {text_digest(path)}" for path in paths if path.is_file()]
 
 
 def _pairs(inputs: Inputs, settings: SparseTraining, run: Run) -> Pairs:
@@ -131,15 +140,24 @@ def _pairs(inputs: Inputs, settings: SparseTraining, run: Run) -> Pairs:
 
 
 def _train_concept_prior(
-    pocket_kb: Path, settings: SparseTraining, run: Run, device: torch.device
+    inputs: Inputs, settings: ConceptPriorTraining, run: Run, device: torch.device
 ) -> None:
+    """Over the classes of the published vision encoder, COCO's names and those of Pocket-KB: it
+    needs nothing that was trained before."""
     text = MiniLm()
-    classes = [c.names for c in concepts.load(lambda names: text.encode(names).embeddings).entries]
-    encoder, reworded = text.network.to(device), settings.concept_prior.reworded
-    asked = concept_prior.read(pocket_kb, classes, encoder, text.tokenizer, reworded, run.seed)
-    module, measured = concept_prior.train(asked, settings.concept_prior, run)
+    classes = concepts.load(lambda names: text.encode(names).embeddings)
+    common = concepts.common_things(about.common_names(inputs.data))
+    asked = about.read(inputs.pocket_kb, inputs.data, settings.reworded, run.seed)
+    asked = asked[:: _every(inputs.limit)]
+    unseen = frozenset().union(*unseen_entities(inputs.pocket_kb).values())
+    known = concept_prior.nameable(classes.entries, common.values(), asked, unseen)
+    run.say(f"encoding {len(asked):,} questions about {len(known):,} concepts")
+    prepared, left_out = concept_prior.prepare(
+        asked, known, text.network.to(device), text.tokenizer
+    )
+    module, measured = concept_prior.train(prepared, settings, run)
     checkpoint.save(module, run.folder / CONCEPT_PRIOR, preset=PRESET)
-    run.finish(concept_prior.PART, measured)
+    run.finish(concept_prior.PART, measured | {"no concept": left_out})
 
 
 def _every(limit: int | None) -> int:
