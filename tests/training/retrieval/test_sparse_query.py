@@ -19,16 +19,18 @@ from skipqa.knowledge.sparse_encoder import LexicalEncoder
 from skipqa.training.export import read_back
 from skipqa.training.loop import Diverged
 from skipqa.training.retrieval import sparse_query
-from skipqa.training.retrieval.pairs import NO_ROW, Pairs, Ragged, prepare
-from skipqa.training.retrieval.queries import HELD_OUT_SOURCES, SOURCES, Query
+from skipqa.training.retrieval.pairs import NO_ROW, Pairs, prepare
+from skipqa.training.retrieval.query import HELD_OUT_SOURCES, SOURCES, Query
+from skipqa.training.retrieval.stored import Corpus, Ragged
 from skipqa.training.run import Run
 
 TINY = BertConfig(width=24, layers=1, heads=2, ffn=32, positions=64)
+CPU = torch.device("cpu")
 LANDS = ("france", "japan", "kenya", "peru", "norway", "india", "egypt", "canada", "chad", "cuba")
 # What is asked for, and the word that the passage has for it
 FACTS = {"money": "currency", "chief town": "capital", "tallest place": "summit"}
 SETTINGS = sparse_query.SparseTraining(
-    hard=4, steps=60, batch=8, hard_used=2, lr=1e-2, asked_times=1, ranks=(2, 8)
+    hard=4, steps=60, batch=8, hard_used=2, lr=1e-2, asked_times=1, people_times=1, ranks=(2, 8)
 )
 
 
@@ -57,7 +59,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
         for asked, word in FACTS.items()
         for kind in SOURCES
     ]
-    return prepare(library, queries, SETTINGS.hard, lambda *_: None)
+    return prepare(Corpus.of(library, CPU), queries, SETTINGS.hard, lambda *_: None)
 
 
 def test_several_indexes_are_prepared_as_one(tmp_path: Path) -> None:
@@ -79,7 +81,7 @@ def test_several_indexes_are_prepared_as_one(tmp_path: Path) -> None:
         for i, land in enumerate(LANDS)
     ]
     apart, pooled = (
-        prepare(Library.open(uris), queries, SETTINGS.hard, lambda *_: None)
+        prepare(Corpus.of(Library.open(uris), CPU), queries, SETTINGS.hard, lambda *_: None)
         for uris in ([tmp_path / name for name in names], [tmp_path / "pooled"])
     )
     for name in ("idf", "gold", "hard", "impacts"):
