@@ -55,7 +55,7 @@ class ConceptPrior:
     """Which concepts the question is about, known before the image is."""
 
     weights: torch.Tensor  # [C], the factor on each concept's evidence; 1 where nothing is known
-    information: float  # KL divergence from uniform, in nats: 0 where all are equally likely
+    information: float  # KL divergence from the base rates, in nats: 0 where it is about anything
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import pytest
 from skipqa import assets
 from skipqa.backbones.weights.convert import imagenet_synsets
 from skipqa.pipeline import Pipeline
-from skipqa.wordnet import Synset, read_synsets
+from skipqa.wordnet import Nouns, Synset, read_synsets
 
 # Two nouns and an adjective, in the layout of wndb(5WN).
 NOUNS = """\
@@ -45,6 +45,14 @@ def test_position_of_an_adjective_is_no_part_of_it(small: Path) -> None:
     (galore,) = read_synsets(small, "adj")
     assert galore.lemmas == ("galore",)
     assert galore.id == "a00000052"
+
+
+def test_single_nouns(small: Path) -> None:
+    (small / "index.noun").write_text("  1 licence\nice_axe n 2 2 @ ~ 2 0 00000029 00000017  \n")
+    nouns = Nouns(small)
+    assert nouns["n00000017"] == next(read_synsets(small, "noun"))
+    assert nouns.first_sense("Ice axe") == "n00000029"
+    assert nouns.first_sense("axe") is None
 
 
 def test_every_class_that_can_be_seen_is_a_noun(home: Path) -> None:

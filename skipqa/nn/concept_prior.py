@@ -1,7 +1,7 @@
 """RCSR: a prior over visual concepts, given the question.
 
 Enters: the pooled question [..., D] and the embeddings of all concepts [C, D]. Leaves: how much
-likelier than chance it is that the question is about each concept, [..., C]. Bayes' rule combines
+likelier than usual it is that the question is about each concept, [..., C]. Bayes' rule combines
 it with a region's evidence: "this breed" is about the dog, however certain the region is of the
 sofa. It never sees the image.
 """
@@ -30,22 +30,36 @@ class ConceptPriorHead(nn.Module):
         self.config = config
         self.of_question = nn.Linear(config.width, config.hidden, bias=False)
         self.of_concept = nn.Linear(config.width, config.hidden, bias=False)
+        # Instead of a question, one that may be about anything: some things are asked about more
+        self.anything = nn.Parameter(torch.zeros(config.hidden))
 
     def forward(self, question: Tensor, concepts_CD: Tensor) -> Tensor:
-        """Logits [..., C]; all equal where the question says nothing about the concept."""
-        return self.of_question(question) @ self.of_concept(concepts_CD).T
+        """Logits [..., C]; the base rates where the question says nothing about the concept."""
+        return self.project(question) @ self.of_concept(concepts_CD).T
+
+    def project(self, question: Tensor) -> Tensor:
+        return self.of_question(question) + self.anything
+
+    def base_rates(self, concepts_CD: Tensor) -> Tensor:
+        """Logits [C] of how often each concept is asked about."""
+        return self.anything @ self.of_concept(concepts_CD).T
 
     @torch.inference_mode()
     def prior(self, question_D: Tensor, projected_CH: Tensor) -> ConceptPrior:
         """For one question; `projected_CH` is `of_concept` of all concepts, the same every time."""
-        logits_C = self.of_question(question_D) @ projected_CH.T
-        ratio_C = logits_C.softmax(-1) * len(projected_CH)  # to a uniform prior
+        log_prob_C = (self.project(question_D) @ projected_CH.T).log_softmax(-1)
+        log_base_C = (self.anything @ projected_CH.T).log_softmax(-1)
+        information = (log_prob_C.exp() * (log_prob_C - log_base_C)).sum()
+        # Evidence has base rates of its own: what counts is how much the question changes them.
+        ratio_C = self._with_floor(log_prob_C) / self._with_floor(log_base_C)
+        return ConceptPrior(ratio_C**self.config.trust, max(0.0, float(information)))
+
+    def _with_floor(self, log_prob_C: Tensor) -> Tensor:
+        """Times the number of concepts, so that a uniform distribution is 1."""
         floor = self.config.floor
-        information = (ratio_C * ratio_C.clamp(min=1e-9).log()).mean()
-        weights_C = (floor + (1 - floor) * ratio_C) ** self.config.trust
-        return ConceptPrior(weights_C, max(0.0, float(information)))
+        return floor + (1 - floor) * log_prob_C.exp() * len(log_prob_C)
 
 
 def flops(config: ConceptPriorConfig, num_concepts: int) -> int:
     """FLOPs for one question once the concepts are projected; a multiply-add counts as two."""
-    return 2 * config.hidden * (config.width + num_concepts)
+    return 2 * config.hidden * (config.width + 2 * num_concepts)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skipqa.backbones.concepts import Concept, Concepts, plain_name
+from skipqa.backbones.concepts import SENSES, Concept, Concepts, common_things, plain_name
 from skipqa.pipeline import Pipeline
 
 
@@ -58,3 +60,31 @@ def test_shipped_concepts(trained_pipeline: Pipeline) -> None:
     assert sum(map(len, concepts.by_plain_name.values())) == sum(
         len(concept.names) for concept in concepts.entries
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("bear", "animal"),
+        ("mouse", "device"),
+        ("kite", "plaything"),
+        ("keyboard", "device"),
+        ("tie", "garment"),
+        ("skis", "runner"),
+        ("cell phone", "telephone"),
+        ("bowl", "container"),
+    ],
+)
+def test_common_things_are_what_a_photo_shows(home: Path, name: str, kind: str) -> None:
+    (found,) = common_things([name]).values()
+    assert found.name == name
+    assert found.gloss
+    assert any(kind in names for names in found.kinds)
+
+
+def test_synonyms_of_a_common_thing_mean_it_by_themselves(home: Path) -> None:
+    found = common_things(["airplane", "bicycle", "skis", "no such thing", *SENSES])
+    assert found["airplane"].names == ("airplane", "aeroplane", "plane")
+    assert found["bicycle"].names == ("bicycle",)  # "wheel" and "cycle" are mostly others
+    assert "no such thing" not in found
+    assert found.keys() >= SENSES.keys()

@@ -173,7 +173,10 @@ class TaggedVision(PocketVision):
 
     @cached_property
     def concepts(self) -> concepts.Concepts:
-        return concepts.with_tags(self.classes, self.tagger)
+        config = self.tagger.config
+        plain = [name for name, kind in zip(config.names, config.kinds, strict=True) if not kind]
+        known = concepts.common_things(plain, self.report)
+        return concepts.with_tags(self.classes, self.tagger, known)
 
     def _recognise(self, maps: Sequence[Tensor]) -> Recognised:
         """A tag has its largest probability over all maps: a large object is recognised in the
@@ -183,12 +186,10 @@ class TaggedVision(PocketVision):
         probs_T = surest(views)[0]
         grid = maps[-1].shape[-1]
         tagged_VT = torch.stack([_resampled(one, grid) for one in views]).amax(0)
-        # Of the tags only those that are concepts, see `concepts.with_tags`
-        known = torch.tensor([bool(kind) for kind in self.tagger.config.kinds])
         num_views = sum(one[0, 0].numel() for one in views)
         return Recognised(
-            probs_VC=_joined(classes.probs_VC, tagged_VT[:, known]),
-            overview_C=_joined(classes.overview_C, probs_T[known]),
+            probs_VC=_joined(classes.probs_VC, tagged_VT),
+            overview_C=_joined(classes.overview_C, probs_T),
             flops=classes.flops + tags.flops(self.tagger.config, num_views),
             words=self._words(probs_T, classes.overview_C),
         )

@@ -1,46 +1,55 @@
-"""The concept prior: which concepts a question is about, learned from Pocket-KB.
+"""The concept prior: which concepts a question is about.
 
-Enters: its training questions with the names of what they ask about, the published text encoder
-and the vision encoder's classes. Leaves: a `ConceptPriorHead`. Each question is trained on in
-several wordings. Questions about a whole scene have a uniform target. A tenth of the entities is
-held out, and is no negative either; for these, held-out wordings are measured.
+Enters: questions with the names of what they ask about (`about.py`), the published text encoder,
+and what an image may show: the vision encoder's classes and common things. Leaves: a
+`ConceptPriorHead`. For questions about a whole scene the target is the base rates, which are
+learned from all questions. What is held out is measured apart for every source; a held-out entity
+is no negative either, and an unseen one is not in the table at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from random import Random
-from typing import Any
 
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from skipqa.backbones.concepts import Concept
 from skipqa.backbones.networks.bert import Bert
 from skipqa.config import Count, Weight
-from skipqa.data.held_out import is_id_held_out
-from skipqa.files import check_rows, read_jsonl
+from skipqa.language import base_forms
 from skipqa.nn.concept_prior import ConceptPriorConfig, ConceptPriorHead
-from skipqa.nn.tagger import said_of_a_picture
 from skipqa.training.loop import Optimisation, batches, fit
-from skipqa.training.retrieval import paraphrases
-from skipqa.training.retrieval.queries import TRAIN
+from skipqa.training.retrieval.about import FVQA, OKVQA, OPEN, POCKET_KB, SCENES, SOURCES, About
 from skipqa.training.run import Run
-from skipqa.training.stage1.mixture import KINDS
 from skipqa.training.stage1.words import embed
 
 PART = "concept_prior"
-SCENE = "scene"
 
 
 @dataclass(frozen=True, slots=True)
 class ConceptPriorTraining:
-    steps: Count = 400
+    steps: Count = 800
     batch: Count = 256
     lr: Weight = 3e-3
-    reworded: Count = 2  # other wordings of each question
+    reworded: Count = 2  # other wordings of each Pocket-KB question
+    # How often a question is repeated per epoch: people's own questions are few
+    okvqa_times: Count = 32
+    fvqa_times: Count = 32
+    scenes_times: Count = 8
+    open_times: Count = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Nameable:
+    """A concept as the table of concepts embeds it, and all that people may call it."""
+
+    said: str
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,71 +58,68 @@ class Asked:
 
     questions: Tensor  # [Q, D]
     concepts: Tensor  # [C, D]
-    about: Tensor  # [Q, C] bool: all that bear the name; none where a scene is asked about
+    about: Tensor  # [Q, C] bool: all that bear the name; none where anything may be asked about
+    source: Tensor  # [Q] of `SOURCES`
     held_out: Tensor  # [Q]
     held_out_wording: Tensor  # [Q]: of held-out entities alone
 
+    def of(self, source: str) -> Tensor:
+        return self.source == SOURCES.index(source)
 
-def read(
-    pocket_kb: Path,
-    classes: Sequence[Sequence[str]],
-    text: Bert,
-    tokenizer: Tokenizer,
-    reworded: int,
-    seed: int,
-) -> Asked:
-    """`classes` are what an image may show besides Pocket-KB's own, each with its names."""
-    path = pocket_kb / TRAIN
-    fields = {"question": str, "name": str, "entity": str, "category": str, "relation": str}
-    written = check_rows(str(path), read_jsonl(path), fields)
-    asked = [one for row in written for one in _wordings(row, reworded, seed)]
-    rows, questions, held_out_wording = zip(*asked, strict=True)
-    names = [_said(row) for row in rows]
-    concepts = [tuple(one) for one in classes]
-    concepts += ((name,) for name in dict.fromkeys(names) if name)
+
+def nameable(
+    classes: Iterable[Concept],
+    common: Iterable[Concept],
+    asked: Iterable[About],
+    unseen: frozenset[str],
+) -> list[Nameable]:
+    """The classes, common things and Pocket-KB's things, without those that bear an unseen name."""
+    found = [Nameable(", ".join(one.names), one.names) for one in classes]
+    found += (Nameable(one.name, one.names) for one in common)
+    own = dict.fromkeys(one.name for one in asked if one.source == POCKET_KB)
+    found += (Nameable(name, (name,)) for name in own)
+    return [one for one in found if unseen.isdisjoint(name.lower() for name in one.names)]
+
+
+def prepare(
+    asked: Sequence[About], concepts: Sequence[Nameable], text: Bert, tokenizer: Tokenizer
+) -> tuple[Asked, dict[str, int]]:
+    """Questions and concepts as tensors; and of each source, how many questions were left out
+    because their thing is no concept."""
     bearing: dict[str, list[int]] = {}
     for place, one in enumerate(concepts):
-        for name in one:
+        for name in one.names:
             bearing.setdefault(name.lower(), []).append(place)
-    about = torch.zeros(len(rows), len(concepts), dtype=torch.bool)
-    for row, name in enumerate(names):
-        about[row, bearing.get(name, [])] = True
+    places = [_places(one.name, bearing) for one in asked]
+    left_out = Counter(o.source for o, p in zip(asked, places, strict=True) if o.name and not p)
+    kept = [(o, p) for o, p in zip(asked, places, strict=True) if p or not o.name]
+    about = torch.zeros(len(kept), len(concepts), dtype=torch.bool)
+    for row, (_, some) in enumerate(kept):
+        about[row, some] = True
+    questions = [one.question for one, _ in kept]
     by_length = sorted(set(questions), key=lambda text: (len(text), text))  # less is padded
     place_of = {text: place for place, text in enumerate(by_length)}
     embedded = embed(text, tokenizer, by_length).cpu()
     return Asked(
         questions=embedded[torch.tensor([place_of[question] for question in questions])],
-        concepts=embed(text, tokenizer, [", ".join(one) for one in concepts]).cpu(),
+        concepts=embed(text, tokenizer, [one.said for one in concepts]).cpu(),
         about=about,
-        held_out=torch.tensor([is_id_held_out(row["entity"]) for row in rows]),
-        held_out_wording=torch.tensor(held_out_wording),
-    )
+        source=torch.tensor([SOURCES.index(one.source) for one, _ in kept]),
+        held_out=torch.tensor([one.held_out for one, _ in kept]),
+        held_out_wording=torch.tensor([one.held_out_wording for one, _ in kept]),
+    ), dict(left_out)
 
 
-def _wordings(
-    row: dict[str, Any], reworded: int, seed: int
-) -> Iterator[tuple[dict[str, Any], str, bool]]:
-    """The row, its question in each of its wordings, and whether the wording is held out."""
-    question, relation, category = row["question"], row["relation"], row["category"]
-    random = Random(f"{seed} {row['entity']} {question}")
-    yield row, question, False
-    for _ in range(reworded):
-        if category == SCENE and random.random() < 0.5:
-            yield row, random.choice(paraphrases.table()["train"]["scenes"]), False
-        else:
-            yield row, paraphrases.train_wording(question, relation, category, random), False
-    if is_id_held_out(row["entity"]):
-        others = paraphrases.held_out_wordings(question, relation, category)
-        others += paraphrases.table()["held_out"]["scenes"] if category == SCENE else []
-        if others:
-            yield row, random.choice(others), True
+def _places(name: str, bearing: dict[str, list[int]]) -> list[int]:
+    """The concepts of that name, in the singular where the plural is none."""
+    return next((bearing[form] for form in _singular(name) if form in bearing), [])
 
 
-def _said(row: dict[str, Any]) -> str:
-    """As the tagger names it; nothing for a scene."""
-    if row["category"] == SCENE:
-        return ""
-    return said_of_a_picture(row["name"].lower(), KINDS.get(row["category"], ""))
+def _singular(name: str) -> Iterator[str]:
+    yield name
+    before, _, last = name.rpartition(" ")
+    for form in sorted(base_forms(last)):
+        yield f"{before} {form}".lstrip()
 
 
 def train(
@@ -121,17 +127,28 @@ def train(
 ) -> tuple[ConceptPriorHead, dict[str, float]]:
     torch.manual_seed(run.seed)
     module = ConceptPriorHead(ConceptPriorConfig(width=asked.questions.shape[1]))
-    train_rows = (~asked.held_out).nonzero()[:, 0]
-    unknown_C = asked.about[asked.held_out].any(0) & ~asked.about[train_rows].any(0)
+    times = {
+        POCKET_KB: 1,
+        OKVQA: settings.okvqa_times,
+        FVQA: settings.fvqa_times,
+        SCENES: settings.scenes_times,
+        OPEN: settings.open_times,
+    }
+    rows = {source: (asked.of(source) & ~asked.held_out).nonzero()[:, 0] for source in SOURCES}
+    groups = [some.repeat(times[source]) for source, some in rows.items()]
+    known = asked.about[torch.cat(groups)].any(0)
+    unknown_C = asked.about[asked.held_out & asked.of(POCKET_KB)].any(0) & ~known
     concepts, about = asked.concepts[~unknown_C], asked.about[:, ~unknown_C]
-    at = batches([train_rows], min(settings.batch, len(train_rows)), run.seed)
+    at = batches(groups, min(settings.batch, sum(map(len, groups))), run.seed)
 
     def loss(step: int) -> Tensor:
         rows = at(step)
         log_prob = module(asked.questions[rows], concepts).log_softmax(-1)
-        targets = about[rows]
-        targets = torch.where(targets.any(1, keepdim=True), targets, True).float()
-        return -(log_prob * targets).sum(1).div(targets.sum(1)).mean()
+        base = module.base_rates(concepts).log_softmax(-1)
+        named = about[rows].float()
+        particular = named.sum(1, keepdim=True)
+        targets = torch.where(particular > 0, named / particular.clamp(min=1), base.exp().detach())
+        return -(log_prob * targets).sum(1).mean() - (base * targets).sum(1).mean()
 
     optimisation = Optimisation(settings.steps, settings.lr, warmup=settings.steps // 10)
     module = fit(PART, module, loss, optimisation, run)
@@ -140,16 +157,21 @@ def train(
 
 @torch.no_grad()
 def measure(module: ConceptPriorHead, asked: Asked) -> dict[str, float]:
-    """The log-ratio of the probability of held-out entities to chance, in nats, and the largest
-    ratio of any concept for a question about a scene."""
-    ratio = module(asked.questions, asked.concepts).softmax(-1) * len(asked.concepts)
-    scene, found = ~asked.about.any(1), {}
-    for words, these in (
-        ("", ~asked.held_out_wording),
-        (", held-out wordings", asked.held_out_wording),
-    ):
-        chosen = asked.held_out & ~scene & these
-        right = (ratio[chosen] * asked.about[chosen]).amax(1).log()
-        found[f"information{words}"] = float(right.mean())
-        found[f"most for a scene{words}"] = float(ratio[scene & these].amax(1).mean())
+    """Of held-out questions of each source, in nats: how much they tell about the concept, and the
+    log-ratio to chance of the probability that the right one has."""
+    found: dict[str, float] = {}
+    base = module.base_rates(asked.concepts).log_softmax(-1)
+    for source in SOURCES:
+        for words, wording in (("", False), (", held-out wordings", True)):
+            these = asked.held_out & asked.of(source) & (asked.held_out_wording == wording)
+            if not these.any():
+                continue
+            log_prob = module(asked.questions[these], asked.concepts).log_softmax(-1)
+            about = asked.about[these]
+            found[f"information, {source}{words}"] = float(
+                (log_prob.exp() * (log_prob - base)).sum(1).mean()
+            )
+            if about.any():
+                right = log_prob.masked_fill(~about, -torch.inf).amax(1)
+                found[f"right, {source}{words}"] = float(right.mean()) + math.log(len(base))
     return found

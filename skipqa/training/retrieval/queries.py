@@ -1,25 +1,27 @@
 """Questions that passages answer, made from the passages themselves: what retrieval learns from.
 
-Enters: a library with WordNet and the World Factbook in it and, where it was built, Pocket-KB.
-Leaves: queries, each with the name of what is asked about (an image would show it), a text, and
-the ids of the passages that answer it. A tenth of the passages, and a tenth of Pocket-KB's
-entities, are held out; they are also asked for in held-out wordings. Of Pocket-KB only the
-training questions are read.
+Enters: the passages of a library and, where it was built, Pocket-KB. Leaves: queries, each with the
+name of what is asked about (an image would show it), a text, and the ids of the passages that
+answer it. A tenth of the passages and of Pocket-KB's entities is held out; some of these are also
+asked for in held-out wordings. Of Pocket-KB only the training questions are read, and nothing is
+asked of its unseen entities.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
 from skipqa import assets
 from skipqa.data.held_out import is_id_held_out
-from skipqa.files import check_rows, read_jsonl
-from skipqa.knowledge import Library
+from skipqa.data.pocket_kb.entities import SOURCE as POCKET_KB_PASSAGES
+from skipqa.files import check_rows, read_json, read_jsonl
+from skipqa.knowledge.sources import BUILT_IN
 from skipqa.language import content_words
+from skipqa.training.retrieval.corpora import from_articles, from_conceptnet
 from skipqa.training.retrieval.paraphrases import (
     Meaning,
     edited,
@@ -30,13 +32,12 @@ from skipqa.training.retrieval.paraphrases import (
     train_wording,
     wordings,
 )
+from skipqa.training.retrieval.query import ARTICLES, HELD_OUT_SOURCES, Draw, Query, made_from
 from skipqa.types import Passage
 from skipqa.wordnet import PARTS_OF_SPEECH, Synset, read_synsets
 
-# Where queries come from; the last two are in held-out wordings.
 TRAIN = "train.jsonl"  # of Pocket-KB
-SOURCES = ("wordnet", "factbook", "pocket-kb", "held-out wordings", "held-out wordings, factbook")
-TRAIN_SOURCES, HELD_OUT_SOURCES = SOURCES[:3], SOURCES[3:]
+WORDNET, FACTBOOK = "wordnet", "factbook"
 BY_FLAG = Meaning("", "country", "flag", ())
 
 ABOUT_COUNTRY = (
@@ -80,49 +81,79 @@ LABEL = re.compile(r"(?:^|; )([a-z][a-z ]{3,40}): ")
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
-    name: str  # empty where the text stands alone
-    text: str
-    gold: tuple[str, ...]
-    source: str
-    held_out: bool
+class Amounts:
+    fraction: float = 1.0  # of the passages get a question
+    most: int = 20_000  # questions made from the passages of one corpus
+    reworded: int = 1  # other wordings of each Pocket-KB question
 
-    @property
-    def whole(self) -> str:
-        return f"{self.name}: {self.text}" if self.name else self.text
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """What no question may be about."""
+
+    ids: frozenset[str] = frozenset()  # of passages
+    names: frozenset[str] = frozenset()  # in lower case
+
+    @staticmethod
+    def of(pocket_kb: Path | None) -> Unseen:
+        if pocket_kb is None:
+            return Unseen()
+        path = pocket_kb / "unseen.json"
+        rows = check_rows(str(path), read_json(path), {"names": list, "passages": list})
+        names = (name.lower() for row in rows for name in row["names"])
+        return Unseen(frozenset(id for row in rows for id in row["passages"]), frozenset(names))
+
+    def has(self, id: str, *names: str) -> bool:
+        return id in self.ids or not self.names.isdisjoint(name.lower() for name in names)
 
 
 def generate(
-    library: Library, pocket_kb: Path | None, seed: int, fraction: float = 1.0, reworded: int = 1
+    passages: Sequence[Passage], pocket_kb: Path | None, seed: int, amounts: Amounts
 ) -> list[Query]:
-    """All queries that the library can answer, in a fixed order; a `fraction` of those made from
-    passages, and each Pocket-KB question in so many other wordings."""
-    passages = [library.passage(row) for row in range(len(library))]
-    known = {passage.id for passage in passages}
+    """What passages and Pocket-KB give, in a fixed order."""
+    unseen = Unseen.of(pocket_kb)
+    corpora: dict[str, list[Passage]] = {}
+    for passage in passages:
+        if not unseen.has(passage.id, passage.title, passage.title.partition(": ")[0]):
+            kind = passage.source if passage.source in BUILT_IN else ARTICLES
+            if passage.source != POCKET_KB_PASSAGES:
+                corpora.setdefault(kind, []).append(passage)
 
-    def drawn(id: str) -> Random | None:
+    def drawn(kind: str) -> Draw:
         """Chance that depends on the passage alone."""
-        random = Random(f"{seed} {id}")
-        return random if random.random() < fraction else None
+        fraction = min(amounts.fraction, amounts.most / max(1, len(corpora.get(kind, ()))))
+
+        def draw(id: str) -> Random | None:
+            random = Random(f"{seed} {id}")
+            return random if random.random() < fraction else None
+
+        return draw
 
     found: list[Query] = []
-    found += (query for query in from_wordnet(_synsets(), drawn) if set(query.gold) <= known)
-    of_lands = [p for p in passages if p.source == "factbook"]
-    found += from_factbook(of_lands, drawn)
+    if definitions := {passage.id for passage in corpora.get("wordnet", ())}:
+        of_words = from_wordnet(_synsets(), drawn("wordnet"), unseen)
+        found += (query for query in of_words if set(query.gold) <= definitions)
+    of_lands = corpora.get("factbook", [])
+    found += from_factbook(of_lands, drawn("factbook"))
     found += from_fields(of_lands, seed)
+    found += from_conceptnet(corpora.get("conceptnet", ()), drawn("conceptnet"))
+    found += from_articles(corpora.get(ARTICLES, ()), drawn(ARTICLES))
     if pocket_kb is not None:
-        asked = from_pocket_kb(pocket_kb, seed, reworded)
-        found += (query for query in asked if set(query.gold) <= known)
+        known = {passage.id for passage in passages}
+        asked = from_pocket_kb(pocket_kb, seed, amounts.reworded)
+        found += (
+            query
+            for query in asked
+            if set(query.gold) <= known and not unseen.has(query.gold[0], query.name)
+        )
     return found
 
 
-def from_wordnet(
-    synsets: Mapping[str, Synset], drawn: Callable[[str], Random | None]
-) -> Iterator[Query]:
+def from_wordnet(synsets: Mapping[str, Synset], drawn: Draw, unseen: Unseen) -> Iterator[Query]:
     """A definition without its word, its kind, what it says, its key words: one of these."""
     for synset in synsets.values():
         id = f"wordnet:{synset.id}"
-        if (random := drawn(id)) is None:
+        if unseen.has(id, *synset.lemmas) or (random := drawn(id)) is None:
             continue
         definition = synset.gloss.partition('; "')[0]
         named = {word for lemma in synset.lemmas for word in content_words(lemma)}
@@ -131,13 +162,14 @@ def from_wordnet(
         kind = random.choice(above) if above else ""
         ways = [relation for cue, relation in CUES if cue.search(definition)]
         if len(keys) >= 4 and random.random() < 0.25:
-            yield _query("", " ".join(keys), id)
+            yield made_from("", " ".join(keys), id, WORDNET)
             continue
         name, plain = random.choice(synset.lemmas), kind.split()[-1] if kind else "thing"
         if kind and ways and random.random() < 0.6:
             meaning = Meaning(random.choice(ways), "thing", "", (("noun", plain),))
             wording = random.choice(wordings("train", meaning.relation))
-            yield _query(name, edited(say(wording, meaning, "train", random), random), id)
+            text = edited(say(wording, meaning, "train", random), random)
+            yield made_from(name, text, id, WORDNET)
             continue
         if kind and random.random() < 0.5:
             form = random.choice(ABOUT_KIND)
@@ -146,12 +178,10 @@ def from_wordnet(
         else:
             continue
         few = " ".join(random.sample(keys, min(len(keys), random.randint(1, 3))))
-        yield _query(name, form.format(kind=plain, keys=few), id)
+        yield made_from(name, form.format(kind=plain, keys=few), id, WORDNET)
 
 
-def from_factbook(
-    passages: Iterable[Passage], drawn: Callable[[str], Random | None]
-) -> Iterator[Query]:
+def from_factbook(passages: Iterable[Passage], drawn: Draw) -> Iterator[Query]:
     """Asks for a passage by its field, by the labels in it, and by words of what it says."""
     for passage in passages:
         if (random := drawn(passage.id)) is None:
@@ -165,7 +195,7 @@ def from_factbook(
             asked.append(" ".join(random.sample(keys, min(len(keys), random.randint(2, 4)))))
         for of in asked:
             text = random.choice(ABOUT_COUNTRY).format(of=of, country=country)
-            yield _query(name, text, passage.id)
+            yield made_from(name, text, passage.id, FACTBOOK)
 
 
 def from_fields(passages: Iterable[Passage], seed: int) -> Iterator[Query]:
@@ -216,10 +246,6 @@ def from_pocket_kb(folder: Path, seed: int, reworded: int) -> Iterator[Query]:
         if held_out:
             for text in held_out_wordings(question, relation, category):
                 yield Query(row["name"], text, gold, HELD_OUT_SOURCES[0], held_out)
-
-
-def _query(name: str, text: str, id: str) -> Query:
-    return Query(name, text, (id,), id.partition(":")[0], is_id_held_out(id))
 
 
 def _synsets() -> dict[str, Synset]:

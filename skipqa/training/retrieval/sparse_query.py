@@ -5,7 +5,7 @@ Enters: a library and the published text encoder. Leaves in the run's folder:
 (`concept_prior.py`) and `metrics.json`. The loss is InfoNCE over the passages of the batch and hard
 negatives of a lexical search, with SPLADE's FLOPs regulariser on every added term. Half of the
 questions come with the name of their thing as separate lexical terms, as the pipeline adds it for
-what a region shows; half have the name before their text.
+what a region shows; half have the name before their text. Nothing of stage I is needed.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from skipqa.backbones.networks.sparse_query import SparseQuery
 from skipqa.backbones.text_encoder import MiniLm
 from skipqa.components import SETTINGS, change_settings
 from skipqa.config import Between, Count, Fraction, Weight
+from skipqa.data.held_out import unseen_entities
 from skipqa.knowledge import Library
 from skipqa.knowledge.default import DEFAULT
 from skipqa.nn import checkpoint
@@ -34,16 +35,12 @@ from skipqa.nn.term_weights import NO_TERM, tie_to_words
 from skipqa.training.export import Truncation, copy_components, export
 from skipqa.training.loop import Optimisation, batches, fit
 from skipqa.training.pipelines import index_digests, text_digest
-from skipqa.training.retrieval import concept_prior
+from skipqa.training.retrieval import about, concept_prior, people
 from skipqa.training.retrieval.concept_prior import ConceptPriorTraining
 from skipqa.training.retrieval.pairs import NO_ROW, Pairs, prepare
-from skipqa.training.retrieval.queries import (
-    HELD_OUT_SOURCES,
-    SOURCES,
-    TRAIN,
-    TRAIN_SOURCES,
-    generate,
-)
+from skipqa.training.retrieval.queries import TRAIN, Amounts, Unseen, generate
+from skipqa.training.retrieval.query import ASKED, HELD_OUT_SOURCES, MADE, SOURCES, TRAIN_SOURCES
+from skipqa.training.retrieval.stored import Corpus
 from skipqa.training.run import Run
 from skipqa.training.stage import Inputs, Metrics, TrainingStage
 
@@ -61,9 +58,10 @@ SUPPRESSED_ON = 2_000  # training queries that useless terms are counted on
 @dataclass(frozen=True, slots=True)
 class SparseTraining:
     fraction: Fraction = 0.2  # of the passages get a question
+    most: Count = 20_000  # questions made from the passages of one corpus
     reworded: Count = 8  # paraphrases of each Pocket-KB question
     hard: Count = 6  # hard negatives per query
-    steps: Count = 400
+    steps: Count = 800
     batch: Count = 48
     hard_used: Count = 4  # of them in a batch
     lr: Weight = 1e-3
@@ -72,7 +70,9 @@ class SparseTraining:
     sparsity: Weight = 1e-2
     useless: Fraction = 0.01  # of the questions, that a term may be added to without use
     joining: Count = 4  # terms added per word at the start
-    asked_times: Count = 2  # how often a Pocket-KB question is repeated per epoch
+    # How often a question is repeated per epoch
+    asked_times: Count = 2  # of Pocket-KB
+    people_times: Count = 8  # of OK-VQA and FVQA, which are few
     ranks: Annotated[tuple[int, ...], Between(1, 1_000)] = (8, 12)  # 12 is 0.73 MB
     max_loss: Fraction = 0.003
     concept_prior: ConceptPriorTraining = field(default_factory=ConceptPriorTraining)
@@ -93,16 +93,18 @@ class RetrievalStage(TrainingStage):
                 "seed": run.seed,
                 "limit": inputs.limit,
                 "pocket_kb": _questions_digest(inputs.pocket_kb),
+                "data": _data_digests(inputs.data),
                 "indexes": index_digests(inputs.index),
                 "settings": dataclasses.asdict(settings),
             }
         )
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         if PART not in run.metrics():
-            pairs = _pairs(inputs, settings, run).to(device)
+            pairs = _pairs(inputs, settings, run, device).to(device)
             run.finish(PART, train(sparse_query.published().to(device), pairs, settings, run))
-        if inputs.pocket_kb is not None and concept_prior.PART not in run.metrics():
-            _train_concept_prior(inputs.pocket_kb, settings, run, device)
+        asks_about = inputs.pocket_kb is not None or inputs.data is not None
+        if asks_about and concept_prior.PART not in run.metrics():
+            _train_concept_prior(inputs, settings.concept_prior, run, device)
         run.forget_states()
         if inputs.components is not None:
             copy_components(inputs.components, run.folder)
@@ -117,29 +119,52 @@ def _questions_digest(pocket_kb: Path | None) -> str | None:
     return None if pocket_kb is None else text_digest(pocket_kb / TRAIN)
 
 
-def _pairs(inputs: Inputs, settings: SparseTraining, run: Run) -> Pairs:
-    """Prepared once, with Pocket-KB's questions where that is given."""
+def _data_digests(data: Path | None) -> list[str]:
+    """Of the files that are there, of those that queries are made from."""
+    paths = [] if data is None else [data / name for name in about.FILES]
+    return [f"{path.stem} {text_digest(path)}" for path in paths if path.is_file()]
+
+
+def _pairs(inputs: Inputs, settings: SparseTraining, run: Run, device: torch.device) -> Pairs:
+    """Prepared once, with the questions of Pocket-KB and of people where these are given."""
     known = run.folder / "state" / PAIRS
     if not known.exists():
-        library = Library.open(inputs.index or [DEFAULT])
-        made = generate(library, inputs.pocket_kb, run.seed, settings.fraction, settings.reworded)
-        queries = made[:: _every(inputs.limit)]
+        run.say("reading the passages")
+        corpus = Corpus.of(Library.open(inputs.index or [DEFAULT]), device)
+        amounts = Amounts(settings.fraction, settings.most, settings.reworded)
+        queries = generate(corpus.passages, inputs.pocket_kb, run.seed, amounts)
+        queries = queries[:: _every(inputs.limit)]
+        if inputs.data is not None:
+            asked = people.read(inputs.data, inputs.pocket_kb, Unseen.of(inputs.pocket_kb).names)
+            counted = run.counted("finding passages that answer")
+            labelled, unanswered = people.label(asked[: inputs.limit], corpus, counted)
+            queries += labelled
+            run.say(f"no passage found answers {unanswered}")
         counted = run.counted("finding hard negatives")
         known.parent.mkdir(parents=True, exist_ok=True)
-        prepare(library, queries, settings.hard, counted).save(known)
+        prepare(corpus, queries, settings.hard, counted).save(known)
     return Pairs.load(known)
 
 
 def _train_concept_prior(
-    pocket_kb: Path, settings: SparseTraining, run: Run, device: torch.device
+    inputs: Inputs, settings: ConceptPriorTraining, run: Run, device: torch.device
 ) -> None:
+    """Over the classes of the published vision encoder, COCO's names and those of Pocket-KB: it
+    needs nothing that was trained before."""
     text = MiniLm()
-    classes = [c.names for c in concepts.load(lambda names: text.encode(names).embeddings).entries]
-    encoder, reworded = text.network.to(device), settings.concept_prior.reworded
-    asked = concept_prior.read(pocket_kb, classes, encoder, text.tokenizer, reworded, run.seed)
-    module, measured = concept_prior.train(asked, settings.concept_prior, run)
+    classes = concepts.load(lambda names: text.encode(names).embeddings)
+    common = concepts.common_things(about.common_names(inputs.data))
+    asked = about.read(inputs.pocket_kb, inputs.data, settings.reworded, run.seed)
+    asked = asked[:: _every(inputs.limit)]
+    unseen = frozenset().union(*unseen_entities(inputs.pocket_kb).values())
+    known = concept_prior.nameable(classes.entries, common.values(), asked, unseen)
+    run.say(f"encoding {len(asked):,} questions about {len(known):,} concepts")
+    prepared, left_out = concept_prior.prepare(
+        asked, known, text.network.to(device), text.tokenizer
+    )
+    module, measured = concept_prior.train(prepared, settings, run)
     checkpoint.save(module, run.folder / CONCEPT_PRIOR, preset=PRESET)
-    run.finish(concept_prior.PART, measured)
+    run.finish(concept_prior.PART, measured | {"no concept": left_out})
 
 
 def _every(limit: int | None) -> int:
@@ -152,8 +177,9 @@ def train(network: SparseQuery, pairs: Pairs, settings: SparseTraining, run: Run
     run.say("measuring lexical retrieval")
     lexical = measure(network, pairs, SOURCES)
     _start(network, pairs, settings, run.seed)
-    asked = pairs.select("pocket-kb", held_out=False).repeat(settings.asked_times)
-    groups = [pairs.select(source, held_out=False) for source in TRAIN_SOURCES[:2]] + [asked]
+    times = dict.fromkeys(MADE, 1) | dict.fromkeys(ASKED, settings.people_times)
+    times["pocket-kb"] = settings.asked_times
+    groups = [pairs.select(name, held_out=False).repeat(n) for name, n in times.items()]
     at = batches([group.cpu() for group in groups], settings.batch, run.seed)
 
     def loss(step: int) -> Tensor:
@@ -287,7 +313,7 @@ def measure(network: SparseQuery, pairs: Pairs, sources: Sequence[str]) -> dict[
         rows = rows[:: max(1, len(rows) // MEASURED)][:MEASURED]
         if len(rows):
             found[source] = _recall(network, pairs, rows, 0.0)
-            if source not in TRAIN_SOURCES[:2]:
+            if source not in MADE:
                 found[f"{source}, name apart"] = _recall(network, pairs, rows, 1.0)
     return found
 

@@ -156,25 +156,29 @@ def small_tagger(names: tuple[str, ...], kinds: tuple[str, ...], width: int = 6)
 
 
 class TestConcepts:
-    def test_fine_grained_tags_follow_the_classes(self) -> None:
-        names = ("person", "beagle", "siamese", "rose", "oat milk", "mali")
-        tagger = small_tagger(names, ("", "dog", "cat", "flower", "food", "flag"))
+    def test_all_tags_follow_the_classes(self) -> None:
+        names = ("person", "beagle", "siamese", "rose", "oat milk", "mali", "gizmo")
+        tagger = small_tagger(names, ("", "dog", "cat", "flower", "food", "flag", ""))
         known = Concepts((Concept("n1", ("cup",), "a cup", ()),), torch.ones(1, 4))
-        found = concepts.with_tags(known, tagger)
+        person = Concept("n2", ("person", "individual"), "a human being", (("organism",),))
+        found = concepts.with_tags(known, tagger, {"person": person})
         assert [c.name for c in found.entries] == [
-            "cup", "beagle", "siamese", "rose", "oat milk", "flag of mali",
+            "cup", "person", "beagle", "siamese", "rose", "oat milk", "flag of mali", "gizmo",
         ]  # fmt: skip
         assert found[0] == known[0]
-        assert found[5].names == ("flag of mali", "mali")
-        assert found[1].kinds == (("dog",), ("animal",))
-        assert found[3].kinds == (("flower", "plant"),)
-        assert torch.equal(found.embeddings, torch.cat((known.embeddings, tagger.meanings[1:])))
+        assert found[1] == person
+        assert found[2].kinds == (("dog",), ("animal",))
+        assert found[4].kinds == (("flower", "plant"),)
+        assert found[6].names == ("flag of mali", "mali")
+        assert found[7] == Concept("", ("gizmo",), "", ())  # nobody knows what it is
+        assert torch.equal(found.embeddings, torch.cat((known.embeddings, tagger.meanings)))
 
-    def test_common_objects_alone_add_nothing(self) -> None:
-        known = Concepts((Concept("n1", ("cup",), "a cup", ()),), torch.ones(1, 4))
-        found = concepts.with_tags(known, small_tagger(("person", "car"), ("", "")))
-        assert found.entries == known.entries
-        assert torch.equal(found.embeddings, known.embeddings)
+    def test_the_question_word_animal_names_a_bear(self, trained: Pocket) -> None:
+        called, entries = trained.concepts.called, trained.concepts.entries
+        numbers = {c.name: i for i, c in enumerate(entries)}
+        assert numbers["bear"] in called["animal"]
+        assert numbers["pizza"] in called["food"]
+        assert numbers["person"] in called["person"]
 
     def test_each_shipped_tag_has_an_embedding(self, plain: Pocket, trained: Pocket) -> None:
         assert trained.concepts.entries[: len(plain.concepts)] == plain.concepts.entries

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from random import Random
 
@@ -9,13 +10,15 @@ from tiny_training import write_lines
 
 from skipqa.data.held_out import is_id_held_out
 from skipqa.training.retrieval.queries import (
-    HELD_OUT_SOURCES,
-    Query,
+    Amounts,
+    Unseen,
     from_factbook,
     from_fields,
     from_pocket_kb,
     from_wordnet,
+    generate,
 )
+from skipqa.training.retrieval.query import ARTICLES, HELD_OUT_SOURCES, Query
 from skipqa.types import Passage
 from skipqa.wordnet import Synset
 
@@ -48,8 +51,8 @@ def seeded(id: str) -> Random:
 
 
 def test_a_definition_asks_for_its_word_without_saying_it() -> None:
-    found = list(from_wordnet(SYNSETS, seeded))
-    assert found == list(from_wordnet(SYNSETS, seeded))
+    found = list(from_wordnet(SYNSETS, seeded, Unseen()))
+    assert found == list(from_wordnet(SYNSETS, seeded, Unseen()))
     assert all(query.gold[0].startswith("wordnet:n") for query in found)
     alone = [query for query in found if not query.name]
     named = [query for query in found if query.name]
@@ -118,3 +121,51 @@ def test_only_training_questions_of_pocket_kb_and_the_same_in_other_words(tmp_pa
     assert all(query.held_out for query in found if query.source == HELD_OUT_SOURCES[0])
     assert words.isdisjoint(query.text for query in found if query.source == "pocket-kb")
     assert "Never read" not in {query.text for query in found}
+
+
+def test_nothing_is_asked_of_what_is_unseen(tmp_path: Path) -> None:
+    ids, names = frozenset({"wordnet:n9"}), frozenset({"tea 7"})
+    unseen = Unseen(ids, names)
+    asked = list(from_wordnet(SYNSETS, seeded, unseen))
+    assert {query.gold[0] for query in asked}.isdisjoint({"wordnet:n9", "wordnet:n7"})
+    assert len(asked) >= len(SYNSETS) - 4
+    named = {"entity": "dog:1", "names": ["Pug"], "passages": ["p:1"]}
+    (tmp_path / "unseen.json").write_text(json.dumps([named]))
+    found = Unseen.of(tmp_path)
+    assert found.has("p:1")
+    assert found.has("p:2", "PUG")
+    assert not found.has("p:2", "Boxer")
+    assert not Unseen.of(None).has("p:1", "Pug")
+
+
+def test_every_corpus_gets_its_questions(tmp_path: Path) -> None:
+    rows = [
+        {"question": "Is it hairy?", "name": name, "entity": f"dog:{name}", "category": "dog",
+         "relation": "own", "hops": [[f"passages:{name}"]]}
+        for name in ("Pug", "Boxer")
+    ]  # fmt: skip
+    write_lines(tmp_path / "train.jsonl", rows)
+    named = {"entity": "dog:Pug", "names": ["Pug"], "passages": ["passages:Pug"]}
+    (tmp_path / "unseen.json").write_text(json.dumps([named]))
+    passages = [
+        PASSAGE,
+        *(
+            Passage(f"passages:{name}", name, "It is hairy.", "passages")
+            for name in ("Pug", "Boxer")
+        ),
+        *(
+            Passage(f"conceptnet:{i}", f"tool {i}", f"A tool {i} is used for work.", "conceptnet")
+            for i in range(40)
+        ),
+        *(
+            Passage(f"wiki:{i}", f"River {i}", "It flows through green valleys slowly.", "wiki")
+            for i in range(40)
+        ),
+        Passage("wiki:pug", "Pug", "Some small dogs snore very loudly.", "wiki"),
+    ]
+    found = generate(passages, tmp_path, 1, Amounts(most=20))
+    counts = {source: sum(q.source == source for q in found) for source in ("conceptnet", ARTICLES)}
+    assert all(5 < count < 35 for count in counts.values())  # about twenty of forty each
+    assert {query.source for query in found} >= {"factbook", "pocket-kb"}
+    assert "Pug" not in {query.name for query in found}
+    assert all(q.name for q in found if q.source == ARTICLES)

@@ -18,18 +18,19 @@ from skipqa.knowledge.sources.tables import JsonLines
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
 from skipqa.training.export import read_back
 from skipqa.training.loop import Diverged
-from skipqa.training.retrieval import concept_prior, sparse_query
-from skipqa.training.retrieval.concept_prior import Asked, ConceptPriorTraining
-from skipqa.training.retrieval.pairs import NO_ROW, Pairs, Ragged, prepare
-from skipqa.training.retrieval.queries import HELD_OUT_SOURCES, SOURCES, Query
+from skipqa.training.retrieval import sparse_query
+from skipqa.training.retrieval.pairs import NO_ROW, Pairs, prepare
+from skipqa.training.retrieval.query import HELD_OUT_SOURCES, SOURCES, Query
+from skipqa.training.retrieval.stored import Corpus, Ragged
 from skipqa.training.run import Run
 
 TINY = BertConfig(width=24, layers=1, heads=2, ffn=32, positions=64)
+CPU = torch.device("cpu")
 LANDS = ("france", "japan", "kenya", "peru", "norway", "india", "egypt", "canada", "chad", "cuba")
 # What is asked for, and the word that the passage has for it
 FACTS = {"money": "currency", "chief town": "capital", "tallest place": "summit"}
 SETTINGS = sparse_query.SparseTraining(
-    hard=4, steps=60, batch=8, hard_used=2, lr=1e-2, asked_times=1, ranks=(2, 8)
+    hard=4, steps=60, batch=8, hard_used=2, lr=1e-2, asked_times=1, people_times=1, ranks=(2, 8)
 )
 
 
@@ -58,7 +59,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
         for asked, word in FACTS.items()
         for kind in SOURCES
     ]
-    return prepare(library, queries, SETTINGS.hard, lambda *_: None)
+    return prepare(Corpus.of(library, CPU), queries, SETTINGS.hard, lambda *_: None)
 
 
 def test_several_indexes_are_prepared_as_one(tmp_path: Path) -> None:
@@ -80,7 +81,7 @@ def test_several_indexes_are_prepared_as_one(tmp_path: Path) -> None:
         for i, land in enumerate(LANDS)
     ]
     apart, pooled = (
-        prepare(Library.open(uris), queries, SETTINGS.hard, lambda *_: None)
+        prepare(Corpus.of(Library.open(uris), CPU), queries, SETTINGS.hard, lambda *_: None)
         for uris in ([tmp_path / name for name in names], [tmp_path / "pooled"])
     )
     for name in ("idf", "gold", "hard", "impacts"):
@@ -195,49 +196,3 @@ def test_a_loss_that_is_no_number_stops_it(made: Pairs, tmp_path: Path) -> None:
         broken.head.gate.weight.fill_(torch.nan)
     with pytest.raises(Diverged):
         sparse_query.train(broken, made, dataclasses.replace(SETTINGS, steps=2), Run(tmp_path))
-
-
-def asked() -> Asked:
-    """Two kinds of questions, two kinds of things; and questions about a scene."""
-    draw = torch.Generator().manual_seed(0)
-    kinds = torch.nn.functional.normalize(torch.randn(3, 16, generator=draw), dim=-1)
-    things = kinds[[0] * 10 + [1] * 10] + 0.1 * torch.randn(20, 16, generator=draw)
-    number = torch.arange(60)
-    about = torch.zeros(60, 20, dtype=torch.bool)
-    about[number[:40], number[:40] % 20] = True
-    kind = torch.where(number < 40, number % 20 // 10, 2)
-    held_out = (number < 40) & (number % 5 == 0) | (number > 55)
-    reworded = held_out & (number % 2 == 0)
-    return Asked(kinds[kind], things, about, held_out, reworded)
-
-
-def test_a_question_is_about_things_of_its_kind(tmp_path: Path) -> None:
-    settings = ConceptPriorTraining(steps=80, batch=32, lr=2e-2)
-    module, metrics = concept_prior.train(asked(), settings, Run(tmp_path))
-    for words in ("", ", held-out wordings"):
-        assert (
-            metrics[f"information{words}"] > 0.4
-        )  # at most log 2: half of all things are of a kind
-        assert metrics[f"most for a scene{words}"] < 1.6
-    again, _ = concept_prior.train(asked(), settings, Run(tmp_path / "again"))
-    for one, other in zip(module.parameters(), again.parameters(), strict=True):
-        assert torch.equal(one, other)
-
-
-def test_what_is_asked_is_read_in_many_wordings(tmp_path: Path) -> None:
-    def row(number: int, category: str, relation: str, question: str) -> dict[str, str]:
-        named = {"entity": f"{category}:{number}", "name": f"{category} {number}"}
-        return {**named, "category": category, "relation": relation, "question": question}
-
-    rows = [row(i, "dog", "name", "What breed is this dog?") for i in range(40)]
-    rows += [row(i, "scene", "presence", "Can you see a bus here?") for i in range(40)]
-    write_lines(tmp_path / "train.jsonl", rows)
-    tokenizer = LexicalEncoder.default().tokenizer
-    text = network().text.eval()
-    found = concept_prior.read(tmp_path, [("bus", "coach")], text, tokenizer, reworded=2, seed=1)
-    assert found.concepts.shape == (41, TINY.width)  # the bus and forty dogs
-    assert len(found.questions) == 3 * len(rows) + int(found.held_out_wording.sum())
-    assert found.held_out_wording.any()
-    assert found.held_out[found.held_out_wording].all()
-    assert len(found.questions[~found.held_out_wording].unique(dim=0)) > 10
-    assert (found.about.sum(1) == 1).sum() == (found.about.any(1)).sum()
