@@ -8,7 +8,7 @@ is read: most of a long passage is about something else.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from skipqa.knowledge.sparse_encoder import SparseEncoder
 from skipqa.types import Passage, SparseVector
@@ -17,14 +17,29 @@ SENTENCE_END = re.compile(r"(?<=[.!?;])\s+(?=[^\s])")
 
 
 def excerpt(passage: Passage, query: SparseVector, encoder: SparseEncoder, max_words: int) -> str:
-    """The whole text where it is no longer than `max_words`, or has one sentence. Its subject comes
+    weights = dict(zip(query.terms.tolist(), query.weights.tolist(), strict=True))
+    return excerpt_of(
+        passage, weights, lambda sentence: encoder.encode_terms(sentence).terms.tolist(), max_words
+    )
+
+
+def excerpt_of(
+    passage: Passage,
+    weights: Mapping[int, float],
+    terms_of: Callable[[str], Sequence[int]],
+    max_words: int,
+) -> str:
+    """`weights` are of the query's terms, `terms_of` gives those of a sentence, each once.
+
+    The whole text where it is no longer than `max_words`, or has one sentence. Its subject comes
     first where the chosen sentences do not name it."""
-    text = passage.text
-    sentences = SENTENCE_END.split(text)
+    text, sentences = passage.text, sentences_of(passage)
     if len(text.split()) <= max_words or len(sentences) == 1:
         return text
-    weights = dict(zip(query.terms.tolist(), query.weights.tolist(), strict=True))
-    scores = [_matched(sentence, weights, encoder) for sentence in sentences]
+    # All of it is about its subject: a sentence that says "it" is as good as one that says the name
+    subject_terms = set(terms_of(passage.title))
+    asked = {t: weight for t, weight in weights.items() if t not in subject_terms}
+    scores = [sum(asked.get(t, 0.0) for t in terms_of(sentence)) for sentence in sentences]
     lengths = [len(sentence.split()) for sentence in sentences]
     chosen: list[int] = []
     # On equal scores the earlier sentence, which is more often about the passage's subject
@@ -37,10 +52,10 @@ def excerpt(passage: Passage, query: SparseVector, encoder: SparseEncoder, max_w
     return said if subject.lower() in said.lower() else f"{subject}: {said}"
 
 
+def sentences_of(passage: Passage) -> list[str]:
+    return SENTENCE_END.split(passage.text)
+
+
 def subject_of(title: str) -> str:
     """Of "Luxembourg: Government > Flag" Luxembourg, of "bag, traveling bag" the first name."""
     return title.partition(":")[0].partition(",")[0].strip()
-
-
-def _matched(sentence: str, weights: Mapping[int, float], encoder: SparseEncoder) -> float:
-    return sum(weights.get(term, 0.0) for term in encoder.encode_terms(sentence).terms.tolist())

@@ -44,6 +44,12 @@ def test_the_subject_is_not_said_twice() -> None:
     assert asked("water", passage, 5) == "A kettle boils water."
 
 
+def test_naming_the_subject_is_no_merit() -> None:
+    text = "A heron is a bird. It is grey. It is known for patience. Frogs fear it."
+    said = asked("heron frogs", Passage("a", "heron", text, "x"), 6)
+    assert said == "heron: Frogs fear it."
+
+
 def test_subjects() -> None:
     assert subject_of("Luxembourg: Government > Flag") == "Luxembourg"
     assert subject_of("bag, traveling bag") == "bag"
