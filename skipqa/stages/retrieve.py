@@ -23,6 +23,7 @@ from skipqa.config import RetrieveConfig
 from skipqa.knowledge import Index, Library
 from skipqa.knowledge.library import Hits, merge
 from skipqa.knowledge.text_query import TextQuery, encode_queries
+from skipqa.language import content_words
 from skipqa.nn import region_query as network
 from skipqa.nn.region_query import DenseRegionQuery, SparseRegionQuery
 from skipqa.stages.regions import posterior, region_means
@@ -55,7 +56,8 @@ class ConceptQuerier:
     def write(self, state: State) -> list[TextQuery]:
         """The query of each region, in words."""
         question, config, concepts = state.question, self.config, self.backbone.concepts
-        keywords = " ".join(question.words)
+        # The names of what a region shows take the place of "this animal".
+        keywords = " ".join(content_words(question.about("")) if question.span else question.words)
         return [
             TextQuery(
                 question.text,
