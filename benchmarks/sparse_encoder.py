@@ -48,9 +48,10 @@ from skipqa.stages.regions import ClusterProposer, FindRegions
 from skipqa.stages.retrieve import ConceptQuerier, Retrieve
 from skipqa.state import State
 from skipqa.trace import StageRecord
-from skipqa.training.retrieval import concept_prior
+from skipqa.training.retrieval import about, concept_prior
 from skipqa.training.retrieval.paraphrases import held_out_wordings
-from skipqa.training.retrieval.queries import HELD_OUT_SOURCES, from_fields
+from skipqa.training.retrieval.queries import from_fields
+from skipqa.training.retrieval.query import HELD_OUT_SOURCES
 from skipqa.types import Budget, Region, SparseVector
 
 K = 4
@@ -162,10 +163,10 @@ def of_fields(one: Index, seed: int) -> list[Row]:
 def prior_information(pocket_kb: Path, folders: Mapping[str, Path], seed: int) -> dict[str, Any]:
     """The information about held-out training entities, in nats."""
     text = MiniLm()
-    known = concepts.load(lambda names: text.encode(names).embeddings).entries
-    asked = concept_prior.read(
-        pocket_kb, [c.names for c in known], text.network, text.tokenizer, 1, seed
-    )
+    classes = concepts.load(lambda names: text.encode(names).embeddings).entries
+    questions = list(about.from_pocket_kb(pocket_kb, 1, seed))
+    known = concept_prior.nameable(classes, (), questions, frozenset())
+    asked, _ = concept_prior.prepare(questions, known, text.network, text.tokenizer)
     found = {}
     for name, folder in folders.items():
         if (module := trained.load(folder, preset="pocket").concept_prior) is not None:

@@ -67,6 +67,19 @@ class Question:
     # [T, d_text] from the encoder that was fine-tuned with the drafter, if there is one
     drafter_states: torch.Tensor | None = None
     concept_prior: ConceptPrior | None = None  # None: not trained
+    span: tuple[int, int] | None = None  # the characters that stand for the thing, where known
+
+    @property
+    def thing(self) -> str:
+        """As the question refers to it: "these animals"."""
+        return "" if self.span is None else self.text[slice(*self.span)]
+
+    def about(self, name: str) -> str:
+        """The question with a name in place of what stands for the thing."""
+        if self.span is None:
+            return self.text
+        start, end = self.span
+        return self.text[:start] + name + self.text[end:]
 
 
 @dataclass(frozen=True, slots=True)

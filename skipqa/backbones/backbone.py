@@ -27,6 +27,8 @@ class EncodedTexts:
     embeddings: Tensor  # [B, d], unit length
     states: tuple[Tensor, ...]  # [L_b, d] each, without padding
     flops: int
+    # Of each state the characters of its text, from and to; none for those of no characters
+    characters: tuple[tuple[tuple[int, int], ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

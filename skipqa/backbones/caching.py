@@ -64,6 +64,7 @@ class CachedBackbone:
             torch.cat([part.embeddings for part in parts]),
             tuple(part.states[0] for part in parts),
             sum(part.flops for part in parts),
+            tuple(characters for part in parts for characters in part.characters),
         )
 
     def encode_for_drafter(self, question: str) -> EncodedTexts | None:

@@ -48,7 +48,8 @@ class MiniLm:
 
     @torch.inference_mode()
     def encode(self, texts: Sequence[str]) -> EncodedTexts:
-        ids = [encoding.ids for encoding in self.tokenizer.encode_batch(list(texts))]
+        encodings = self.tokenizer.encode_batch(list(texts))
+        ids = [encoding.ids for encoding in encodings]
         states = [
             state
             for start in range(0, len(ids), BATCH)
@@ -57,4 +58,5 @@ class MiniLm:
         flops = sum(bert.flops(self.network.config, len(text)) for text in ids)
         pooled = [bert.mean_pool(state[None]) for state in states]
         embeddings = torch.cat(pooled) if pooled else torch.zeros(0, WIDTH)
-        return EncodedTexts(embeddings, tuple(states), flops)
+        characters = tuple(tuple(encoding.offsets) for encoding in encodings)
+        return EncodedTexts(embeddings, tuple(states), flops, characters)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from skipqa.nn.span import SpanConfig, SpanHead
 from skipqa.types import ConceptPrior
 
 
@@ -32,6 +33,7 @@ class ConceptPriorHead(nn.Module):
         self.of_concept = nn.Linear(config.width, config.hidden, bias=False)
         # Instead of a question, one that may be about anything: some things are asked about more
         self.anything = nn.Parameter(torch.zeros(config.hidden))
+        self.span = SpanHead(SpanConfig(config.width))  # which words the prior is read from
 
     def forward(self, question: Tensor, concepts_CD: Tensor) -> Tensor:
         """Logits [..., C]; the base rates where the question says nothing about the concept."""

@@ -1,6 +1,7 @@
 """encode: the image at low resolution and the question, all that a drafter needs.
 
-Also the concept prior, if one was trained: which concepts the question is about.
+Also the concept prior, if one was trained: which concepts the question is about, and which of its
+words stand for the thing.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from typing import Protocol
 
 from torch import Tensor
 
-from skipqa.backbones.backbone import Backbone
+from skipqa.backbones.backbone import Backbone, EncodedTexts
 from skipqa.config import EncodeConfig
 from skipqa.errors import UserError
 from skipqa.image import open_image
 from skipqa.language import content_words
-from skipqa.nn import concept_prior
+from skipqa.nn import concept_prior, span
 from skipqa.nn.concept_prior import ConceptPriorHead
+from skipqa.nn.span import SpanHead
 from skipqa.stages.stage import Parts
 from skipqa.state import State
 from skipqa.trace import StageRecord
@@ -46,9 +48,39 @@ class TrainedPrior:
         return self.head.of_concept(self.backbone.concepts.embeddings)
 
 
+class SpanFinder(Protocol):
+    def __call__(self, encoded: EncodedTexts) -> tuple[tuple[int, int] | None, int]:
+        """The characters of one question that stand for the thing, and the FLOPs."""
+
+
+class NoSpan:
+    def __call__(self, encoded: EncodedTexts) -> tuple[tuple[int, int] | None, int]:
+        return None, 0
+
+
+class TrainedSpan:
+    def __init__(self, head: SpanHead) -> None:
+        self.head = head
+
+    def __call__(self, encoded: EncodedTexts) -> tuple[tuple[int, int] | None, int]:
+        spent = span.flops(self.head.config, len(encoded.states[0]))
+        tokens = self.head.find(encoded.states[0])
+        if tokens is None or not encoded.characters:
+            return None, spent
+        first, last = (encoded.characters[0][place] for place in (tokens[0], tokens[1] - 1))
+        return (first[0], last[1]), spent
+
+
 class Encode:
-    def __init__(self, config: EncodeConfig, backbone: Backbone, prior: PriorEstimator) -> None:
-        self.config, self.backbone, self.prior = config, backbone, prior
+    def __init__(
+        self,
+        config: EncodeConfig,
+        backbone: Backbone,
+        prior: PriorEstimator,
+        span: SpanFinder | None = None,
+    ) -> None:
+        self.config, self.backbone = config, backbone
+        self.prior, self.span = prior, span or NoSpan()
 
     def __call__(self, state: State, record: StageRecord) -> State:
         backbone, text = self.backbone, state.text
@@ -58,26 +90,34 @@ class Encode:
             tokens = state.low_res
         else:
             tokens, record.flops = backbone.encode_low_res(image, self.config.scales)
+        text = text.strip()  # as the characters of its words are counted
         encoded, for_drafter = backbone.encode_texts([text]), backbone.encode_for_drafter(text)
         prior, prior_flops = self.prior(encoded.embeddings[0])
-        record.flops += encoded.flops + (for_drafter.flops if for_drafter else 0) + prior_flops
+        found, span_flops = self.span(encoded)
+        record.flops += encoded.flops + (for_drafter.flops if for_drafter else 0)
+        record.flops += prior_flops + span_flops
         record.kept, record.dropped = len(tokens), 0
         record.why = f"{tokens.grid} x {tokens.grid} grid, {len(backbone.concepts)} concepts"
         question = Question(
-            text.strip(),
+            text,
             encoded.embeddings[0],
             content_words(text),
             encoded.states[0],
             for_drafter.states[0] if for_drafter else None,
             prior,
+            found,
         )
+        if question.thing:
+            record.why += f", about {question.thing!r}"
         return state.add(image=image, question=question, low_res=tokens)
 
 
 def build(parts: Parts) -> Encode:
     head = parts.components.concept_prior
-    prior = NoPrior() if head is None else TrainedPrior(head, parts.backbone)
-    return Encode(parts.config.encode, parts.backbone, prior)
+    if head is None:
+        return Encode(parts.config.encode, parts.backbone, NoPrior())
+    prior = TrainedPrior(head, parts.backbone)
+    return Encode(parts.config.encode, parts.backbone, prior, TrainedSpan(head.span))
 
 
 def check_question(text: str, config: EncodeConfig) -> None:

@@ -25,6 +25,7 @@ from skipqa.knowledge import Index, Library
 from skipqa.knowledge.excerpt import excerpt
 from skipqa.knowledge.library import Hits, RankedHit, SearchedIndex, merge
 from skipqa.knowledge.text_query import TextQuery, encode_queries
+from skipqa.language import content_words
 from skipqa.nn import region_query as network
 from skipqa.nn.region_query import DenseRegionQuery, SparseRegionQuery
 from skipqa.stages.regions import posterior, region_means
@@ -65,7 +66,8 @@ class ConceptQuerier:
     def write(self, state: State) -> list[TextQuery]:
         """The query of each region, in words."""
         question, config, concepts = state.question, self.config, self.backbone.concepts
-        keywords = " ".join(question.words)
+        # The names of what a region shows take the place of "this animal".
+        keywords = " ".join(content_words(question.about("")) if question.span else question.words)
         return [
             TextQuery(
                 question.text,

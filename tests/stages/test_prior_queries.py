@@ -16,7 +16,7 @@ from skipqa.components import Components
 from skipqa.config import RetrieveConfig
 from skipqa.knowledge import Index
 from skipqa.knowledge.text_query import encode_queries
-from skipqa.nn import concept_prior
+from skipqa.nn import concept_prior, span
 from skipqa.nn.concept_prior import ConceptPriorConfig, ConceptPriorHead
 from skipqa.pipeline import Pipeline
 from skipqa.stages import encode, retrieve
@@ -85,7 +85,9 @@ def test_the_question_has_it_from_the_components(pipeline: Pipeline, tmp_path: P
     assert prior is not None
     num_concepts = len(pipeline.backbone.concepts)
     assert len(prior.weights) == num_concepts
-    assert flops[1] - flops[0] == concept_prior.flops(read.config, num_concepts)
+    spent = concept_prior.flops(read.config, num_concepts)
+    spent += span.flops(read.span.config, len(leaving.question.states))
+    assert flops[1] - flops[0] == spent
     asking = leaving.add(regions=(region_of(pipeline, espresso=0.02),), budget=Budget(1, 4))
     found, _ = run(retrieve.build(pipeline.parts), asking)
     assert "espresso" in [p.passage.title for p in found.retrieved.passages]

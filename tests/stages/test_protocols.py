@@ -16,6 +16,7 @@ from skipqa.stages.stage import Stage
 
 IMPLEMENTATIONS: dict[type, list[type]] = {
     encode.PriorEstimator: [encode.NoPrior, encode.TrainedPrior],
+    encode.SpanFinder: [encode.NoSpan, encode.TrainedSpan],
     draft.Drafter: [draft.IdentityDrafter, draft.TrainedDrafter],
     budget.Budgeter: [budget.FixedBudgeter, budget.TrainedBudgeter],
     prune.TokenScorer: [

@@ -35,11 +35,12 @@ from skipqa.nn.term_weights import NO_TERM, tie_to_words
 from skipqa.training.export import Truncation, copy_components, export
 from skipqa.training.loop import Optimisation, batches, fit
 from skipqa.training.pipelines import index_digests, text_digest
-from skipqa.training.retrieval import about, concept_prior, people
+from skipqa.training.retrieval import about, concept_prior, people, spans
 from skipqa.training.retrieval.concept_prior import ConceptPriorTraining
 from skipqa.training.retrieval.pairs import NO_ROW, Pairs, prepare
 from skipqa.training.retrieval.queries import TRAIN, Amounts, Unseen, generate
 from skipqa.training.retrieval.query import ASKED, HELD_OUT_SOURCES, MADE, SOURCES, TRAIN_SOURCES
+from skipqa.training.retrieval.spans import SpanTraining
 from skipqa.training.retrieval.stored import Corpus
 from skipqa.training.run import Run
 from skipqa.training.stage import Inputs, Metrics, TrainingStage
@@ -76,6 +77,7 @@ class SparseTraining:
     ranks: Annotated[tuple[int, ...], Between(1, 1_000)] = (8, 12)  # 12 is 0.73 MB
     max_loss: Fraction = 0.003
     concept_prior: ConceptPriorTraining = field(default_factory=ConceptPriorTraining)
+    span: SpanTraining = field(default_factory=SpanTraining)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ class RetrievalStage(TrainingStage):
             run.finish(PART, train(sparse_query.published().to(device), pairs, settings, run))
         asks_about = inputs.pocket_kb is not None or inputs.data is not None
         if asks_about and concept_prior.PART not in run.metrics():
-            _train_concept_prior(inputs, settings.concept_prior, run, device)
+            _train_concept_prior(inputs, settings, run, device)
         run.forget_states()
         if inputs.components is not None:
             copy_components(inputs.components, run.folder)
@@ -147,24 +149,28 @@ def _pairs(inputs: Inputs, settings: SparseTraining, run: Run, device: torch.dev
 
 
 def _train_concept_prior(
-    inputs: Inputs, settings: ConceptPriorTraining, run: Run, device: torch.device
+    inputs: Inputs, settings: SparseTraining, run: Run, device: torch.device
 ) -> None:
     """Over the classes of the published vision encoder, COCO's names and those of Pocket-KB: it
-    needs nothing that was trained before."""
+    needs nothing that was trained before. The words that stand for the thing are learned with it.
+    """
     text = MiniLm()
+    network = text.network.to(device)
     classes = concepts.load(lambda names: text.encode(names).embeddings)
     common = concepts.common_things(about.common_names(inputs.data))
-    asked = about.read(inputs.pocket_kb, inputs.data, settings.reworded, run.seed)
+    asked = about.read(inputs.pocket_kb, inputs.data, settings.concept_prior.reworded, run.seed)
     asked = asked[:: _every(inputs.limit)]
     unseen = frozenset().union(*unseen_entities(inputs.pocket_kb).values())
     known = concept_prior.nameable(classes.entries, common.values(), asked, unseen)
     run.say(f"encoding {len(asked):,} questions about {len(known):,} concepts")
-    prepared, left_out = concept_prior.prepare(
-        asked, known, text.network.to(device), text.tokenizer
-    )
-    module, measured = concept_prior.train(prepared, settings, run)
+    prepared, left_out = concept_prior.prepare(asked, known, network, text.tokenizer)
+    module, measured = concept_prior.train(prepared, settings.concept_prior, run)
+    spanned = spans.read(inputs.data, inputs.pocket_kb, settings.span.most, run.seed)
+    spanned = spanned[:: _every(inputs.limit)]
+    tokens = spans.prepare(spanned, network, text.tokenizer)
+    module.span, of_spans = spans.train(tokens, settings.span, run)
     checkpoint.save(module, run.folder / CONCEPT_PRIOR, preset=PRESET)
-    run.finish(concept_prior.PART, measured | {"no concept": left_out})
+    run.finish(concept_prior.PART, measured | {"no concept": left_out, "spans": of_spans})
 
 
 def _every(limit: int | None) -> int:

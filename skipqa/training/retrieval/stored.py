@@ -24,7 +24,7 @@ from skipqa.training.run import Counted
 from skipqa.types import Passage, SparseVector
 
 BLOCK = 1 << 15  # passages scored at once: all of them would be the largest thing in memory
-REPORTED = 4_096  # queries between two reports
+REPORTED = 512  # queries between two reports
 
 
 @dataclass(frozen=True, slots=True)
