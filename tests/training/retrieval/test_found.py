@@ -93,7 +93,7 @@ def test_questions_together_find_what_each_finds_alone(library: Library) -> None
     finder = Finder(library, None, CONFIG, torch.device("cpu"))
     together = list(finder(QUESTIONS, 3))
     assert together == [next(iter(finder([one], 3))) for one in QUESTIONS]
-    assert together[0][0] == "bear: It eats berries and fish."
+    assert together[0][0] == "heron: It eats fish and frogs."
 
 
 def test_an_untrained_network_asks_for_the_words_of_the_question(library: Library) -> None:
