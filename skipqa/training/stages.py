@@ -32,8 +32,8 @@ from skipqa.training.stage import Inputs, Metrics, TrainingStage
 from skipqa.training.stage1 import backbone
 
 STAGES: tuple[TrainingStage, ...] = (
-    backbone.STAGE,  # the backbone: encoder, tagger, drafter, reader
     sparse_query.STAGE,  # "splade": what to ask an index
+    backbone.STAGE,  # the backbone: encoder, tagger, drafter, and a reader of what is found
     stage2_saliency.STAGE,  # QVS
     stage3_fusion.STAGE,  # RCSR and BSCA
     stage4_verifier.STAGE,  # SKV

@@ -4,8 +4,8 @@ shows it before anything heavy is imported; `stages.py` has the stages themselve
 from __future__ import annotations
 
 SUMMARIES = {
-    "stage1": "the backbone",
     "splade": "sparse queries",
+    "stage1": "the backbone",
     "stage2": "saliency",
     "stage3": "region queries and fusion",
     "stage4": "verifier",

@@ -1,6 +1,7 @@
 """Stage I, the backbone: recognise what an image shows, then answer from that.
 
-Enters: questions, labels and photos, and the published networks. Leaves in the run's folder:
+Enters: questions, labels and photos, the published networks, and the passages that the reader
+learns from, with what was learned before of asking for them. Leaves in the run's folder:
 `vision` (the encoder), `tagger`, `drafter`, `question` (the drafter's text encoder) and `reader`
 (the decoder) as safetensors, the networks as deltas from the published weights, `settings.toml`
 for the pipeline, and `metrics.json`. Everything that data chooses (the temperature, the weight of
@@ -21,10 +22,18 @@ from torch import Tensor
 
 from skipqa.assets import Report
 from skipqa.backbones.networks import efficientnet_lite
+from skipqa.components import TRAINING_FREE
+from skipqa.components import load as load_components
+from skipqa.config import preset
 from skipqa.errors import UserError
+from skipqa.knowledge import Library
+from skipqa.knowledge.default import DEFAULT
+from skipqa.training.export import copy_components
+from skipqa.training.pipelines import index_digests
 from skipqa.training.run import Run
 from skipqa.training.stage import Inputs, Metrics, TrainingStage
 from skipqa.training.stage1 import mixture, parts, photos, tagger
+from skipqa.training.stage1.finding import Retrieval, find_passages
 from skipqa.training.stage1.inputs import (
     HELD_OUT,
     PERCEPTUAL,
@@ -34,7 +43,7 @@ from skipqa.training.stage1.inputs import (
 )
 from skipqa.training.stage1.mixture import Mixture
 from skipqa.training.stage1.networks import Networks
-from skipqa.training.stage1.reader import PromptWriter
+from skipqa.training.stage1.reading import PromptWriter
 
 # What the image has to add to the question, without passages, before later stages build on it
 GATE = {"okvqa/val": 0.05, "pocket-kb/val": 0.15}
@@ -62,12 +71,15 @@ class BackboneStage(TrainingStage):
                 "examples": len(mixed.examples),
                 "photos": len(mixed.photos),
                 "data": mixed.fingerprint(),
+                "indexes": index_digests(inputs.index),
                 "settings": dataclasses.asdict(settings),
             }
         )
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         run.say(f"{self.name}: {_size(mixed, settings, device)}")
-        return train(mixed, settings, run, self.networks, device)
+        if inputs.components is not None:
+            copy_components(inputs.components, run.folder)
+        return train(mixed, settings, run, self.networks, device, _retrieval(inputs))
 
     def check(self, metrics: Mapping[str, Any]) -> None:
         """Of a full run, with Pocket-KB."""
@@ -85,12 +97,22 @@ class BackboneStage(TrainingStage):
 STAGE = BackboneStage("stage1", Stage1Settings())
 
 
+def _retrieval(inputs: Inputs) -> Retrieval:
+    """With the queries that were trained before, if any were."""
+    found = TRAINING_FREE
+    if inputs.components is not None:
+        found = load_components(inputs.components, preset=parts.PRESET)
+    library = Library.open(inputs.index or [DEFAULT])
+    return Retrieval(library, found, preset(parts.PRESET, found.settings).retrieve)
+
+
 def train(
     mixed: Mixture,
     settings: Stage1Settings,
     run: Run,
     networks: Callable[[Report], Networks],
     device: torch.device,
+    retrieval: Retrieval,
 ) -> Metrics:
     """A part that an earlier call finished is read, not trained; the metrics of all come back."""
     if all(part in run.metrics() for part in PARTS):
@@ -103,8 +125,8 @@ def train(
     low_res, high_res = parts.train_tagger(inputs, features, targets)
     model, drafted = parts.train_drafter(inputs, features, low_res)
     if "reader" not in run.metrics():
-        glosses = parts.glosses(low_res, inputs.networks.concepts)
-        writer = PromptWriter(low_res, high_res, glosses, mixed.facts)
+        found = find_passages(inputs, high_res, retrieval)
+        writer = PromptWriter(low_res, high_res, found, mixed.facts)
         run.finish("reader", parts.train_reader(inputs, writer, model, drafted))
     run.forget_states()
     return run.metrics()

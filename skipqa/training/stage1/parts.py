@@ -16,8 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from skipqa.backbones.concepts import Concepts
-from skipqa.components import SETTINGS, write_settings
+from skipqa.components import SETTINGS, change_settings
 from skipqa.files import atomic
 from skipqa.nn import checkpoint
 from skipqa.nn.drafter import ABSTAIN, Drafter, DrafterConfig
@@ -35,7 +34,8 @@ from skipqa.training.stage1.drafter import (
 from skipqa.training.stage1.encoder import LabelledPhotos
 from skipqa.training.stage1.inputs import HELD_OUT, PERCEPTUAL, StageInputs
 from skipqa.training.stage1.photos import PhotoFeatures, Things
-from skipqa.training.stage1.reader import Form, Prompts, PromptWriter, ReaderInputs
+from skipqa.training.stage1.reader import Prompts, ReaderInputs
+from skipqa.training.stage1.reading import Form, PromptWriter
 from skipqa.training.stage1.routing import Drafted
 from skipqa.training.stage1.tagger import TagProbs, Targets
 from skipqa.training.stage1.words import Words, best_words, embed
@@ -205,12 +205,10 @@ def train_reader(
     }
     weight, joint = routing.choose_weight(sets, HELD_OUT)
     threshold, routed = routing.open_fast_path(sets, (HELD_OUT, PERCEPTUAL), weight)
-    write_settings(
+    change_settings(
         run.folder / SETTINGS,
-        {
-            "draft": {"threshold": threshold, "counting_threshold": threshold},
-            "decode": {"prompt": "short", "drafter_weight": weight},
-        },
+        draft={"threshold": threshold, "counting_threshold": threshold},
+        decode={"prompt": "short", "drafter_weight": weight},
     )
     return {
         "ranks": ranks,
@@ -230,15 +228,6 @@ def _export(
 ) -> Metrics:
     truncation = Truncation(inputs.settings.ranks, inputs.settings.max_loss)
     return export(network, published.state_dict(), accuracy, path, truncation, preset=PRESET)
-
-
-def glosses(words: Words, known: Concepts) -> dict[int, str]:
-    """Definitions of the encoder's classes, which come after the tagger's names."""
-    first = len(words.names) - len(known)
-    return {
-        first + i: f"{concept.name} (noun): {concept.gloss}"
-        for i, concept in enumerate(known.entries)
-    }
 
 
 def _area(box: Box) -> float:

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -24,24 +23,14 @@ from skipqa.backbones.presets.pocket import END
 from skipqa.config import Count, Weight
 from skipqa.errors import UserError
 from skipqa.nn import low_rank
-from skipqa.stages.prompts import reading_prompt
 from skipqa.tasks.okvqa import normalise
 from skipqa.training.example import TrainExample
 from skipqa.training.loop import Optimisation, bucketed, fit, steps_for
 from skipqa.training.run import Counted, Run
 from skipqa.training.stage1.drafter import TRAIN_GROUPS
-from skipqa.training.stage1.words import Words
 
 MAX_ANSWER_TOKENS = 8
 IGNORED = -100  # no label: the prompt and padding
-GOLD = 0.8  # how often the passages include those that state the answer
-SHUFFLED = 0.3  # how often the passages are in random order, not the best last
-MANY = 16  # passages that a dense system reads
-Form = Literal["few", "unread", "blind", "many"]
-# How often a question comes with the few passages of a sparse system, with none (at low resolution,
-# as without retrieval), without the image too, and with a dense system's many: all systems share
-# this reader, so it is trained in the form of each.
-FORMS: Mapping[Form, float] = {"few": 0.72, "unread": 0.16, "blind": 0.05, "many": 0.07}
 MOST_TOKENS = 24_576  # of a batch: with many passages it has fewer questions
 
 
@@ -53,87 +42,6 @@ class ReaderTraining:
     lr: Weight = 2e-4
     focus_lr: Weight = 5e-5
     knowledge_times: Count = 2  # how often a knowledge question is repeated per epoch
-
-
-@dataclass(frozen=True, slots=True)
-class PromptWriter:
-    """Writes prompts: a question with words of its image and passages."""
-
-    low_res: Words
-    high_res: Words
-    glosses: Mapping[int, str]  # definitions of some of the words, by their index
-    facts: Mapping[str, str]  # passages that state answers, by id; those of others are distractors
-
-    def prompts(
-        self,
-        examples: Sequence[TrainExample],
-        rows: Iterable[int],
-        seed: int,
-        form: Form | None = None,
-    ) -> list[str]:
-        """Of those rows, empty elsewhere; in one form, or each in a form of its own."""
-        near = HardNegatives(self.facts)
-        low_res, high_res = self.low_res.to("cpu"), self.high_res.to("cpu")
-        texts = [""] * len(examples)
-        for row in rows:
-            example, draw = examples[row], random.Random(seed + row)
-            kind = form or draw.choices(list(FORMS), list(FORMS.values()))[0]
-            words = low_res if kind == "unread" else high_res
-            known = (self.glosses.get(i) for i in words.indices[example.photo].tolist())
-            facts = facts_shown(example, kind, [gloss for gloss in known if gloss], near, draw)
-            shown = [] if kind == "blind" else words.written(example.photo)
-            texts[row] = reading_prompt(facts, shown, example.question)
-        return texts
-
-
-def facts_shown(
-    example: TrainExample, form: Form, seen: Sequence[str], near: HardNegatives, draw: random.Random
-) -> list[str]:
-    """The passages of a training prompt: those that state the answer after others that do not, or
-    only others, or none, as retrieval will find them."""
-    if form in ("blind", "unread"):
-        return []
-    gold = [draw.choice(hop) for hop in example.hops] if draw.random() < GOLD else []
-    if form == "many":
-        others = [*seen[:MANY], *near.some(example, draw, MANY)]
-        facts = [*gold, *draw.sample(others, min(len(others), MANY - len(gold)))]
-        draw.shuffle(facts)
-        return facts
-    others = near.some(example, draw, 4) if example.hops else list(seen[:4])
-    count = max(0, draw.choice((0, 1, 2, 2)) - len(gold))
-    facts = [*draw.sample(others, min(len(others), count)), *gold]
-    if draw.random() < SHUFFLED:
-        draw.shuffle(facts)
-    return facts
-
-
-class HardNegatives:
-    """Hard negatives: passages about the same thing, or with the same relation of others."""
-
-    def __init__(self, facts: Mapping[str, str]) -> None:
-        self.ids = sorted(facts)
-        self.facts = facts
-        self.places = {facts[id]: place for place, id in enumerate(self.ids)}
-        self.alike: dict[str, list[str]] = {}
-        for id in self.ids:
-            self.alike.setdefault(self._says(id), []).append(id)
-
-    def some(self, example: TrainExample, draw: random.Random, count: int) -> list[str]:
-        right = {text for hop in example.hops for text in hop}
-        found: list[str] = []
-        for hop in example.hops[:1]:
-            place = self.places[hop[0]]
-            near = [self.ids[i % len(self.ids)] for i in range(place - 3, place + 4)]
-            alike = self.alike[self._says(self.ids[place])]
-            found = [*near, *draw.sample(alike, min(len(alike), count))]
-        if len(found) < count and self.ids:
-            found += draw.choices(self.ids, k=count - len(found))
-        texts = [self.facts[id] for id in dict.fromkeys(found)]
-        return [text for text in draw.sample(texts, len(texts)) if text not in right][:count]
-
-    @staticmethod
-    def _says(id: str) -> str:
-        return id.rpartition(":")[2]
 
 
 class Prompts:

@@ -7,36 +7,25 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from tiny_training import LLAMA, decoder, make_example, tokenizer
 
 from skipqa.backbones.generation.quoting import Verbatim
 from skipqa.errors import UserError
 from skipqa.nn import low_rank
 from skipqa.tasks.okvqa import normalise
-from skipqa.training.example import TrainExample
 from skipqa.training.run import Run
 from skipqa.training.stage1 import reader
 from skipqa.training.stage1.drafter import TRAIN_GROUPS
 from skipqa.training.stage1.reader import (
-    FORMS,
-    GOLD,
     IGNORED,
-    MANY,
     MAX_ANSWER_TOKENS,
-    Form,
-    HardNegatives,
     Prompts,
-    PromptWriter,
     ReaderInputs,
     ReaderTraining,
-    facts_shown,
     generate,
     log_probs,
     losses,
 )
-from skipqa.training.stage1.words import Words
 
 TEXTS = ["Question: a?\nAnswer:", "Answer:", "Picture: dog\nQuestion: which colour?\nAnswer:"]
 
@@ -126,131 +115,6 @@ def test_answers_are_drawn_by_the_square_of_their_score() -> None:
     draw = random.Random(0)
     drawn = [reader._draw(example, draw) for _ in range(2_000)]
     assert drawn.count("seldom") / 2_000 == pytest.approx(0.25 / 1.25, abs=0.03)
-
-
-# Of ten things, where they come from and what they eat: `thing:what`
-FACTS = {
-    f"{thing}:{what}": f"{thing} {what}" for thing in "abcdefghij" for what in ("from", "food")
-}
-HOPS = (("c from", "c food"), ("e food",))
-ASKED = make_example(0, "?", {"x": 1.0}, "pocket-kb", "train", HOPS)
-RIGHT = {text for hop in HOPS for text in hop}
-GLOSSES = [f"gloss {n}" for n in range(20)]
-
-
-@st.composite
-def asked(draw: st.DrawFn) -> TrainExample:
-    """Some hops, each with some of the facts."""
-    fact = st.sampled_from(sorted(FACTS.values()))
-    hops = draw(st.lists(st.lists(fact, min_size=1, max_size=3), max_size=3))
-    return make_example(0, "?", {"x": 1.0}, "pocket-kb", "train", tuple(map(tuple, hops)))
-
-
-@given(asked(), st.integers(0, 10_000), st.integers(1, MANY))
-def test_a_hard_negative_never_states_the_answer(
-    example: TrainExample, seed: int, count: int
-) -> None:
-    found = HardNegatives(FACTS).some(example, random.Random(seed), count)
-    assert len(found) == len(set(found)) <= count
-    assert set(found) <= set(FACTS.values())
-    assert not {text for hop in example.hops for text in hop} & set(found)
-
-
-def test_hard_negatives_are_of_the_same_thing_or_relation() -> None:
-    near = HardNegatives(FACTS)
-    found = {text for seed in range(200) for text in near.some(ASKED, random.Random(seed), 4)}
-    place = near.ids.index("c:from")
-    near_by = {FACTS[id] for id in near.ids[place - 3 : place + 4]}
-    alike = {text for text in FACTS.values() if text.endswith(" from")}
-    assert found == (near_by | alike) - RIGHT
-
-
-def test_without_passages_there_are_no_hard_negatives() -> None:
-    nothing = make_example(0, "?", {"x": 1.0}, "okvqa", "train")
-    assert HardNegatives({}).some(nothing, random.Random(0), 4) == []
-
-
-@given(asked(), st.sampled_from(sorted(FORMS)), st.integers(0, 10_000), st.integers(0, 20))
-def test_every_form_has_its_facts(example: TrainExample, form: Form, seed: int, seen: int) -> None:
-    near = HardNegatives(FACTS)
-    found = facts_shown(example, form, GLOSSES[:seen], near, random.Random(seed))
-    assert found == facts_shown(example, form, GLOSSES[:seen], near, random.Random(seed))
-    right = {text for hop in example.hops for text in hop}
-    if form in ("blind", "unread"):
-        assert found == []
-    elif form == "many":
-        assert len(found) <= MANY
-    else:
-        assert len(found) <= max(2, len(example.hops))
-        if example.hops:
-            assert not set(found) & set(GLOSSES)
-        else:
-            assert set(found) <= set(GLOSSES[:4])
-    if right.isdisjoint(found):
-        return
-    for hop in example.hops:  # all steps to the answer, or none
-        assert not set(hop).isdisjoint(found)
-
-
-@pytest.mark.parametrize("form", ["few", "many"])
-def test_facts_state_the_answer_most_of_the_time(form: Form) -> None:
-    near = HardNegatives(FACTS)
-    found = [facts_shown(ASKED, form, GLOSSES, near, random.Random(n)) for n in range(1_000)]
-    with_gold = [facts for facts in found if RIGHT & set(facts)]
-    assert len(with_gold) / 1_000 == pytest.approx(GOLD, abs=0.04)
-    assert all("e food" in facts for facts in with_gold)
-    assert {text for facts in with_gold for text in RIGHT & set(facts)} == RIGHT
-    if form == "few":
-        last = sum(facts[-1] == "e food" for facts in with_gold) / len(with_gold)
-        assert last == pytest.approx(1 - reader.SHUFFLED / 2, abs=0.04)
-        assert [] in found
-    else:
-        assert {len(facts) for facts in found} == {MANY}
-
-
-def writer(facts: dict[str, str] | None = None) -> PromptWriter:
-    names, embeddings = ("cup", "dog"), torch.zeros(2, 3)
-    low_res = Words(names, embeddings, torch.tensor([[1, 0]]), torch.tensor([[0.9, 0.01]]))
-    high_res = Words(names, embeddings, torch.tensor([[1, 0]]), torch.tensor([[0.9, 0.2]]))
-    return PromptWriter(low_res, high_res, {0: "cup (noun): to drink from"}, facts or {})
-
-
-def test_prompts_say_what_is_seen() -> None:
-    """At low resolution where no passages are read, at high elsewhere, nothing when blind."""
-    example = make_example(0, "What is it?", {"x": 1.0}, "okvqa", "train")
-    ending = "Question: What is it?\nAnswer:"
-
-    def written(form: Form) -> set[str]:
-        found = (writer().prompts([example] * 3, [1], seed, form) for seed in range(40))
-        (empty, *texts) = zip(*found, strict=True)
-        assert set(empty) == set(texts[1]) == {""}  # of the rows that were asked for
-        return set(texts[0])
-
-    assert written("unread") == {f"Picture: dog\n{ending}"}
-    assert written("blind") == {f"Picture: \n{ending}"}
-    gloss = "Fact: cup (noun): to drink from\n"
-    for form in ("few", "many"):
-        found = written(form)
-        assert f"{gloss}Picture: dog, cup\n{ending}" in found
-        assert all(text.endswith(f"Picture: dog, cup\n{ending}") for text in found)
-    assert f"Picture: dog, cup\n{ending}" in written("few")
-
-
-def test_each_question_has_a_form_of_its_own() -> None:
-    count = 2_000
-    asked = [make_example(0, "?", {"x": 1.0}, "okvqa", "train")] * count
-    found = writer(FACTS).prompts(asked, range(count), seed=3)
-    assert found == writer(FACTS).prompts(asked, range(count), seed=3)
-    assert found != writer(FACTS).prompts(asked, range(count), seed=4)
-    facts = [text.count("Fact: ") for text in found]
-    probs = {
-        "blind": sum("Picture: \n" in text for text in found),
-        "unread": sum("Picture: dog\n" in text for text in found),
-        "many": sum(number > 4 for number in facts),
-    }
-    for form, number in probs.items():
-        assert number / count == pytest.approx(FORMS[form], abs=0.03)  # type: ignore[index]
-    assert sum(FORMS.values()) == pytest.approx(1)
 
 
 def test_a_tokenizer_without_an_end_is_refused() -> None:

@@ -1,0 +1,136 @@
+"""What stands in a training prompt: the words of an image, and passages as retrieval brings them.
+
+Enters: the words of every photo, the excerpts that retrieval finds for a question, passages that
+are known to state the answer. Leaves: prompts. The reader meets passages that are right, beside the
+point and misleading: those found, in their order; among them, more often than retrieval manages,
+one that holds the answer, so that reading is learned at all; or none.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from skipqa.stages.prompts import reading_prompt
+from skipqa.tasks.okvqa import normalise
+from skipqa.training.example import TrainExample
+from skipqa.training.stage1.words import Words
+
+GOLD = 0.8  # how often the passages include those that are known to state the answer
+STATED = 0.4  # how often a sentence that supports the answer is one of them, though of no corpus
+PROMOTED = 0.5  # how often a found passage that holds the answer is among those read
+RIGHT = 0.6  # the least score of an answer that a passage may hold
+SHUFFLED = 0.3  # how often the passages are in random order, not the best last
+FEW = (1, 2, 2, 3, 4)  # passages that a sparse system reads
+MANY = 16  # passages that a dense system reads
+Form = Literal["few", "unread", "blind", "many"]
+# How often a question comes with the few passages of a sparse system, with none (at low resolution,
+# as without retrieval), without the image too, and with a dense system's many: all systems share
+# this reader, so it is trained in the form of each.
+FORMS: Mapping[Form, float] = {"few": 0.62, "unread": 0.26, "blind": 0.05, "many": 0.07}
+
+
+@dataclass(frozen=True, slots=True)
+class PromptWriter:
+    """Writes prompts: a question with words of its image and passages."""
+
+    low_res: Words
+    high_res: Words
+    found: Mapping[int, Sequence[str]]  # excerpts by row, the best first; none where not looked for
+    facts: Mapping[str, str]  # passages that state answers, by id; those of others are distractors
+
+    def prompts(
+        self,
+        examples: Sequence[TrainExample],
+        rows: Iterable[int],
+        seed: int,
+        form: Form | None = None,
+    ) -> list[str]:
+        """Of those rows, empty elsewhere; in one form, or each in a form of its own."""
+        near = HardNegatives(self.facts)
+        low_res, high_res = self.low_res.to("cpu"), self.high_res.to("cpu")
+        texts = [""] * len(examples)
+        for row in rows:
+            example, draw = examples[row], random.Random(seed + row)
+            kind = form or draw.choices(list(FORMS), list(FORMS.values()))[0]
+            words = low_res if kind == "unread" else high_res
+            facts = facts_shown(example, kind, self.found.get(row, ()), near, draw)
+            shown = [] if kind == "blind" else words.written(example.photo)
+            texts[row] = reading_prompt(facts, shown, example.question)
+        return texts
+
+
+def facts_shown(
+    example: TrainExample,
+    form: Form,
+    found: Sequence[str],
+    near: HardNegatives,
+    draw: random.Random,
+) -> list[str]:
+    """The passages of a prompt, the best last: what supports the answer, if it is to be there,
+    after others that were found; where too little was, hard negatives."""
+    if form in ("blind", "unread"):
+        return []
+    gold = _supporting(example, found, draw)
+    count = MANY if form == "many" else max(len(gold), draw.choice(FEW))
+    others = [text for text in found if text not in gold]
+    if example.hops:  # among passages about the same thing, and with the same relation of others
+        others = _alternating(others, near.some(example, draw, count))
+    facts = [*reversed(others[: count - len(gold)]), *gold]
+    if form == "many" or draw.random() < SHUFFLED:
+        draw.shuffle(facts)
+    return facts
+
+
+def _supporting(example: TrainExample, found: Sequence[str], draw: random.Random) -> list[str]:
+    """One passage for each step to the answer, or none."""
+    if example.hops:
+        return [draw.choice(hop) for hop in example.hops] if draw.random() < GOLD else []
+    if example.fact and draw.random() < STATED:
+        return [example.fact]
+    holding = [text for text in found if holds_answer(text, example.answers)]
+    return [draw.choice(holding)] if holding and draw.random() < PROMOTED else []
+
+
+def holds_answer(passage: str, answers: Mapping[str, float]) -> bool:
+    """Whether a right answer stands there as whole words."""
+    words = f" {normalise(passage)} "
+    return any(f" {text} " in words for text, score in answers.items() if score >= RIGHT)
+
+
+def _alternating(one: Sequence[str], other: Sequence[str]) -> list[str]:
+    """Each text once."""
+    pairs = zip(one, other, strict=False)
+    rest = (one if len(one) > len(other) else other)[min(len(one), len(other)) :]
+    return list(dict.fromkeys([*(text for pair in pairs for text in pair), *rest]))
+
+
+class HardNegatives:
+    """Hard negatives: passages about the same thing, or with the same relation of others."""
+
+    def __init__(self, facts: Mapping[str, str]) -> None:
+        self.ids = sorted(facts)
+        self.facts = facts
+        self.places = {facts[id]: place for place, id in enumerate(self.ids)}
+        self.alike: dict[str, list[str]] = {}
+        for id in self.ids:
+            self.alike.setdefault(self._says(id), []).append(id)
+
+    def some(self, example: TrainExample, draw: random.Random, count: int) -> list[str]:
+        right = {text for hop in example.hops for text in hop}
+        found: list[str] = []
+        for hop in example.hops[:1]:
+            place = self.places[hop[0]]
+            near = [self.ids[i % len(self.ids)] for i in range(place - 3, place + 4)]
+            alike = self.alike[self._says(self.ids[place])]
+            found = [*near, *draw.sample(alike, min(len(alike), count))]
+        if len(found) < count and self.ids:
+            found += draw.choices(self.ids, k=count - len(found))
+        texts = [self.facts[id] for id in dict.fromkeys(found)]
+        return [text for text in draw.sample(texts, len(texts)) if text not in right][:count]
+
+    @staticmethod
+    def _says(id: str) -> str:
+        return id.rpartition(":")[2]
