@@ -28,7 +28,7 @@ from skipqa.training.loop import Optimisation, batches, fit
 from skipqa.training.retrieval import paraphrases
 from skipqa.training.retrieval.queries import TRAIN
 from skipqa.training.run import Run
-from skipqa.training.stage1.mixture import KINDS
+from skipqa.training.stage1.pocket_kb import KINDS
 from skipqa.training.stage1.words import embed
 
 PART = "concept_prior"

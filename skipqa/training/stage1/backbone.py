@@ -121,7 +121,7 @@ def _size(mixed: Mixture, settings: Stage1Settings, device: torch.device) -> str
 
 def memory_bytes(mixed: Mixture, settings: Stage1Settings) -> int:
     """Of the photos' features, most of what is kept on the device."""
-    views = settings.views * photos.CELLS + 2 * photos.WINDOWS
+    views = settings.views * photos.CELLS + 2 * (photos.WINDOWS + photos.CROPS)
     return 2 * len(mixed.photos) * views * efficientnet_lite.LITE2.features
 
 
