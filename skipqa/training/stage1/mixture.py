@@ -106,7 +106,7 @@ def answer_vocabulary(
 def _read_okvqa(mixture: Mixture, data: Path, held_out: HeldOut, limit: int | None) -> None:
     """With their types, and of some the thing they are about, where files next to them say so."""
     folder = data / "okvqa"
-    objects = _objects(folder / "train_objects.jsonl")
+    objects = _objects(folder / "train_objects.jsonl", held_out)
     fields = {"image": str, "question": str, "answers": dict}
     for name in ("train", "val"):
         types = _types(folder / f"{name}_types.jsonl")
@@ -135,13 +135,17 @@ def _types(path: Path) -> dict[str, str]:
     return read_types(path) if path.is_file() else {}
 
 
-def _objects(path: Path) -> dict[str, tuple[str, str]]:
+def _objects(path: Path, held_out: HeldOut) -> dict[str, tuple[str, str]]:
     """Question id -> the words that stand for a thing in it, and the thing's name."""
     if not path.is_file():
         return {}
     fields: Fields = {"question_id": (int, str), "span": str, "object": str}
     rows = _rows(path, fields, None)
-    return {str(row["question_id"]): (row["span"], row["object"]) for row in rows}
+    return {
+        str(row["question_id"]): (row["span"], row["object"])
+        for row in rows
+        if normalise(row["object"]) not in held_out.names
+    }
 
 
 def _read_coco(mixture: Mixture, data: Path, held_out: HeldOut, limit: int | None) -> None:

@@ -372,6 +372,16 @@ def test_types_and_things_of_okvqa(data: Path) -> None:
     assert not any(e.span or e.thing for e in val)
 
 
+def test_a_thing_that_is_unseen_is_not_known(data: Path, pocket_kb: Path) -> None:
+    objects = [
+        {"question_id": number, "span": "this dog", "object": name}
+        for number, name in enumerate(("collie", "pug"))
+    ]
+    write_lines(data / "okvqa/train_objects.jsonl", objects)
+    for folder, known in ((None, {"", "collie", "pug"}), (add_crowded(pocket_kb), {"", "pug"})):
+        assert {e.thing for e in read(data, folder).examples} == known
+
+
 def test_facts_of_fvqa(data: Path) -> None:
     mixture = read(write_fvqa(data))
     train = [mixture.examples[row] for row in mixture.select("fvqa", "train")]
