@@ -41,7 +41,7 @@ HIGH_RES = 512
 WINDOWS = 25  # of 8 x 8 cells, stride 2, on the 16 x 16 at high resolution
 PASTED = (0.15, 0.35)  # how wide a thing becomes in another photo
 SOFT = 0.12  # of its width, the edge that fades into it
-BATCH = 256
+BATCH = {"cuda": 256, "cpu": 16}  # photos; at high resolution 256 need more memory than most have
 WHOLE = (0.0, 0.0, 1.0, 1.0)
 BOX = torch.float64  # sides are subtracted, and crops have to be the same on every machine
 CHUNK = 400  # photos per job
@@ -201,8 +201,9 @@ def extract(
             found: Tensor = encoder(shown.contiguous(memory_format=torch.channels_last))
         return found
 
-    for start in range(0, total, BATCH):
-        some = slice(start, min(start + BATCH, total))
+    size = BATCH[device.type]
+    for start in range(0, total, size):
+        some = slice(start, min(start + size, total))
         plain = as_input(pixels[some], device)
         crowded = things.crowded[some].to(device)[:, None, None, None]
         mirrored = things.may_mirror[some]
