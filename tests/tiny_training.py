@@ -152,6 +152,95 @@ def write_pocket_kb(folder: Path) -> Path:
     write_lines(folder / "gold.jsonl", gold)
     held_out = {"coco": ["000000000200.webp", "000000000003.webp"], "entities": ["val0.webp"]}
     (folder / "held_out.json").write_text(json.dumps(held_out))
+    (folder / "unseen.json").write_text("[]")
+    return folder
+
+
+UNSEEN = {
+    "entity": "dog:collie",
+    "name": "Collie",
+    "names": ["Collie", "collie dog", "dog"],
+    "kind": "dog",
+    "passages": ["passages:dog:collie:origin"],
+}
+
+
+def add_crowded(folder: Path) -> Path:
+    """To a Pocket-KB: images of three things each, two of them asked about, and an entity that is
+    not trained on, which is shown in the images of `val` and asked about in a photo of its own."""
+
+    def things(split: str, number: int) -> list[dict[str, Any]]:
+        last = ("dog", "collie") if split == "val" else ("grocery", "beans")
+        shown = [("dog", "dog 2"), ("country", "country 1"), last]
+        return [
+            {
+                "entity": f"{kind}:{name.rpartition(' ')[2]}",
+                "name": name.title(),
+                "kind": kind,
+                "box": [0.2 + 0.3 * place, 0.5, 0.2, 0.25],
+                "photo": f"entities/{split}-{kind}{number}.webp",
+            }
+            for place, (kind, name) in enumerate(shown)
+        ]
+
+    def row(split: str, number: int, things: list[dict[str, Any]], asked: int) -> dict[str, Any]:
+        thing = things[asked]
+        unseen = thing["name"] == "Collie"
+        gold = UNSEEN["passages"][0] if unseen else "passages:a"
+        return {
+            "image": f"crowded/{split}{number}.webp",
+            "question": "Where does the one on the left come from?",
+            "answers": {"hungary": 1.0},
+            "hops": [[gold]] if number % 2 else [],
+            "things": things,
+            "background": None,
+            # by its name a photo is held out or not: all of an image are on one side
+            **{key: thing[key] for key in ("entity", "name", "box")},
+            "photo": f"entities/{split}{number}.webp",
+        }
+
+    numbers = {}
+    for split, count in (("train", 12), ("val", 2)):
+        path = folder / f"{split}.jsonl"
+        rows = [json.loads(line) for line in path.open()]
+        for number in range(count):
+            shown = things(split, number)
+            rows += [row(split, number, shown, asked) for asked in ((0, 1), (1, 2))[split == "val"]]
+            numbers[f"crowded/{split}{number}.webp"] = number
+        write_lines(path, rows)
+    alone = row("val", 9, [{**things("val", 9)[2], "box": None}], 0)
+    del alone["things"]
+    write_lines(folder / "val.jsonl", [*map(json.loads, (folder / "val.jsonl").open()), alone])
+    with zipfile.ZipFile(folder / "photos.zip", "a") as archive:
+        for name, number in (numbers | {"crowded/val9.webp": 3}).items():
+            archive.writestr(name, drawn(number))
+    gold = [json.loads(line) for line in (folder / "gold.jsonl").open()]
+    about = {"id": UNSEEN["passages"][0], "title": "", "text": "Collies come from Scotland."}
+    write_lines(folder / "gold.jsonl", [*gold, about])
+    (folder / "unseen.json").write_text(json.dumps([UNSEEN]))
+    return folder
+
+
+def write_fvqa(folder: Path) -> Path:
+    """To a data folder: of twelve photos one question that the image answers, one that a fact does,
+    and two of each to score by."""
+    for split, first, count in (("train", 400, 12), ("val", 500, 2)):
+        photos = photo_names(first, count)
+        rows = [
+            {
+                "question_id": 2 * number + (source == "kb"),
+                "image": name,
+                "question": "Which colour is warm?" if source == "image" else "What is it for?",
+                "answer": COLOURS[number % 4] if source == "image" else "Painting",
+                "from": source,
+                "fact": f"{COLOURS[number % 4]} is  for painting",
+                "kb": "conceptnet",
+            }
+            for name, number in photos.items()
+            for source in ("image", "kb")
+        ]
+        write_lines(folder / f"fvqa/{split}.jsonl", rows)
+        write_zip(folder / f"fvqa/{split}.zip", photos)
     return folder
 
 

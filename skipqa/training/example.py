@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from skipqa.tasks.example import Example
 
+IN_FACT = "kb"  # FVQA's type of a question whose answer is in the fact, not in the image
+
 
 @dataclass(frozen=True, slots=True)
 class TrainExample(Example):
@@ -13,8 +15,11 @@ class TrainExample(Example):
 
     photo: int = -1  # a row of the mixture's table of photos
     hops: tuple[tuple[str, ...], ...] = ()  # for each step to the answer, passages that state it
+    span: str = ""  # the words of the question that stand for the thing it is about, if known
+    thing: str = ""  # that thing's name, if known
 
     @property
     def needs_knowledge(self) -> bool:
-        """The image is not enough, and a passage is known that states the rest."""
-        return bool(self.hops)
+        """The image is not enough, and a passage is known that states the rest. Which object in it
+        can heat a pot, an image and common sense can answer; what it is for, a fact does."""
+        return bool(self.hops) or (self.fact is not None and self.type == IN_FACT)

@@ -20,7 +20,8 @@ from skipqa.nn.tagger import said_of_a_picture
 from skipqa.tasks.okvqa import normalise
 from skipqa.tasks.question_types import read_types
 from skipqa.training.retrieval import paraphrases
-from skipqa.training.stage1.mixture import COCO, KINDS
+from skipqa.training.stage1.mixture import COCO
+from skipqa.training.stage1.pocket_kb import KINDS
 
 TRAIN, OBJECTS, TYPES = "train.jsonl", "train_objects.jsonl", "train_types.jsonl"
 POCKET_KB, OKVQA, FVQA, SCENES, OPEN = "pocket-kb", "okvqa", "fvqa", "scenes", "open questions"

@@ -27,13 +27,15 @@ from skipqa.training.stage1.words import Words
 
 MAX_ANSWERS = 8  # of one question
 HEAD_WIDTH = 64
-TRAIN_GROUPS = ("okvqa/train", "pocket-kb/train", "coco/train")
+# Those that may need knowledge, then perceptual questions; the last group is not repeated, nor in a
+# phase that focuses on knowledge
+TRAIN_GROUPS = ("okvqa/train", "pocket-kb/train", "crowded/train", "fvqa/train", "coco/train")
 
 
 @dataclass(frozen=True, slots=True)
 class DrafterTraining:
     epochs: Weight = 7.0
-    focus_epochs: Weight = 3.0  # on OK-VQA and questions to abstain from, at focus_lr; 0: none
+    focus_epochs: Weight = 3.0  # on all but perceptual questions, at focus_lr; 0: none
     batch: Count = 256
     lr: Weight = 4e-4
     focus_lr: Weight = 1e-4
@@ -162,7 +164,7 @@ def train(
     """`groups` are rows of the questions, by source and split."""
     questions, views = inputs.questions, inputs.features.views
     device = views.device
-    okvqa, pocket_kb, coco = (questions.known(groups[name]) for name in TRAIN_GROUPS)
+    okvqa, *others, coco = (questions.known(groups[name]) for name in TRAIN_GROUPS)
 
     def phase(
         name: str, mixed: list[Tensor], epochs: float, lr: float, start: DrafterModel
@@ -182,11 +184,11 @@ def train(
         lr_scales = [(start.text, training.text_lr_scale)]
         return fit(name, start, loss, Optimisation(steps, lr, ema_decay=0.998), run, lr_scales)
 
-    mixed = [okvqa] * training.knowledge_times + [pocket_kb, coco]
+    mixed = [okvqa] * training.knowledge_times + [*others, coco]
     model = phase("drafter", mixed, training.epochs, training.lr, model)
     if training.focus_epochs:
         epochs, lr = training.focus_epochs, training.focus_lr
-        model = phase("drafter/focus", [okvqa, pocket_kb], epochs, lr, model)
+        model = phase("drafter/focus", [okvqa, *others], epochs, lr, model)
     return model
 
 

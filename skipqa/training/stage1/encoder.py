@@ -23,7 +23,7 @@ from skipqa.config import Count, Fraction, Weight
 from skipqa.nn.tagger import Tagger, TaggerConfig
 from skipqa.training.loop import Optimisation, batches, fit, steps_for
 from skipqa.training.run import Run
-from skipqa.training.stage1.photos import Things, as_input, crop, zooms
+from skipqa.training.stage1.photos import Things, as_input, crop
 from skipqa.training.stage1.tagger import UNKNOWN, Targets
 
 INITIAL_LOGIT = -5.0  # of a name: few of them are right
@@ -72,18 +72,18 @@ def finetune(
 ) -> EfficientNetLite:
     """On the device of `published`, which stays as it is."""
     device = next(published.parameters()).device
-    labels, names = _of_things(photos.targets)
-    shows_one = (labels == 1).any(1)
+    targets = _of_things(photos.targets)
+    shows_one = (targets.labels == 1).any(1)
     if not shows_one.any():  # no such photos: nothing to train on
         return published
-    model = _naming_model(published, names, run.seed).to(device)
+    model = _naming_model(published, targets.names, run.seed).to(device)
     model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     allowed = torch.tensor(photos.rows)
     with_things, others = allowed[shows_one[allowed]], allowed[~shows_one[allowed]]
     half = max(2, training.batch // 2)
     things_at = batches([with_things], half, run.seed)
     others_at = batches([others], half, run.seed) if len(others) else things_at
-    pixels, labels = photos.pixels.to(device), labels.to(device)
+    pixels, targets = photos.pixels.to(device), targets.to(device)
 
     def naming_loss(logits: Tensor, right: Tensor) -> Tensor:
         weight = training.cross_entropy_weight
@@ -92,7 +92,7 @@ def finetune(
     def loss(step: int) -> Tensor:
         photo = torch.cat((things_at(step), others_at(step)))
         generator = torch.Generator().manual_seed(run.seed * 1_000_003 + step)
-        shown = _views(pixels, photo, photos.things, training, generator)
+        shown, shows = _views(pixels, photo, photos.things, training, generator)
         other = torch.randperm(len(shown), generator=generator).to(device)
         mixing = training.mixup * float(torch.rand(1, generator=generator)) ** 3
         shown = shown.lerp(shown[other], mixing)
@@ -100,7 +100,8 @@ def finetune(
             logits, classes = model(shown)
             with torch.no_grad():
                 before = published.classifier(published(shown).mean((2, 3)))
-        logits, right = logits.float(), labels[photo.to(device)]
+        logits = logits.float()
+        right = targets.of_crops(photo.to(device), shows.to(device))
         named = (1 - mixing) * naming_loss(logits, right) + mixing * naming_loss(
             logits, right[other]
         )
@@ -126,13 +127,15 @@ def _views(
     things: Things,
     training: EncoderTraining,
     generator: torch.Generator,
-) -> Tensor:
-    """A crop of each photo in which its thing is large or small, with other brightness."""
+) -> tuple[Tensor, Tensor]:
+    """A crop of each photo in which its thing is large or small, with other brightness; of a
+    crowded one around any of its things. And what each crop shows, [B, M]."""
     shown = as_input(pixels[photo.to(pixels.device)], pixels.device)
     shown, boxes = things.paste(shown, photo, pixels, generator, training.pasted)
-    around = zooms(boxes, generator, things.may_mirror[photo], least=0.2)
+    which = (torch.rand(len(photo), generator=generator) * things.count[photo]).long()
+    around, shows = things.crops(boxes, photo, which, generator, least=0.2)
     shown = _enlarged(crop(shown, around), generator, training.enlarged)
-    return _relit(shown, generator)
+    return _relit(shown, generator), shows
 
 
 def _wise_ft(
@@ -145,9 +148,17 @@ def _wise_ft(
     return tuned
 
 
-def _of_things(targets: Targets) -> tuple[Tensor, tuple[str, ...]]:
+def _of_things(targets: Targets) -> Targets:
+    """Those of the names that are of things."""
     chosen = [i for i, kind in enumerate(targets.kinds) if kind]
-    return targets.labels[:, chosen], tuple(targets.names[i] for i in chosen)
+    place = torch.full((len(targets.names) + 1,), -1)  # the last is that of no name
+    place[chosen] = torch.arange(len(chosen))
+    return Targets(
+        tuple(targets.names[i] for i in chosen),
+        tuple(targets.kinds[i] for i in chosen),
+        targets.labels[:, chosen],
+        place[targets.columns],
+    )
 
 
 def _binary_loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -157,9 +168,10 @@ def _binary_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Of the right name among all names, where a thing is shown."""
+    """Of the right name among all names, where a thing is shown; of each where a crop shows two."""
     shows_one = (labels == 1).any(1)
-    right = labels[shows_one].argmax(1)
+    right = (labels[shows_one] == 1).float()
+    right /= right.sum(1, keepdim=True)
     return F.cross_entropy(logits[shows_one], right, label_smoothing=LABEL_SMOOTHING)
 
 

@@ -58,8 +58,9 @@ class StageInputs:
 
 
 def group_rows(mixed: Mixture) -> dict[str, Tensor]:
-    """By source and split. Of the held-out perceptual questions only as many as the fast path is
-    judged by."""
+    """By source and split; sources are okvqa, coco, fvqa, vqav2 and, of Pocket-KB, pocket-kb,
+    crowded and unseen. A group that is trained on is there even if it is empty. Of the held-out
+    perceptual questions only as many as the fast path is judged by."""
     kinds = {(example.source, example.split) for example in mixed.examples}
     found = {name: torch.zeros(0, dtype=torch.long) for name in TRAIN_GROUPS}
     for source, split in sorted(kinds):

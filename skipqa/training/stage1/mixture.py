@@ -2,11 +2,12 @@
 
 Enters: a folder laid out as `okvqa/`, `coco/`, `fvqa/`, `vqav2/` (JSON Lines next to zips of
 photos) and, where it was built, Pocket-KB. Leaves: examples with answers scored in [0, 1], labels,
-and one table of photos. A tenth of the training photos of OK-VQA and FVQA is held out by name, so
-that no choice is made on validation questions, and a tenth of the things in Pocket-KB's `train`, so
-that later stages meet mistakes. A photo in its `val` is never trained on, whichever question or
-label it has. COCO questions about held-out photos are kept: they need no knowledge, and the fast
-path is chosen on both kinds.
+the things that photos show, and one table of photos. A tenth of the training photos of OK-VQA and
+FVQA is held out by name, so that no choice is made on validation questions, and a tenth of the
+things in Pocket-KB's `train`, so that later stages meet mistakes. A photo in its `val` is never
+trained on, whichever question or label it has, nor is the name of an unseen entity an answer to
+train on. COCO questions about held-out photos are kept: they need no knowledge, and the fast path
+is chosen on both kinds.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ import hashlib
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from skipqa.data.held_out import Split, is_held_out, photos_of_val, pocket_kb_split
+from skipqa.data.held_out import Split, is_held_out
 from skipqa.errors import UserError
 from skipqa.files import Fields, check_rows, read_jsonl
 from skipqa.tasks.okvqa import normalise
-from skipqa.tasks.pocket_kb import box_from_centre
+from skipqa.tasks.question_types import read_types
 from skipqa.training.example import TrainExample
-from skipqa.types import Box
+from skipqa.training.stage1.pocket_kb import HeldOut, PocketKbData, Thing, scored
 
 AGREEING = 3  # people who make an answer fully right
 # COCO's photos, labels and questions; the second set has more of the rarer classes
@@ -33,19 +34,16 @@ COCO = (
     ("photos.zip", "labels.jsonl", "questions.jsonl"),
     ("more.zip", "more_labels.jsonl", "more_questions.jsonl"),
 )
-# What Pocket-KB calls a kind, and what people call it; other kinds are the encoder's own classes
-KINDS = {"dog": "dog", "cat": "cat", "flower": "flower", "grocery": "food", "country": "flag"}
 
 
 @dataclass(slots=True)
 class Mixture:
     examples: list[TrainExample] = field(default_factory=list)
     photos: dict[tuple[Path, str], int] = field(default_factory=dict)  # (zip, name) -> row
-    labels: dict[int, tuple[str, ...]] = field(default_factory=dict)  # all that a photo shows
-    entities: dict[int, tuple[str, str]] = field(default_factory=dict)  # (kind, name) of one thing
-    boxes: dict[int, Box] = field(default_factory=dict)  # of that thing, in a composed image
-    checks: dict[Split, dict[int, tuple[str, str]]] = field(default_factory=dict)  # to score by
-    facts: dict[str, str] = field(default_factory=dict)  # passages that state answers, by id
+    labels: dict[int, tuple[str, ...]] = field(default_factory=dict)  # COCO's, all that are shown
+    things: dict[int, tuple[Thing, ...]] = field(default_factory=dict)  # one, or all of a crowd
+    checks: dict[Split, dict[int, tuple[Thing, ...]]] = field(default_factory=dict)  # to score by
+    facts: dict[str, str] = field(default_factory=dict)  # passages about seen entities, by id
 
     def photo(self, archive: Path, name: str) -> int:
         return self.photos.setdefault((archive, name), len(self.photos))
@@ -61,25 +59,32 @@ class Mixture:
     def train_photos(self) -> list[int]:
         """Rows of the photos that may be trained on."""
         asked = {example.photo for example in self.examples if example.split == "train"}
-        return sorted(asked.union(self.labels, self.entities))
+        return sorted(asked.union(self.labels, self.things))
+
+    def shown(self) -> dict[int, tuple[Thing, ...]]:
+        """What photos show, those to train on and those to score by."""
+        found = dict(self.things)
+        for checked in self.checks.values():
+            found |= checked
+        return found
 
     def fingerprint(self) -> str:
         """The same for the same questions, labels and names of photos, wherever they lie."""
         names = [(archive.name, name) for archive, name in self.photos]
-        whole = repr((self.examples, names, self.labels, self.entities, self.boxes, self.facts))
+        whole = repr((self.examples, names, self.labels, self.things, self.checks, self.facts))
         return hashlib.sha256(whole.encode()).hexdigest()[:16]
 
 
 def read(data: Path, pocket_kb: Path | None = None, limit: int | None = None) -> Mixture:
-    """`limit` rows of each file, for a trial."""
+    """`limit` rows of each file, of Pocket-KB's of each source, for a trial."""
     mixture = Mixture()
-    held_out = photos_of_val(pocket_kb)
-    _read_okvqa(mixture, data, held_out["coco"], limit)
-    _read_coco(mixture, data, held_out["coco"], limit)
-    _read_fvqa(mixture, data, held_out["coco"], limit)
+    held_out = HeldOut.of(pocket_kb)
+    _read_okvqa(mixture, data, held_out, limit)
+    _read_coco(mixture, data, held_out, limit)
+    _read_fvqa(mixture, data, held_out, limit)
     _read_vqav2(mixture, data, limit)
     if pocket_kb is not None:
-        _read_pocket_kb(mixture, pocket_kb, held_out, limit)
+        _read_pocket_kb(mixture, PocketKbData.of(pocket_kb, held_out), limit)
     _check_photos(mixture)
     return mixture
 
@@ -87,51 +92,72 @@ def read(data: Path, pocket_kb: Path | None = None, limit: int | None = None) ->
 def answer_vocabulary(
     examples: Iterable[TrainExample], size: int, least: int = 4
 ) -> tuple[str, ...]:
-    """The most common answers, first the commonest; those of knowledge questions, which are few,
-    count threefold."""
+    """The most common answers to questions that an image can answer, first the commonest; those
+    of other sources than COCO, which are few, count threefold."""
     count: Counter[str] = Counter()
     for example in examples:
-        if example.split == "train":
+        if example.split == "train" and not example.needs_knowledge:
             worth = 1 if example.source == "coco" else 3
             count.update({t: worth for t, s in example.answers.items() if s > 0.5})
     common = [text for text, n in count.most_common() if n >= least and len(text.split()) <= 4]
     return tuple(common[:size])
 
 
-def _read_okvqa(mixture: Mixture, data: Path, held_out: frozenset[str], limit: int | None) -> None:
+def _read_okvqa(mixture: Mixture, data: Path, held_out: HeldOut, limit: int | None) -> None:
+    """With their types, and of some the thing they are about, where files next to them say so."""
+    folder = data / "okvqa"
+    objects = _objects(folder / "train_objects.jsonl", held_out)
     fields = {"image": str, "question": str, "answers": dict}
     for name in ("train", "val"):
-        archive = data / "okvqa" / f"{name}.zip"
-        rows = _rows(data / "okvqa" / f"{name}.jsonl", fields, limit)
-        for number, row in enumerate(rows):
-            split: Split = "val"
-            if name == "train":
-                if row["image"] in held_out:
-                    continue
-                split = "held-out" if is_held_out(row["image"]) else "train"
+        types = _types(folder / f"{name}_types.jsonl")
+        for number, row in enumerate(_rows(folder / f"{name}.jsonl", fields, limit)):
+            if (split := _split(name, row["image"], held_out)) is None:
+                continue
+            id = row.get("question_id", number)
+            span, thing = objects.get(str(id), ("", "")) if name == "train" else ("", "")
             mixture.ask(
                 TrainExample(
-                    row.get("question_id", number),
+                    id,
                     row["image"],
                     row["question"],
-                    _scored(row["answers"]),
+                    _answers(scored(row["answers"]), split, held_out),
+                    type=types.get(str(id)),
                     split=split,
                     source="okvqa",
-                    photo=mixture.photo(archive, row["image"]),
+                    photo=mixture.photo(folder / f"{name}.zip", row["image"]),
+                    span=span,
+                    thing=thing,
                 )
             )
 
 
-def _read_coco(mixture: Mixture, data: Path, held_out: frozenset[str], limit: int | None) -> None:
+def _types(path: Path) -> dict[str, str]:
+    return read_types(path) if path.is_file() else {}
+
+
+def _objects(path: Path, held_out: HeldOut) -> dict[str, tuple[str, str]]:
+    """Question id -> the words that stand for a thing in it, and the thing's name."""
+    if not path.is_file():
+        return {}
+    fields: Fields = {"question_id": (int, str), "span": str, "object": str}
+    rows = _rows(path, fields, None)
+    return {
+        str(row["question_id"]): (row["span"], row["object"])
+        for row in rows
+        if normalise(row["object"]) not in held_out.names
+    }
+
+
+def _read_coco(mixture: Mixture, data: Path, held_out: HeldOut, limit: int | None) -> None:
     """Questions and labels of photos that nothing holds out; a photo is in one of several zips."""
     folder = data / "coco"
-    sets = [names for names in COCO if (folder / names[0]).is_file()]
+    sets = COCO if (folder / COCO[1][0]).is_file() else COCO[:1]
     find = _finder(data / "okvqa" / "train.zip", *(folder / photos for photos, _, _ in sets))
 
     def photo_of(row: Mapping[str, Any]) -> int | None:
         name = row["image"]
         archive = find(name)
-        if archive is None or name in held_out:
+        if archive is None or name in held_out.photos["coco"]:
             return None
         return mixture.photo(archive, name)
 
@@ -144,7 +170,7 @@ def _read_coco(mixture: Mixture, data: Path, held_out: frozenset[str], limit: in
                         number,
                         row["image"],
                         row["question"],
-                        _soft_scores(row["answers"]),
+                        held_out.trainable(_soft_scores(row["answers"])),
                         split="held-out" if is_held_out(row["image"]) else "train",
                         source="coco",
                         photo=photo,
@@ -156,31 +182,45 @@ def _read_coco(mixture: Mixture, data: Path, held_out: frozenset[str], limit: in
                 mixture.labels[photo] = tuple(row["labels"])
 
 
-def _read_fvqa(mixture: Mixture, data: Path, held_out: frozenset[str], limit: int | None) -> None:
-    """Each question comes with the fact that supports its answer: a passage for the reader."""
-    fields = {"image": str, "question": str, "answer": str, "fact": str}
+def _read_fvqa(mixture: Mixture, data: Path, held_out: HeldOut, limit: int | None) -> None:
+    """Each question comes with the fact that supports its answer: a passage for the reader. Its
+    type says where the answer is, in the image or in the fact."""
+    fields = {"image": str, "question": str, "answer": str, "fact": str, "from": str, "kb": str}
     for name in ("train", "val"):
         archive, path = (data / "fvqa" / f"{name}.{kind}" for kind in ("zip", "jsonl"))
         if not path.is_file():
             continue
         for number, row in enumerate(_rows(path, fields, limit)):
-            split: Split = "val"
-            if name == "train":
-                if row["image"] in held_out:
-                    continue
-                split = "held-out" if is_held_out(row["image"]) else "train"
+            if (split := _split(name, row["image"], held_out)) is None:
+                continue
             mixture.ask(
                 TrainExample(
                     row.get("question_id", number),
                     row["image"],
                     row["question"],
-                    _scored({row["answer"]: 1.0}),
+                    _answers(scored({row["answer"]: 1.0}), split, held_out),
+                    category=row["kb"],
+                    type=row["from"],
                     split=split,
                     source="fvqa",
                     photo=mixture.photo(archive, row["image"]),
                     fact=" ".join(row["fact"].split()),
                 )
             )
+
+
+def _split(name: str, image: str, held_out: HeldOut) -> Split | None:
+    """Of a photo in `train` or `val`; of one that may not be trained on, none."""
+    if name == "val":
+        return "val"
+    if image in held_out.photos["coco"]:
+        return None
+    return "held-out" if is_held_out(image) else "train"
+
+
+def _answers(answers: dict[str, float], split: Split, held_out: HeldOut) -> dict[str, float]:
+    """All that people gave are right; to train on, and by later stages to choose by, fewer are."""
+    return answers if split == "val" else held_out.trainable(answers)
 
 
 def _soft_scores(given: Mapping[str, int]) -> dict[str, float]:
@@ -192,12 +232,6 @@ def _soft_scores(given: Mapping[str, int]) -> dict[str, float]:
     return {t: min(1.0, n / AGREEING) if people > 1 else 1.0 for t, n in counts.items() if t}
 
 
-def _scored(answers: Mapping[str, float]) -> dict[str, float]:
-    """In the form that is compared; "a", as of vitamins, is an article there and leaves nothing."""
-    found = {normalise(text): float(score) for text, score in answers.items() if score > 0}
-    return {text: score for text, score in found.items() if text}
-
-
 def _read_vqav2(mixture: Mixture, data: Path, limit: int | None) -> None:
     fields = {"image": str, "question": str, "answer": str}
     for number, row in enumerate(_rows(data / "vqav2" / "val.jsonl", fields, limit)):
@@ -206,7 +240,7 @@ def _read_vqav2(mixture: Mixture, data: Path, limit: int | None) -> None:
                 number,
                 row["image"],
                 row["question"],
-                _scored({row["answer"]: 1.0}),
+                scored({row["answer"]: 1.0}),
                 split="val",
                 source="vqav2",
                 photo=mixture.photo(data / "vqav2" / "val.zip", row["image"]),
@@ -214,54 +248,18 @@ def _read_vqav2(mixture: Mixture, data: Path, limit: int | None) -> None:
         )
 
 
-def _read_pocket_kb(
-    mixture: Mixture, folder: Path, held_out: Mapping[str, frozenset[str]], limit: int | None
-) -> None:
-    gold = _rows(folder / "gold.jsonl", {"id": str, "text": str}, None)
-    mixture.facts = {row["id"]: " ".join(row["text"].split()) for row in gold}
-    fields = {"image": str, "question": str, "answers": dict, "hops": list, "entity": str}
+def _read_pocket_kb(mixture: Mixture, data: PocketKbData, limit: int | None) -> None:
+    mixture.facts = data.distractors
     for name in ("train", "val"):
-        path = folder / f"{name}.jsonl"
-        for number, row in enumerate(_rows(path, fields | {"name": str}, limit)):
-            split: Split = "val"
-            if name == "train":
-                _check_apart(path, row, held_out)
-                split = pocket_kb_split(row)
-            photo = mixture.photo(folder / "photos.zip", row["image"])
-            try:
-                hops = tuple(tuple(mixture.facts[id] for id in hop) for hop in row["hops"])
-            except KeyError as error:
-                raise UserError(f"{folder / 'gold.jsonl'} lacks the passage {error}") from None
-            box = box_from_centre(row["box"], f"{path} row {number}") if row.get("box") else None
-            mixture.ask(
-                TrainExample(
-                    row.get("question_id", number),
-                    row["image"],
-                    row["question"],
-                    _scored(row["answers"]),
-                    box=box,
-                    split=split,
-                    source="pocket-kb",
-                    photo=photo,
-                    hops=hops,
-                )
-            )
-            kind = row["entity"].partition(":")[0]
-            if kind in KINDS:
-                train = split == "train"
-                named = mixture.entities if train else mixture.checks.setdefault(split, {})
-                named[photo] = KINDS[kind], row["name"].lower()
-                if box is not None:
-                    mixture.boxes[photo] = box
-
-
-def _check_apart(
-    path: Path, row: Mapping[str, Any], held_out: Mapping[str, frozenset[str]]
-) -> None:
-    for source in (row.get("photo"), row.get("background")):
-        kind, _, name = (source or "").partition("/")
-        if name in held_out.get(kind, ()):
-            raise UserError(f"{path} trains on {source}, which held_out.json holds out")
+        for row in data.rows(name, limit):
+            photo = mixture.photo(data.folder / "photos.zip", row.example.image)
+            example = replace(row.example, photo=photo)
+            mixture.ask(example)
+            if not row.things or example.source == "unseen":  # no tagger has its name
+                continue
+            split = cast(Split, example.split)
+            train = split == "train"
+            (mixture.things if train else mixture.checks.setdefault(split, {}))[photo] = row.things
 
 
 def _finder(*archives: Path) -> Callable[[str], Path | None]:

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from skipqa.components import SETTINGS, change_settings
+from skipqa.data.held_out import Split
 from skipqa.files import atomic
 from skipqa.nn import checkpoint
 from skipqa.nn.drafter import ABSTAIN, Drafter, DrafterConfig
@@ -34,6 +35,7 @@ from skipqa.training.stage1.drafter import (
 from skipqa.training.stage1.encoder import LabelledPhotos
 from skipqa.training.stage1.inputs import HELD_OUT, PERCEPTUAL, StageInputs
 from skipqa.training.stage1.photos import PhotoFeatures, Things
+from skipqa.training.stage1.pocket_kb import Thing
 from skipqa.training.stage1.reader import Prompts, ReaderInputs
 from skipqa.training.stage1.reading import Form, PromptWriter
 from skipqa.training.stage1.routing import Drafted
@@ -58,7 +60,7 @@ def finetune_encoder(inputs: StageInputs, targets: Targets) -> PhotoFeatures:
         labelled = LabelledPhotos(pixels, things, targets, mixed.train_photos())
         tuned = encoder.finetune(published, labelled, run, settings.encoder)
         write_delta(tuned, published.state_dict(), path, preset=PRESET)
-        run.finish("encoder", {"photos": len(labelled.rows), "of_things": len(mixed.entities)})
+        run.finish("encoder", {"photos": len(labelled.rows), "of_things": len(mixed.things)})
     exported = copy.deepcopy(published).eval()
     read_back(exported, published.state_dict(), path)
     counted = run.counted("seeing photos")
@@ -86,7 +88,12 @@ def train_tagger(
         checkpoint.save(trained, run.folder / TAGGER, preset=PRESET, eight_bit=True)
         with atomic(path) as partial:
             save_file({"low_res": probs.low_res.cpu(), "high_res": probs.high_res.cpu()}, partial)
-        run.finish("tagger", _tagger_metrics(inputs, targets, probs))
+        crowded = {
+            split: tagger.recognised_in_crowds(trained, features, targets, things)
+            for split, things in inputs.mixed.checks.items()
+        }
+        metrics = _tagger_metrics(inputs, targets, probs)
+        run.finish("tagger", metrics | {"recognised_in_crowds": crowded})
     known, found = networks.concepts, load_file(path)
     names = (*tag_words, *(concept.name for concept in known.entries))
     embeddings = torch.cat((meanings, known.embeddings.to(device)))
@@ -98,11 +105,11 @@ def train_tagger(
 
 
 def _tagger_metrics(inputs: StageInputs, targets: Targets, probs: TagProbs) -> Metrics:
-    boxes, checks = inputs.mixed.boxes, inputs.mixed.checks
-    shown = {"all": checks, "small": {}}
-    for split, things in checks.items():
-        small = {p: e for p, e in things.items() if p in boxes and _area(boxes[p]) < SMALL}
-        shown["small"][split] = small
+    shown: dict[str, dict[Split, dict[int, Thing]]] = {"all": {}, "small": {}}
+    for split, things in inputs.mixed.checks.items():
+        alone = {photo: some[0] for photo, some in things.items() if len(some) == 1}
+        small = {p: one for p, one in alone.items() if one.box and _area(one.box) < SMALL}
+        shown["all"][split], shown["small"][split] = alone, small
     return {"names": len(targets.names)} | {
         when: {
             "cross_fitted_map": tagger.mean_average_precision(prob.cpu(), targets.labels),

@@ -2,8 +2,12 @@
 
 Enters: zips of photos, and the boxes of things in them. Leaves: features [views, photos, N, F] at
 the encoder's native size, its class probabilities and, pooled, windows at high resolution and crops
-in which the thing is larger, or was first made smaller and pasted into another photo. After its
+in which a thing is larger, or was first made smaller and pasted into another photo. After its
 fine-tuning the encoder is frozen, so its views are computed once and not per question.
+
+A crowded image is asked about by places and sizes and is labelled with all that it shows: neither
+holds of a mirrored or cropped one, so all its views are the image as it is. Its crops are around
+one thing each, and only labels are learned from them.
 """
 
 from __future__ import annotations
@@ -37,9 +41,13 @@ HIGH_RES = 512
 WINDOWS = 25  # of 8 x 8 cells, stride 2, on the 16 x 16 at high resolution
 PASTED = (0.15, 0.35)  # how wide a thing becomes in another photo
 SOFT = 0.12  # of its width, the edge that fades into it
-BATCH = 256
+BATCH = {"cuda": 256, "cpu": 16}  # photos; at high resolution 256 need more memory than most have
+WHOLE = (0.0, 0.0, 1.0, 1.0)
 BOX = torch.float64  # sides are subtracted, and crops have to be the same on every machine
 CHUNK = 400  # photos per job
+CROPS = 6  # per photo; as many as a crowded image has things, so that each is cropped
+TIGHT = 0.7  # how wide or high a thing of a crowd is in its crop, at least
+INSIDE, OUTSIDE, CUT = 1, 0, -1  # what a crop shows of a thing, as labels are written
 Job = tuple[Path, list[tuple[int, str]]]  # a zip; rows and names of photos in it
 
 
@@ -48,30 +56,59 @@ class PhotoFeatures:
     views: Tensor  # [views, P, N, F]; the first view is the photo as it is
     overview: Tensor  # [P, classes], the encoder's own class probabilities
     windows: Tensor  # [P, windows, 2 F], mean and maximum of each, at high resolution
-    crops: Tensor  # [crops, P, 2 F], mean and maximum of crops around the thing, or anywhere
+    crops: Tensor  # [crops, P, 2 F], mean and maximum of crops around a thing, or anywhere
+    crop_shows: Tensor  # [crops, P, M]: of each thing of the photo, whether the crop shows it
 
 
 @dataclass(frozen=True, slots=True)
 class Things:
-    """What is known of photos to crop them."""
+    """What is known of photos to crop them. A photo shows at most M things."""
 
-    boxes: Tensor  # [P, 4] left, top, right, bottom; the whole image where nothing is known
+    boxes: Tensor  # [P, M, 4] left, top, right, bottom; the whole image where nothing is known
+    count: Tensor  # [P] things in the photo; one, the whole image, where nothing is known
     may_mirror: Tensor  # [P] false of flags: mirrored, they are other flags
     whole: Tensor  # [P] true of an entity that fills its photo
     grounds: Tensor  # rows of photos of no such thing, to paste one into
 
     @staticmethod
     def of(mixture: Mixture) -> Things:
-        boxes = torch.tensor([[0.0, 0.0, 1.0, 1.0]], dtype=BOX).repeat(len(mixture.photos), 1)
-        may_mirror = torch.ones(len(mixture.photos), dtype=torch.bool)
-        whole = torch.zeros(len(mixture.photos), dtype=torch.bool)
-        for photo, (kind, _) in mixture.entities.items():
-            may_mirror[photo] = kind != "flag"
-            whole[photo] = photo not in mixture.boxes
-        for photo, box in mixture.boxes.items():
-            boxes[photo] = torch.tensor(box, dtype=BOX)
-        grounds = torch.tensor(sorted(mixture.labels.keys() - mixture.entities.keys()))
-        return Things(boxes, may_mirror, whole, grounds.long())
+        total, shown = len(mixture.photos), mixture.shown()
+        most = max(map(len, shown.values()), default=1)
+        boxes = torch.tensor(WHOLE, dtype=BOX).repeat(total, most, 1)
+        count = torch.ones(total, dtype=torch.long)
+        may_mirror = torch.ones(total, dtype=torch.bool)
+        whole = torch.zeros(total, dtype=torch.bool)
+        for photo, things in shown.items():
+            found = [thing.box or WHOLE for thing in things]
+            boxes[photo, : len(things)] = torch.tensor(found, dtype=BOX)
+            count[photo] = len(things)
+            may_mirror[photo] = all(thing.kind != "flag" for thing in things)
+        for photo, things in mixture.things.items():
+            whole[photo] = all(thing.box is None for thing in things)
+        grounds = torch.tensor(sorted(mixture.labels.keys() - mixture.things.keys()))
+        return Things(boxes, count, may_mirror, whole, grounds.long())
+
+    @property
+    def crowded(self) -> Tensor:
+        """[P]"""
+        return self.count > 1
+
+    def crops(
+        self,
+        boxes_BM4: Tensor,
+        rows: Tensor,
+        which: Tensor,
+        generator: torch.Generator,
+        least: float = 0.3,
+    ) -> tuple[Tensor, Tensor]:
+        """Windows [B, 2, 3] around the thing `which` of each photo of `rows`, whose things are in
+        these boxes, and what they show of all of them [B, M]."""
+        each = torch.arange(len(rows))
+        leasts = torch.where(self.crowded[rows], max(least, TIGHT), least)
+        windows = zooms(boxes_BM4[each, which], generator, self.may_mirror[rows], leasts)
+        shows = _shown(windows, boxes_BM4)
+        shows[each, which] = INSIDE  # as far as a crop of what fills its photo goes
+        return windows, shows
 
     def paste(
         self,
@@ -82,7 +119,7 @@ class Things:
         fraction: float,
     ) -> tuple[Tensor, Tensor]:
         """`shown` are the photos `rows`: that fraction of the things that fill theirs are pasted
-        small into another. Also the boxes of all."""
+        small into another. Also the boxes of all, [B, M, 4]."""
         boxes = self.boxes[rows].to(BOX)
         drawn = torch.rand(len(rows), generator=generator) < fraction
         some = (drawn & self.whole[rows]).nonzero()[:, 0]
@@ -91,7 +128,7 @@ class Things:
         ground = self.grounds[torch.randint(len(self.grounds), some.shape, generator=generator)]
         under = as_input(pixels[ground.to(pixels.device)], shown.device)
         shown = shown.clone()
-        shown[some.to(shown.device)], boxes[some] = paste(shown[some], under, generator)
+        shown[some.to(shown.device)], boxes[some, 0] = paste(shown[some], under, generator)
         return shown, boxes
 
 
@@ -143,17 +180,19 @@ def extract(
     things: Things,
     *,
     views: int = 3,
-    crops: int = 6,
+    crops: int = CROPS,
     counted: Counted = lambda *_: None,
 ) -> PhotoFeatures:
     """All photos through the encoder, on its device, in half precision where that computes in it.
-    In every third crop a thing is pasted into another photo first."""
+    In every third crop a thing that fills its photo is pasted into another first. The crops of a
+    crowded image are around its things in turn, first the first."""
     device = next(encoder.parameters()).device
     total, width = len(pixels), encoder.config.features
     half = {"dtype": torch.bfloat16, "device": device}
     features = torch.empty(views, total, CELLS, width, **half)  # type: ignore[call-overload]
     windows = torch.empty(total, WINDOWS, 2 * width, **half)  # type: ignore[call-overload]
     cropped = torch.empty(crops, total, 2 * width, **half)  # type: ignore[call-overload]
+    shows = torch.empty(crops, *things.boxes.shape[:2], dtype=torch.int8, device=device)
     overview = torch.empty(total, encoder.config.classes, device=device)
     generator, rows = torch.Generator().manual_seed(0), torch.arange(total)
 
@@ -162,9 +201,11 @@ def extract(
             found: Tensor = encoder(shown.contiguous(memory_format=torch.channels_last))
         return found
 
-    for start in range(0, total, BATCH):
-        some = slice(start, min(start + BATCH, total))
+    size = BATCH[device.type]
+    for start in range(0, total, size):
+        some = slice(start, min(start + size, total))
         plain = as_input(pixels[some], device)
+        crowded = things.crowded[some].to(device)[:, None, None, None]
         mirrored = things.may_mirror[some]
         for view in range(views):
             shown = plain
@@ -172,7 +213,7 @@ def extract(
                 shown = torch.where(mirrored.to(device)[:, None, None, None], plain.flip(3), plain)
             elif view > 1:
                 shown = crop(plain, frames(len(plain), generator, mirrored))
-            found = encode(shown)
+            found = encode(torch.where(crowded, plain, shown))
             features[view, some] = found.flatten(2).transpose(1, 2)
             if view == 0:
                 logits = encoder.classifier(found.float().mean((2, 3)))
@@ -180,12 +221,14 @@ def extract(
         for number in range(crops):
             small = float(number % 3 == 2)
             shown, boxes = things.paste(plain, rows[some], pixels, generator, small)
-            around = zooms(boxes, generator, mirrored)
+            which = number % things.count[some]
+            around, inside = things.crops(boxes, rows[some], which, generator)
             cropped[number, some] = pooled(encode(crop(shown, around)).flatten(2).transpose(1, 2))
+            shows[number, some] = inside.to(shows)
         high_res = F.interpolate(plain, (HIGH_RES, HIGH_RES), mode="bicubic", antialias=True)
         windows[some] = pool_views(encode(high_res), NATIVE_CELLS).flatten(1, 2)
         counted(some.stop, total)
-    return PhotoFeatures(features, overview, windows, cropped)
+    return PhotoFeatures(features, overview, windows, cropped, shows)
 
 
 def as_input(pixels: Tensor, device: torch.device) -> Tensor:
@@ -225,7 +268,7 @@ def frames(
 
 
 def zooms(
-    boxes_B4: Tensor, generator: torch.Generator, may_mirror: Tensor, least: float = 0.3
+    boxes_B4: Tensor, generator: torch.Generator, may_mirror: Tensor, least: float | Tensor = 0.3
 ) -> Tensor:
     """[B, 2, 3] square windows in which the box is at least `least` wide or high, and whole. A box
     that fills the image is cropped to a quarter of it at most."""
@@ -251,6 +294,19 @@ def zooms(
 
     across, down = 2 * middle(x, w) - 1, 2 * middle(y, h) - 1
     return _windows(side, side, across, down, _mirrored(draw(), may_mirror))
+
+
+def _shown(windows_B23: Tensor, boxes_BM4: Tensor) -> Tensor:
+    """[B, M]: whether a window has all of a box but an edge of it, nothing, or a part."""
+    middle = (windows_B23[:, :, 2].to(BOX) + 1) / 2
+    half = windows_B23[:, (0, 1), (0, 1)].abs().to(BOX) / 2
+    low_BM2, high_BM2 = boxes_BM4.to(BOX).unflatten(2, (2, 2)).unbind(2)
+    inside = torch.minimum(high_BM2, (middle + half)[:, None]) - torch.maximum(
+        low_BM2, (middle - half)[:, None]
+    )
+    part_BM = inside.clamp(min=0).prod(2) / (high_BM2 - low_BM2).prod(2)
+    shows = torch.where(part_BM > 0.9, INSIDE, CUT)
+    return torch.where(part_BM > 0, shows, OUTSIDE)
 
 
 def _mirrored(draw: Tensor, may_mirror: Tensor) -> Tensor:

@@ -122,7 +122,9 @@ class HardNegatives:
         right = {text for hop in example.hops for text in hop}
         found: list[str] = []
         for hop in example.hops[:1]:
-            place = self.places[hop[0]]
+            place = self.places.get(hop[0])
+            if place is None:  # about an unseen entity: scored only
+                continue
             near = [self.ids[i % len(self.ids)] for i in range(place - 3, place + 4)]
             alike = self.alike[self._says(self.ids[place])]
             found = [*near, *draw.sample(alike, min(len(alike), count))]

@@ -1,10 +1,10 @@
 """The tagger: which names an image deserves, from labels of whole photos.
 
 Enters: frozen features, labels of COCO photos (everything they show, of 80 classes) and of entity
-photos (the one breed, flower, product or flag they show). Leaves: a `Tagger`, and for every photo
-the probabilities that later parts read, at low and at high resolution. They are cross-fitted: those
-of a training photo come from a tagger that was not trained on it, or the readers would learn to
-trust words that are never as accurate again.
+photos (the one breed, flower, product or flag they show, or all that a crowded image shows).
+Leaves: a `Tagger`, and for every photo the probabilities that later parts read, at low and at high
+resolution. They are cross-fitted: those of a training photo come from a tagger that was not trained
+on it, or the readers would learn to trust words that are never as accurate again.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from skipqa.nn.tagger import Tagger, TaggerConfig, pooled
 from skipqa.training.loop import Optimisation, batches, fit, steps_for
 from skipqa.training.run import Run
 from skipqa.training.stage1.mixture import Mixture
-from skipqa.training.stage1.photos import PhotoFeatures
+from skipqa.training.stage1.photos import CUT, PhotoFeatures
+from skipqa.training.stage1.pocket_kb import Thing
 
 FOLDS = 5
-UNKNOWN = -1.0  # no label: neither positive nor negative
+UNKNOWN = float(CUT)  # no label: neither positive nor negative
 # Which of COCO's classes may hide a thing of each kind: without them, a photo shows none
 HIDDEN: Mapping[str, frozenset[str]] = {
     "dog": frozenset({"dog"}),
@@ -51,16 +52,27 @@ class Targets:
     names: tuple[str, ...]
     kinds: tuple[str, ...]  # "dog" of a breed, "flag" of a country; empty where the name says it
     labels: Tensor  # [P, names]: 1, 0 or UNKNOWN
+    columns: Tensor  # [P, M]: the names of a photo's things, -1 where there is none
+
+    def of_crops(self, photos: Tensor, shows_BM: Tensor) -> Tensor:
+        """Labels [B, names] of crops of `photos`, by what they show of their things."""
+        columns_BM, labels = self.columns[photos], self.labels[photos]
+        nothing = torch.where(columns_BM < 0, labels.shape[1], columns_BM)
+        padded = F.pad(labels, (0, 1)).scatter(1, nothing, shows_BM.to(labels))
+        return padded[:, :-1]
+
+    def to(self, device: torch.device) -> Targets:
+        return Targets(self.names, self.kinds, self.labels.to(device), self.columns.to(device))
 
 
 def targets(mixture: Mixture) -> Targets:
-    """An entity photo shows its entity and, as far as that can be told apart, no other. A COCO
+    """An entity photo shows its entities and, as far as that can be told apart, no other. A COCO
     photo without a dog shows no breed of dog; with one, nobody knows which."""
     common = sorted({name for names in mixture.labels.values() for name in names})
-    entities = sorted(set(mixture.entities.values()))
+    entities = sorted({(one.kind, one.name) for some in mixture.things.values() for one in some})
     place = {name: i for i, name in enumerate(common)}
     entity_place = {entity: len(common) + i for i, entity in enumerate(entities)}
-    columns = {
+    of_kind = {
         kind: [entity_place[entity] for entity in entities if entity[0] == kind] for kind in HIDDEN
     }
     labels = torch.full((len(mixture.photos), len(common) + len(entities)), UNKNOWN)
@@ -70,14 +82,22 @@ def targets(mixture: Mixture) -> Targets:
             labels[photo, place[name]] = 1
         for kind, hiding in HIDDEN.items():
             if hiding.isdisjoint(shown):
-                labels[photo, columns[kind]] = 0
-    for photo, entity in mixture.entities.items():
+                labels[photo, of_kind[kind]] = 0
+    places = {
+        photo: [entity_place.get((one.kind, one.name), -1) for one in some]
+        for photo, some in mixture.shown().items()
+    }
+    columns = torch.full((len(mixture.photos), max(map(len, places.values()), default=1)), -1)
+    for photo, some in places.items():
+        columns[photo, : len(some)] = torch.tensor(some)
+    for photo in mixture.things:
         labels[photo, len(common) :] = 0
-        labels[photo, entity_place[entity]] = 1
+        labels[photo, places[photo]] = 1
     return Targets(
         names=(*common, *(name for _, name in entities)),
         kinds=(*("" for _ in common), *(kind for kind, _ in entities)),
         labels=labels,
+        columns=columns,
     )
 
 
@@ -125,23 +145,32 @@ class Views:
 
     pooled: Tensor  # [views, P, 2 F]: whole images, then crops
     whole: int  # how many of them are whole
-    labels: Tensor  # [P, names]
-    of_things: Tensor  # [names], true of what a crop must show, too
+    crop_shows: Tensor  # [crops, P, M]
+    targets: Targets  # of whole images
+    of_things: Tensor  # [names], true of what is known of a crop, too
 
     @staticmethod
     def of(features: PhotoFeatures, targets: Targets) -> Views:
         device = features.views.device
         whole = torch.stack([pooled(view) for view in features.views])
         of_things = torch.tensor([bool(kind) for kind in targets.kinds], device=device)
-        return Views(
-            torch.cat((whole, features.crops)), len(whole), targets.labels.to(device), of_things
-        )
+        views = torch.cat((whole, features.crops))
+        return Views(views, len(whole), features.crop_shows, targets.to(device), of_things)
+
+    @property
+    def labels(self) -> Tensor:
+        """[P, names]"""
+        return self.targets.labels
 
     def draw(self, photo: Tensor) -> tuple[Tensor, Tensor]:
-        """A view of each, and its labels: a crop may have lost what the photo shows."""
+        """A view of each, and its labels: a crop may have lost what the photo shows, and of a
+        crowded one it shows a thing or two."""
         view = torch.randint(len(self.pooled), (len(photo),), device=photo.device)
-        cut = (view >= self.whole)[:, None] & ~self.of_things
-        return self.pooled[view, photo].float(), self.labels[photo].masked_fill(cut, UNKNOWN)
+        shows = self.crop_shows[(view - self.whole).clamp(min=0), photo]
+        of_crop = self.targets.of_crops(photo, shows).masked_fill(~self.of_things, UNKNOWN)
+        cropped = (view >= self.whole)[:, None]
+        labels = torch.where(cropped, of_crop, self.labels[photo])
+        return self.pooled[view, photo].float(), labels
 
 
 def _fit(
@@ -181,15 +210,38 @@ def probabilities(tagger: Tagger, pooled: Tensor) -> Tensor:
     return torch.cat([tagger.judge(part.float()).sigmoid() for part in pooled.split(1_024)])
 
 
-def recognised(probs_PN: Tensor, targets: Targets, checks: Mapping[int, tuple[str, str]]) -> float:
-    """The fraction of photos whose thing is the most probable of all things."""
+def recognised(probs_PN: Tensor, targets: Targets, checks: Mapping[int, Thing]) -> float:
+    """The fraction of images whose thing is the most probable of all things; by row."""
     entities = list(zip(targets.kinds, targets.names, strict=True))
     things = [i for i, kind in enumerate(targets.kinds) if kind]
     if not things:
         return 0.0
     best = probs_PN[:, things].argmax(1).tolist()
-    right = [entities[things[best[photo]]] == entity for photo, entity in checks.items()]
+    right = [
+        entities[things[best[row]]] == (thing.kind, thing.name) for row, thing in checks.items()
+    ]
     return sum(right) / max(1, len(right))
+
+
+def recognised_in_crowds(
+    tagger: Tagger,
+    features: PhotoFeatures,
+    targets: Targets,
+    checks: Mapping[int, tuple[Thing, ...]],
+) -> float:
+    """The same of things in crowded images, each by a crop around it; of those with a name."""
+    names = set(zip(targets.kinds, targets.names, strict=True))
+    found = [
+        (photo, number, thing)
+        for photo, things in checks.items()
+        for number, thing in enumerate(things[: len(features.crops)])
+        if len(things) > 1 and (thing.kind, thing.name) in names
+    ]
+    if not found:
+        return 0.0
+    photos, numbers, shown = zip(*found, strict=True)
+    crops = features.crops[torch.tensor(numbers), torch.tensor(photos)]
+    return recognised(probabilities(tagger, crops), targets, dict(enumerate(shown)))
 
 
 def mean_average_precision(probs: Tensor, labels: Tensor) -> float:

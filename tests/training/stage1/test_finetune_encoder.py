@@ -47,20 +47,23 @@ def world() -> World:
     labels = torch.full((PHOTOS, 4), UNKNOWN)
     labels[::3, :2] = torch.tensor([1.0, 0.0])
     boxes = torch.tensor([[0.0, 0.0, 1.0, 1.0]]).repeat(PHOTOS, 1)
+    columns = torch.full((PHOTOS, 1), -1)
     for photo in (photo for photo in range(PHOTOS) if photo % 3):
         thing = photo % 2
         pixels[photo, 2 * thing, 16:48, 16:48] = 255
         labels[photo, 2:] = torch.eye(2)[thing]
+        columns[photo] = 2 + thing
         boxes[photo] = torch.tensor([0.25, 0.25, 0.75, 0.75])
     return World(
         pixels.to(torch.uint8),
         Things(
-            boxes,
+            boxes[:, None],
+            count=torch.ones(PHOTOS, dtype=torch.long),
             may_mirror=torch.ones(PHOTOS, dtype=torch.bool),
             whole=torch.zeros(PHOTOS, dtype=torch.bool),
             grounds=torch.arange(0, PHOTOS, 3),
         ),
-        Targets(("cup", "dog", "mali", "pug"), ("", "", "flag", "dog"), labels),
+        Targets(("cup", "dog", "mali", "pug"), ("", "", "flag", "dog"), labels, columns),
     )
 
 
@@ -142,6 +145,7 @@ def test_other_photos_are_never_looked_at(world: World, tmp_path: Path) -> None:
     world.pixels[held_out] = 255 - world.pixels[held_out]
     world.things.boxes[held_out] = torch.tensor([0.15, 0.15, 0.25, 0.25])
     world.targets.labels[held_out] = 1 - world.targets.labels[held_out]
+    world.targets.columns[held_out] = 3
     assert same(first, finetune(world, Run(tmp_path / "b")))
     world.pixels[ROWS[1]] = 255 - world.pixels[ROWS[1]]
     assert not same(first, finetune(world, Run(tmp_path / "c")))
@@ -156,7 +160,10 @@ def test_what_else_a_photo_shows_is_left_to_the_tagger(world: World, tmp_path: P
 def test_without_things_there_is_nothing_to_learn(world: World, tmp_path: Path) -> None:
     published, targets = networks().vision, world.targets
     nothing = dataclasses.replace(
-        world, targets=Targets(targets.names[:2], ("", ""), targets.labels[:, :2])
+        world,
+        targets=Targets(
+            targets.names[:2], ("", ""), targets.labels[:, :2], torch.full((PHOTOS, 1), -1)
+        ),
     )
     assert finetune(nothing, Run(tmp_path), published=published) is published
     assert not list(tmp_path.iterdir())
@@ -168,22 +175,63 @@ def test_things_alone_will_do(world: World, tmp_path: Path) -> None:
     assert not same(finetune(world, Run(tmp_path), rows=rows), published)
 
 
+def test_each_thing_of_a_crowded_image_is_named_by_itself() -> None:
+    """Crops are around any of its things, and are labelled with what they show."""
+    boxes = torch.tensor([[[0.0, 0.0, 0.4, 0.4], [0.6, 0.6, 1.0, 1.0]]], dtype=torch.float64)
+    things = Things(
+        boxes,
+        count=torch.tensor([2]),
+        may_mirror=torch.tensor([True]),
+        whole=torch.tensor([False]),
+        grounds=torch.zeros(0, dtype=torch.long),
+    )
+    pixels = torch.zeros(1, 3, SIZE, SIZE, dtype=torch.uint8)
+    pixels[0, 0, : SIZE * 4 // 10, : SIZE * 4 // 10] = 255  # red
+    pixels[0, 2, SIZE * 6 // 10 :, SIZE * 6 // 10 :] = 255  # blue
+    targets = Targets(
+        ("cup", "red", "blue", "pug"),
+        ("", "dog", "dog", "dog"),
+        torch.tensor([[UNKNOWN, 1.0, 1.0, 0.0]]),
+        torch.tensor([[1, 2]]),
+    )
+    of_things = encoder._of_things(targets)
+    assert of_things.names == ("red", "blue", "pug")
+    photo = torch.zeros(40, dtype=torch.long)
+    generator = torch.Generator().manual_seed(0)
+    shown, shows = encoder._views(pixels, photo, things, TRAINING, generator)
+    labels = of_things.of_crops(photo, shows)
+    assert {tuple(label) for label in labels.tolist()} == {(1, 0, 0), (0, 1, 0)}
+    red, _, blue = shown.mean((2, 3)).T
+    assert torch.equal(red > blue, labels[:, 0] == 1)
+
+
+def test_two_things_in_a_crop_are_both_right() -> None:
+    labels = torch.tensor([[1.0, 1.0, 0.0], [UNKNOWN] * 3])
+    logits = torch.zeros(2, 3, requires_grad=True)
+    encoder._cross_entropy(logits, labels).backward()
+    assert logits.grad is not None
+    first, second, third = logits.grad[0].tolist()
+    assert first == pytest.approx(second)
+    assert first < 0 < third
+    assert logits.grad[1].tolist() == [0, 0, 0]
+
+
 @pytest.mark.parametrize("kill_at", [1, 4])
 def test_a_killed_run_ends_with_the_same_bits(
     world: World, tmp_path: Path, kill_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = finetune(world, Run(tmp_path / "whole"))
-    zooms, left = photos.zooms, [kill_at]
+    crop, left = photos.crop, [kill_at]
 
     def killed(*arguments: object, **named: object) -> Tensor:
         if left[0] == 0:
             raise Killed
         left[0] -= 1
-        return zooms(*arguments, **named)  # type: ignore[arg-type]
+        return crop(*arguments, **named)  # type: ignore[arg-type]
 
     run = Run(tmp_path / "killed", save_every_s=0)
     with monkeypatch.context() as patch:
-        patch.setattr(encoder, "zooms", killed)
+        patch.setattr(encoder, "crop", killed)
         with pytest.raises(Killed):
             finetune(world, run)
     assert torch.load(run.state("encoder"), weights_only=True)["step"] == kill_at

@@ -12,14 +12,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from tiny_training import networks, photo_names, write_zip
+from tiny_training import networks, photo_names, shrink_pictures, write_zip
 from torch import Tensor
 
 from skipqa.errors import UserError
 from skipqa.nn.tagger import pool_views
 from skipqa.training.stage1 import photos
 from skipqa.training.stage1.mixture import Mixture
-from skipqa.training.stage1.photos import Things
+from skipqa.training.stage1.photos import CUT, INSIDE, OUTSIDE, TIGHT, Things
+from skipqa.training.stage1.pocket_kb import Thing
 
 CPU = torch.device("cpu")
 seeds = st.integers(0, 2**31)
@@ -61,19 +62,19 @@ def test_what_is_no_photo_is_named(tmp_path: Path) -> None:
 def things(count: int, *, flags: tuple[int, ...] = ()) -> Things:
     """Whole pictures, some of them of flags."""
     photos = {(Path("z"), str(row)): row for row in range(count)}
-    return Things.of(Mixture(photos=photos, entities=dict.fromkeys(flags, ("flag", "mali"))))
+    return Things.of(Mixture(photos=photos, things=dict.fromkeys(flags, (Thing("flag", "mali"),))))
 
 
 def test_where_things_are() -> None:
     mixture = Mixture(
         photos={(Path("z"), str(row)): row for row in range(4)},
         labels={0: ("cup",), 3: ("dog",)},
-        entities={1: ("flag", "mali"), 3: ("dog", "pug")},
-        boxes={1: (0.35, 0.3, 0.65, 0.5)},
+        things={1: (Thing("flag", "mali", (0.35, 0.3, 0.65, 0.5)),), 3: (Thing("dog", "pug"),)},
     )
     found = Things.of(mixture)
     whole = [0.0, 0.0, 1.0, 1.0]
-    assert found.boxes.tolist() == [whole, [0.35, 0.3, 0.65, 0.5], whole, whole]
+    assert found.boxes[:, 0].tolist() == [whole, [0.35, 0.3, 0.65, 0.5], whole, whole]
+    assert not found.crowded.any()
     assert found.may_mirror.tolist() == [True, False, True, True]
     assert found.whole.tolist() == [False, False, False, True]
     assert found.grounds.tolist() == [0]
@@ -110,6 +111,81 @@ def test_views(table: dict[tuple[Path, str], int]) -> None:
     again = photos.extract(encoder, pixels, shown, views=3, crops=2)
     assert torch.equal(seen.views, again.views)
     assert torch.equal(seen.crops, again.crops)
+
+
+CROWD = (
+    Thing("dog", "pug", (0.05, 0.1, 0.25, 0.3)),
+    Thing("dog", "corgi", (0.6, 0.2, 0.95, 0.4)),
+    Thing("flower", "rose", (0.3, 0.7, 0.5, 0.95)),
+)
+
+
+def crowd(*others: Thing) -> Things:
+    """A photo of nothing known, then a crowded one, to train on and to score by."""
+    photos = {(Path("z"), str(row)): row for row in range(3)}
+    things = (*CROWD, *others)
+    return Things.of(Mixture(photos=photos, things={1: things}, checks={"val": {2: things}}))
+
+
+def test_a_crowded_image_has_a_box_for_each_thing() -> None:
+    found = crowd()
+    assert found.count.tolist() == [1, 3, 3]
+    assert found.crowded.tolist() == [False, True, True]
+    expected = torch.tensor([thing.box for thing in CROWD], dtype=torch.float64)
+    assert torch.equal(found.boxes[1], expected)
+    assert torch.equal(found.boxes[2], expected)
+    assert not found.whole.any()  # it is never made small in another photo
+    assert found.may_mirror.all()
+    flag = Thing("flag", "mali", (0.8, 0.8, 0.9, 0.9))
+    assert crowd(flag).may_mirror.tolist() == [True, False, False]
+
+
+def test_a_crowded_image_stays_as_it_is_for_questions() -> None:
+    """All its views are the same; its crops are not."""
+    encoder, pixels = networks().vision, torch.zeros(3, 3, 64, 64, dtype=torch.uint8)
+    pixels[:, 0, 10:40, 5:30], pixels[:, 2, 50:, 30:] = 255, 255
+    given: list[Tensor] = []
+    encoder.register_forward_pre_hook(lambda _, images: given.append(*images))
+    with pytest.MonkeyPatch.context() as patch:
+        shrink_pictures(patch)
+        seen = photos.extract(encoder, pixels, crowd(), views=4, crops=4)
+    views, crops = given[:4], given[4:8]
+    for shown in views[1:]:
+        assert torch.equal(shown[1:], views[0][1:])
+        assert not torch.equal(shown[0], views[0][0])
+    assert seen.crop_shows.shape == (4, 3, 3)
+    for number in range(4):  # its things in turn
+        assert (seen.crop_shows[number, 1:, number % 3] == INSIDE).all()
+    assert not torch.equal(crops[0][1], crops[1][1])
+
+
+@given(seeds, st.integers(0, 2), st.floats(0.1, 0.9))
+def test_a_crop_of_a_crowded_image_shows_one_thing_large(
+    seed: int, which: int, least: float
+) -> None:
+    shown, rows = crowd(), torch.tensor([1])
+    generator, chosen = torch.Generator().manual_seed(seed), torch.tensor([which])
+    windows, shows = shown.crops(shown.boxes[rows], rows, chosen, generator, least)
+    left, right, top, bottom = (float(side) for side in edges(windows))
+    for place, thing in enumerate(CROWD):
+        assert thing.box is not None
+        x0, y0, x1, y1 = thing.box
+        width, height = min(x1, right) - max(x0, left), min(y1, bottom) - max(y0, top)
+        part = max(0.0, width) * max(0.0, height) / ((x1 - x0) * (y1 - y0))
+        if place == which:
+            assert shows[0, place] == INSIDE
+            assert part > 0.99
+            assert max(x1 - x0, y1 - y0) >= max(least, TIGHT) * (right - left) - 1e-5
+        elif abs(part - 0.9) > 1e-3 and not 0 < part < 1e-3:  # rounding apart
+            expected = INSIDE if part > 0.9 else CUT if part else OUTSIDE
+            assert shows[0, place] == expected or (part == 0 and min(width, height) > -1e-5)
+
+
+def test_what_fills_its_photo_is_shown_by_any_crop() -> None:
+    shown, first = things(4), torch.zeros(4, dtype=torch.long)
+    windows, shows = shown.crops(shown.boxes, torch.arange(4), first, torch.Generator())
+    assert (windows[:, 1, 1] < 1).any()
+    assert (shows == INSIDE).all()
 
 
 def edges(windows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -233,7 +309,8 @@ def test_a_pasted_thing_is_where_its_box_says(seed: int, size: int) -> None:
 def test_only_things_that_fill_their_photo_are_pasted() -> None:
     whole = torch.tensor([True, False, True, False])
     shown = Things(
-        boxes=torch.tensor([[0.0, 0.0, 1.0, 1.0]]).repeat(4, 1),
+        boxes=torch.tensor([0.0, 0.0, 1.0, 1.0]).repeat(4, 1, 1),
+        count=torch.ones(4, dtype=torch.long),
         may_mirror=torch.ones(4, dtype=torch.bool),
         whole=whole,
         grounds=torch.tensor([3]),
@@ -245,8 +322,8 @@ def test_only_things_that_fill_their_photo_are_pasted() -> None:
     pasted, boxes = shown.paste(plain, rows, pixels, generator, fraction=1.0)
     assert pasted[0].min() == -1
     assert torch.equal(pasted[1], plain[1])
-    assert boxes[0, 2] - boxes[0, 0] < 0.5
-    assert boxes[1].tolist() == [0.0, 0.0, 1.0, 1.0]
+    assert boxes[0, 0, 2] - boxes[0, 0, 0] < 0.5
+    assert boxes[1, 0].tolist() == [0.0, 0.0, 1.0, 1.0]
     assert (plain == 1).all()
     same, boxes = shown.paste(plain, rows, pixels, generator, fraction=0.0)
     assert torch.equal(same, plain)

@@ -64,6 +64,14 @@ def test_hard_negatives_are_of_the_same_thing_or_relation() -> None:
     assert found == (near_by | alike) - RIGHT
 
 
+def test_distractors_are_never_about_an_unseen_entity() -> None:
+    """Not even of questions about one, which are only scored: its passages are not known here."""
+    example = make_example(0, "?", {"x": 1.0}, "unseen", "val", (("Of an unseen thing.",),))
+    found = HardNegatives(FACTS).some(example, random.Random(0), 4)
+    assert len(found) == 4
+    assert {*found} <= {*FACTS.values()}
+
+
 def test_without_passages_there_are_no_hard_negatives() -> None:
     nothing = make_example(0, "?", {"x": 1.0}, "okvqa", "train")
     assert HardNegatives({}).some(nothing, random.Random(0), 4) == []

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from tiny_training import SETTINGS, VOCABULARY, make_example
 
 from skipqa import components
-from skipqa.backbones.networks.efficientnet_lite import EfficientNetLite
+from skipqa.backbones.networks.efficientnet_lite import LITE2, EfficientNetLite
 from skipqa.backbones.networks.llama import Llama
 from skipqa.config import preset
 from skipqa.errors import UserError
@@ -56,8 +56,9 @@ def _small_pictures() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> mixture.Mixture:
     folder = tmp_path_factory.mktemp("data")
-    data = tiny_training.write_data(folder / "data")
-    return mixture.read(data, tiny_training.write_pocket_kb(folder / "pocket-kb"))
+    data = tiny_training.write_fvqa(tiny_training.write_data(folder / "data"))
+    pocket_kb = tiny_training.write_pocket_kb(folder / "pocket-kb")
+    return mixture.read(data, tiny_training.add_crowded(pocket_kb))
 
 
 @pytest.fixture(scope="module")
@@ -144,10 +145,12 @@ def test_weights_are_interpolated_with_the_published_ones(
 def test_metrics_are_of_all_parts_and_sets(trained: Path) -> None:
     metrics = json.loads((trained / "metrics.json").read_text())
     assert tuple(metrics) == backbone.PARTS
-    held_out = {"okvqa/held-out", "coco/held-out", "pocket-kb/held-out"}
-    sets = held_out | {"okvqa/val", "pocket-kb/val", "vqav2/val"}
-    assert metrics["encoder"]["of_things"] == 15
-    assert metrics["tagger"]["names"] == 9
+    sets = {f"{source}/held-out" for source in ("okvqa", "coco", "fvqa", "pocket-kb", "crowded")}
+    sets |= {f"{source}/val" for source in ("okvqa", "vqav2", "fvqa", "pocket-kb", "crowded")}
+    sets |= {"unseen/val"}
+    assert metrics["encoder"]["of_things"] == 26
+    assert metrics["tagger"]["names"] == 10
+    assert metrics["tagger"]["recognised_in_crowds"].keys() == {"held-out", "val"}
     for when in ("low_res", "high_res"):
         found = metrics["tagger"][when]
         assert found.keys() == {"cross_fitted_map", "recognised"}
@@ -196,6 +199,23 @@ def test_the_folder_is_read_as_components(trained: Path) -> None:
     assert found.tagger is not None
     assert found.drafter is not None
     assert found.settings["decode"]["prompt"] == "short"
+
+
+def test_no_name_of_an_unseen_entity_is_learned(trained: Path) -> None:
+    """The collie is in images of `val`, next to others and alone."""
+    names = checkpoint.read_config(trained / "tagger.safetensors", TaggerConfig).names
+    assert "beans" in names
+    assert "collie" not in names
+    answers = checkpoint.read_config(trained / "drafter.safetensors", DrafterConfig).answers
+    assert "collie" not in answers
+
+
+def test_the_size_is_told_before(mixed: Mixture) -> None:
+    few, many = (dataclasses.replace(SETTINGS, views=views) for views in (1, 3))
+    each = 2 * len(mixed.photos) * photos.CELLS * LITE2.features
+    assert backbone.memory_bytes(mixed, many) - backbone.memory_bytes(mixed, few) == 2 * each
+    pooled = 2 * (photos.WINDOWS + photos.CROPS) / photos.CELLS
+    assert backbone.memory_bytes(mixed, few) == pytest.approx(each * (1 + pooled))
 
 
 def test_groups_are_by_source_and_split(mixed: Mixture) -> None:

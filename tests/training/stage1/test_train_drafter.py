@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,8 @@ def seen() -> PhotoFeatures:
     noise = torch.randn(2, 24, 4, 5, generator=torch.Generator().manual_seed(0))
     features = (colour + 0.3 * noise).bfloat16()
     nothing = torch.zeros(24, 1, 10)
-    return PhotoFeatures(features, torch.zeros(24, 2), nothing, nothing.transpose(0, 1))
+    crops, shows = nothing.transpose(0, 1), torch.ones(1, 24, 1, dtype=torch.int8)
+    return PhotoFeatures(features, torch.zeros(24, 2), nothing, crops, shows)
 
 
 @pytest.fixture
@@ -96,6 +98,16 @@ def test_what_needs_a_passage_is_abstained_from(questions: Questions) -> None:
     assert questions.score[left].sum(1).tolist() == [1.0] * 6
     says_blue = torch.tensor([[0.0, 0.0, 1.0, 0.0]]).expand(6, 4)
     assert questions.accuracy(says_blue, left) == 1
+
+
+@pytest.mark.parametrize(("where", "abstains"), [("image", False), ("kb", True)])
+def test_a_fact_is_needed_where_the_answer_is_in_it(where: str, abstains: bool) -> None:
+    """An object in the image that the fact is about, the drafter may name itself."""
+    plain = make_example(0, "?", {"blue": 1.0}, "fvqa", "train")
+    example = dataclasses.replace(plain, type=where, fact="the sky is blue")
+    asked = Questions([example], ANSWERS, tokenizer(), CPU)
+    assert (asked.target[0, 0] == 0) == abstains
+    assert asked.answer[0, 0] == ANSWERS.index("blue")
 
 
 def test_the_first_answer_has_to_be_none() -> None:
@@ -145,11 +157,11 @@ def test_it_learns_and_leaves_the_embeddings_alone(
     text = networks().text
     before = {name: value.clone() for name, value in text.state_dict().items()}
     drafter_model = drafter.build(ANSWERS, torch.randn(4, 24), text, seen, TRAINING, seed=0)
-    rows = (torch.arange(25), torch.arange(25, 31), NONE)
+    rows = (torch.arange(25), torch.arange(25, 28), torch.arange(28, 31), NONE, NONE)
     groups = dict(zip(TRAIN_GROUPS, rows, strict=True))
     inputs = DrafterInputs(questions, seen, words)
     drafter_model = drafter.train(drafter_model, inputs, groups, Run(tmp_path), TRAINING)
-    drafter_eval = DrafterEval({"seen": torch.arange(24), "left": rows[1]}, inputs)
+    drafter_eval = DrafterEval({"seen": torch.arange(24), "left": torch.arange(25, 31)}, inputs)
     assert drafter_eval.accuracy(drafter_model, "seen") > 0.95
     assert (drafter_eval.logits(drafter_model, "left").argmax(1) == 0).all()
     assert (drafter_eval.logits(drafter_model, "seen").argmax(1) > 0).float().mean() > 0.95

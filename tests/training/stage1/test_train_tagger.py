@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ from torch import Tensor
 from skipqa.nn.tagger import Tagger, TaggerConfig
 from skipqa.training.run import Run
 from skipqa.training.stage1 import tagger
-from skipqa.training.stage1.mixture import KINDS, Mixture
+from skipqa.training.stage1.mixture import Mixture
 from skipqa.training.stage1.photos import PhotoFeatures, pooled
+from skipqa.training.stage1.pocket_kb import KINDS, Thing
 from skipqa.training.stage1.tagger import (
     HIDDEN,
     UNKNOWN,
@@ -25,9 +27,11 @@ from skipqa.training.stage1.tagger import (
     loss_of_known,
     mean_average_precision,
     recognised,
+    recognised_in_crowds,
 )
 
 PHOTOS, WIDTH = 40, 6
+NO_THINGS = torch.full((PHOTOS, 1), -1)
 CONFIG = TaggerConfig(("a", "b"), ("", "dog"), width=WIDTH, hidden=8, text_width=4, dropout=0.1)
 
 
@@ -45,7 +49,11 @@ def seen(shown: Tensor) -> PhotoFeatures:
     features[..., :2] += 4 * shown[:, None]
     views = torch.stack([pooled(view) for view in features.bfloat16()])
     return PhotoFeatures(
-        features[:2].bfloat16(), torch.zeros(PHOTOS, 3), views[1:].transpose(0, 1), views[2:]
+        features[:2].bfloat16(),
+        torch.zeros(PHOTOS, 3),
+        views[1:].transpose(0, 1),
+        views[2:],
+        torch.ones(1, PHOTOS, 1, dtype=torch.int8),
     )
 
 
@@ -60,14 +68,18 @@ def labels(shown: Tensor) -> Tensor:
 
 @pytest.fixture
 def targets(labels: Tensor) -> Targets:
-    return Targets(CONFIG.names, CONFIG.kinds, labels)
+    return Targets(CONFIG.names, CONFIG.kinds, labels, NO_THINGS)
+
+
+def targets_named(names: tuple[str, ...], kinds: tuple[str, ...]) -> Targets:
+    return Targets(names, kinds, torch.empty(0), torch.empty(0))
 
 
 def test_targets() -> None:
     mixture = Mixture(
         photos={(Path("z"), str(n)): n for n in range(6)},
         labels={0: ("cup", "cat"), 2: (), 4: ("dog",)},
-        entities={1: ("flag", "mali"), 3: ("dog", "pug")},
+        things={1: (Thing("flag", "mali"),), 3: (Thing("dog", "pug"),)},
     )
     found = tagger.targets(mixture)
     assert found.names == ("cat", "cup", "dog", "pug", "mali")
@@ -93,9 +105,9 @@ CLASSES = sorted({"cup", "car", "zebra"}.union(*HIDDEN.values()))
 @given(st.sets(st.sampled_from(CLASSES)))
 def test_a_label_is_never_of_a_thing(shown: set[str]) -> None:
     """It says of every kind either that there is none, or nothing."""
-    entities = {1 + place: (kind, "x") for place, kind in enumerate(HIDDEN)}
+    entities = {1 + place: (Thing(kind, "x"),) for place, kind in enumerate(HIDDEN)}
     photos = {(Path("z"), str(n)): n for n in range(1 + len(entities))}
-    mixture = Mixture(photos=photos, labels={0: tuple(sorted(shown))}, entities=entities)
+    mixture = Mixture(photos=photos, labels={0: tuple(sorted(shown))}, things=entities)
     found = tagger.targets(mixture)
     for kind, value in zip(found.kinds, found.labels[0].tolist(), strict=True):
         if kind:
@@ -193,16 +205,81 @@ def test_the_most_probable_window_is_the_high_resolution_prob(
 
 
 def test_recognised() -> None:
-    known = Targets(("cup", "pug", "corgi", "mali"), ("", "dog", "dog", "flag"), torch.empty(0))
+    known = targets_named(("cup", "pug", "corgi", "mali"), ("", "dog", "dog", "flag"))
     probs = torch.tensor([[0.9, 0.5, 0.4, 0.1], [0.0, 0.1, 0.2, 0.3], [0.0, 0.9, 0.0, 0.0]])
-    checks = {0: ("dog", "pug"), 1: ("dog", "corgi")}  # the cup is no thing; the flag is surer
+    checks = {
+        0: Thing("dog", "pug"),
+        1: Thing("dog", "corgi"),
+    }  # the cup is no thing; the flag is surer
     assert recognised(probs, known, checks) == 0.5
-    assert recognised(probs, known, checks | {2: ("flag", "pug")}) == pytest.approx(1 / 3)
+    assert recognised(probs, known, checks | {2: Thing("flag", "pug")}) == pytest.approx(1 / 3)
     assert recognised(probs, known, {}) == 0
 
 
 def test_nothing_is_recognised_where_no_things_are_known() -> None:
-    assert recognised(torch.ones(2, 1), Targets(("cup",), ("",), torch.empty(0)), {}) == 0
+    assert recognised(torch.ones(2, 1), targets_named(("cup",), ("",)), {}) == 0
+
+
+def test_recognised_in_crowds() -> None:
+    """By the crop around each thing; single things and those without a name do not count."""
+    known = targets_named(("a", "pug", "corgi"), ("", "dog", "dog"))
+    torch.manual_seed(0)
+    trained = Tagger(TaggerConfig(known.names, known.kinds, width=WIDTH, text_width=4)).eval()
+    crops, nothing = torch.randn(2, 3, 2 * WIDTH), torch.zeros(0)
+    features = PhotoFeatures(nothing, nothing, nothing, crops, nothing)
+    best = tagger.probabilities(trained, crops)[..., 1:].argmax(-1).tolist()
+    box = (0.1, 0.1, 0.3, 0.3)
+
+    def dog(which: int) -> Thing:
+        return Thing("dog", ("pug", "corgi")[which], box)
+
+    unseen = Thing("dog", "collie", box)
+    right = (dog(best[0][0]), dog(best[1][0]))
+    half = (dog(best[0][1]), dog(1 - best[1][1]))
+    alone = (dog(1 - best[0][2]),)
+
+    def score(checks: dict[int, tuple[Thing, ...]]) -> float:
+        return recognised_in_crowds(trained, features, known, checks)
+
+    assert score({0: right}) == 1
+    assert score({0: right, 1: half, 2: alone}) == 0.75
+    assert score({0: (right[0], unseen)}) == 1
+    assert score({0: (*right, *half)}) == 1  # the last have no crop
+    assert score({2: alone}) == 0
+
+
+def test_all_things_of_a_crowded_image_are_present_and_no_others() -> None:
+    mixture = Mixture(
+        photos={(Path("z"), str(n)): n for n in range(3)},
+        labels={0: ("cup",)},
+        things={
+            1: (Thing("dog", "pug"), Thing("flag", "mali"), Thing("dog", "corgi")),
+            2: (Thing("dog", "boxer"),),
+        },
+        checks={"val": {0: (Thing("dog", "collie"), Thing("dog", "pug"))}},
+    )
+    found = tagger.targets(mixture)
+    assert found.names == ("cup", "boxer", "corgi", "pug", "mali")  # none of a thing to score by
+    u = UNKNOWN
+    assert found.labels[1:].tolist() == [[u, 0, 1, 1, 1], [u, 1, 0, 0, 0]]
+    assert found.columns.tolist() == [[-1, 3, -1], [3, 4, 2], [1, -1, -1]]
+    shows = torch.tensor([[1, 0, -1], [-1, 1, 1], [1, 0, 0]])
+    cropped = found.of_crops(torch.tensor([1, 1, 2]), shows)
+    assert cropped.tolist() == [[u, 0, u, 1, 0], [u, 0, 1, u, 1], [u, 1, 0, 0, 0]]
+
+
+def test_a_crop_of_a_crowded_image_has_its_own_labels(seen: PhotoFeatures) -> None:
+    columns = torch.tensor([[1, -1]]).repeat(PHOTOS, 1)
+    shows = (torch.arange(PHOTOS) % 2).to(torch.int8)[None, :, None].repeat(1, 1, 2)
+    crowded = dataclasses.replace(seen, crop_shows=shows)
+    targets = Targets(CONFIG.names, CONFIG.kinds, torch.ones(PHOTOS, 2), columns)
+    views, photo = Views.of(crowded, targets), torch.arange(PHOTOS).repeat(20)
+    torch.manual_seed(0)
+    features, known = views.draw(photo)
+    cropped = (features == views.pooled[2, photo].float()).all(1)
+    assert cropped.any()
+    assert torch.equal(known[cropped, 1], (photo[cropped] % 2).float())
+    assert (known[~cropped] == 1).all()
 
 
 def test_mean_average_precision() -> None:
