@@ -24,6 +24,9 @@ from skipqa.backbones.networks.efficientnet_lite import EfficientNetLite, Effici
 from skipqa.backbones.networks.llama import Llama, LlamaConfig
 from skipqa.backbones.presets.pocket import END
 from skipqa.data.held_out import is_held_out
+from skipqa.knowledge.index import build
+from skipqa.knowledge.sources.tables import JsonLines
+from skipqa.knowledge.sparse_encoder import LexicalEncoder
 from skipqa.training.example import TrainExample
 from skipqa.training.stage1 import photos
 from skipqa.training.stage1.drafter import DrafterTraining
@@ -119,6 +122,17 @@ def write_data(folder: Path) -> Path:
     ):
         write_zip(folder / f"{name}.zip", some)
     return folder
+
+
+def write_index(folder: Path) -> Path:
+    """An index of six passages."""
+    said = ("is a colour.", "is the colour of a disk. It comes from Hungary; few know it.")
+    rows = [{"title": c, "text": f"{c} {text}"} for c in COLOURS[:3] for text in said]
+    folder.mkdir(parents=True)
+    write_lines(folder / "colours.jsonl", rows)
+    corpus = JsonLines(folder / "colours.jsonl")
+    build(folder / "index", [corpus], LexicalEncoder.default())
+    return folder / "index"
 
 
 def write_pocket_kb(folder: Path) -> Path:

@@ -39,6 +39,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> Sequence[TrainingStage]:
 @pytest.mark.usefixtures("tiny")
 def test_the_command(data: Path, pocket_kb: Path, tmp_path: Path) -> None:
     arguments = ["--data", str(data), "--pocket-kb", str(pocket_kb), "--out", str(tmp_path / "o")]
+    arguments += ["--index", str(tiny_training.write_index(tmp_path / "colours"))]
     call = ["train", "stage1", *arguments, "--seed", "3", "--set", "words=5", "--json"]
     done = CliRunner().invoke(main.app, call)
     assert done.exit_code == 0, done.output
@@ -62,7 +63,8 @@ def test_the_same_without_typer_and_without_pocket_kb(
     """No things to tell apart: the encoder stays as it is."""
     lines: list[str] = []
     run = Run(tmp_path / "out", say=lines.append)
-    metrics = train("stage1", Inputs(data), run, stages=tiny)
+    index = tiny_training.write_index(tmp_path / "colours")
+    metrics = train("stage1", Inputs(data, index=(index,)), run, stages=tiny)
     assert "pocket-kb/val" not in metrics["reader"]["shipped"]["few"]
     assert metrics["encoder"]["of_things"] == 0
     assert metrics["tagger"]["high_res"]["recognised"] == {"all": {}, "small": {}}
@@ -89,7 +91,7 @@ def test_bad_settings_are_one_line(data: Path, tmp_path: Path, change: str, says
 
 
 def test_an_unknown_stage_lists_the_known(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no stage 'stage0'; there is stage1"):
+    with pytest.raises(UserError, match="no stage 'stage0'; there is splade"):
         train("stage0", Inputs(data), Run(tmp_path))
 
 

@@ -63,8 +63,8 @@ def noted(read: Metrics) -> tuple[list[Noted], dict[str, Inputs]]:
 LATER = ["stage2", "stage3", "stage4", "stage5", "stage6", "fast_path", "confidence"]
 
 
-def test_the_order_is_the_papers() -> None:
-    assert ("stage1", "splade", *LATER, "all") == NAMES
+def test_the_order_is_the_papers_after_what_to_ask() -> None:
+    assert ("splade", "stage1", *LATER, "all") == NAMES
     assert [stage.name for stage in STAGES if stage.makes_backbone] == ["stage1", "splade"]
     for stage in STAGES:
         assert dataclasses.is_dataclass(stage.settings)

@@ -18,8 +18,9 @@ from tiny_training import SETTINGS, VOCABULARY, make_example
 from skipqa import components
 from skipqa.backbones.networks.efficientnet_lite import LITE2, EfficientNetLite
 from skipqa.backbones.networks.llama import Llama
-from skipqa.config import preset
+from skipqa.config import RetrieveConfig, preset
 from skipqa.errors import UserError
+from skipqa.knowledge import Library
 from skipqa.nn import checkpoint
 from skipqa.nn.drafter import Drafter, DrafterConfig
 from skipqa.nn.tagger import Tagger, TaggerConfig
@@ -28,6 +29,7 @@ from skipqa.training.run import Run
 from skipqa.training.stage1 import backbone, encoder, mixture, photos, tagger
 from skipqa.training.stage1.drafter import ABSTAIN, TRAIN_GROUPS
 from skipqa.training.stage1.encoder import LabelledPhotos
+from skipqa.training.stage1.finding import Retrieval
 from skipqa.training.stage1.inputs import PERCEPTUAL, Stage1Settings, group_rows
 from skipqa.training.stage1.mixture import Mixture
 from skipqa.training.stage1.networks import Networks
@@ -62,7 +64,13 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> mixture.Mixture:
 
 
 @pytest.fixture(scope="module")
-def train(mixed: mixture.Mixture) -> Train:
+def retrieval(tmp_path_factory: pytest.TempPathFactory) -> Retrieval:
+    index = tiny_training.write_index(tmp_path_factory.mktemp("knowledge") / "colours")
+    return Retrieval(Library.open([index]), components.TRAINING_FREE, RetrieveConfig())
+
+
+@pytest.fixture(scope="module")
+def train(mixed: mixture.Mixture, retrieval: Retrieval) -> Train:
     def call(folder: Path, *, stop_at: str = "", parts: list[str] | None = None) -> dict[str, Any]:
         """Killed when the part `stop_at` reports its first step; `parts` hears what was trained."""
 
@@ -73,7 +81,7 @@ def train(mixed: mixture.Mixture) -> Train:
                 parts.append(what)
 
         run = Run(folder, seed=5, progress=progress)
-        return backbone.train(mixed, SETTINGS, run, networks, CPU)
+        return backbone.train(mixed, SETTINGS, run, networks, CPU, retrieval)
 
     return call
 
@@ -296,11 +304,11 @@ def test_a_finished_run_does_nothing(train: Train, trained: Path) -> None:
     assert metrics == json.loads((trained / "metrics.json").read_text())
 
 
-def test_too_little_is_refused(tmp_path: Path) -> None:
+def test_too_little_is_refused(tmp_path: Path, retrieval: Retrieval) -> None:
     data = tiny_training.write_data(tmp_path / "data")
     mixed = mixture.read(data, limit=1)
     with pytest.raises(UserError, match="too few questions"):
-        backbone.train(mixed, SETTINGS, Run(tmp_path / "out"), networks, CPU)
+        backbone.train(mixed, SETTINGS, Run(tmp_path / "out"), networks, CPU, retrieval)
 
 
 def test_differences_are_small(trained: Path) -> None:
