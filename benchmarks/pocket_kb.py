@@ -26,6 +26,7 @@ from skipqa.knowledge import Library, index
 from skipqa.knowledge.library import merge
 from skipqa.knowledge.sources import open_source
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
+from skipqa.knowledge.text_query import same_length
 from skipqa.tasks.okvqa import normalise
 
 K = 4
@@ -86,7 +87,8 @@ def named_recall(rows: Sequence[dict[str, Any]], opened: Library) -> dict[str, d
     sources = opened.searched({})
     for row in track(rows, "asking with the name given", console=err):
         text = f"{row['name']}: {row['question']}"
-        found_by = [s.index.search([s.index.encoder.encode_query(text)], K) for s in sources]
+        queries = same_length([[s.index.encoder.encode_query(text)] for s in sources])
+        found_by = [s.index.search(q, K) for s, q in zip(sources, queries, strict=True)]
         found = {opened.passage(hit.row).id for hit in merge(sources, found_by)[:K]}
         hit = not found.isdisjoint(row["hops"][0])
         groups = {

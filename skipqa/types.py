@@ -159,9 +159,9 @@ class Region:
 class RetrievedPassage:
     row: int
     passage: Passage
-    score: float  # the inner product, comparable within its index alone
+    score: float  # the inner product
     region: int  # the region whose query scored it best
-    relative: float  # score / best of its index, times the weight of the index for this question
+    relative: float  # score / best of all, times the weight of its index for this question
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,8 +201,8 @@ def search(
 ) -> None:
     """Find passages in one index or several.
 
-    Several questions are searched in one pass. What several indexes find makes one list, by score
-    relative to the best passage of the index.
+    Several questions are searched in one pass. What several indexes find makes one list, by score:
+    a question is on the same scale in each.
 
     Examples:
 
@@ -214,14 +214,22 @@ def search(
     """
     from skipqa.knowledge import Library
     from skipqa.knowledge.library import merge
+    from skipqa.knowledge.text_query import same_length
 
     library = Library.open([uri, *(index or ())])
     sources = library.searched({})
-    queries = [[s.index.encoder.encode_query(question) for question in questions] for s in sources]
+    by_question = [
+        same_length([[source.index.encoder.encode_query(question)] for source in sources])
+        for question in questions
+    ]
     started = time.perf_counter()
-    hits = [source.index.search(asked, k) for source, asked in zip(sources, queries, strict=True)]
-    by_question = zip(*hits, strict=True)
-    ranked = [merge(sources, [[found] for found in of_one])[:k] for of_one in by_question]
+    hits = [
+        source.index.search([query for (query,) in asked], k)
+        for source, asked in zip(sources, zip(*by_question, strict=True), strict=True)
+    ]
+    ranked = [
+        merge(sources, [[found] for found in of_one])[:k] for of_one in zip(*hits, strict=True)
+    ]
     milliseconds = (time.perf_counter() - started) * 1e3
     if json:
         results = [

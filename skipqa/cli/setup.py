@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
 from skipqa.cli.console import (
     Json,
     counting,
     err,
     megabytes,
-    plural,
     prepare_process,
     print_json,
     working,
 )
+
+if TYPE_CHECKING:
+    from skipqa.knowledge.default import IndexSize
 
 
 def setup(json: Json = False) -> None:
@@ -19,25 +27,45 @@ def setup(json: Json = False) -> None:
 
     Finished steps are skipped, so run it again after an interruption. It downloads about 250 MB and
     needs 1 GB in the cache folder (SKIPQA_HOME). The first question with --untrained adds 0.5 GB.
+    GCIDE comes from Debian's archive; where it cannot be had, all else works without it.
 
     Example:
 
       skipqa setup
     """
     prepare()
-    if json:
-        from skipqa import assets
-        from skipqa.knowledge.default import default_indexes
+    from skipqa import assets
+    from skipqa.knowledge.default import built_default, built_size
+    from skipqa.knowledge.sources import BUILT_IN
 
-        indexes = {name: str(folder) for name, folder in default_indexes().items()}
-        print_json({"home": str(assets.home()), "indexes": indexes})
+    indexes = built_default()
+    sizes = {name: built_size(name) for name in indexes}
+    if not json:
+        _show("Indexes", sizes)
+        return
+    print_json(
+        {
+            "home": str(assets.home()),
+            "indexes": {
+                name: {
+                    "folder": str(folder),
+                    **asdict(sizes[name]),
+                    "licence": BUILT_IN[name].licence,
+                }
+                for name, folder in indexes.items()
+            },
+        }
+    )
 
 
 def prepare() -> None:
     from skipqa.backbones.presets.pocket import FineTuned, Pocket
     from skipqa.components import bundled, load
     from skipqa.config import preset
+    from skipqa.knowledge.default import expected_size, unbuilt
 
+    if missing := unbuilt():
+        _show("To be indexed, about", {name: expected_size(name) for name in missing})
     prepare_process()
     with working("checking the models") as report:
         folder = bundled("pocket")
@@ -45,27 +73,45 @@ def prepare() -> None:
         trained = load(folder, preset="pocket")
         learned = FineTuned(trained.tagger, trained.vision, trained.question, trained.reader)
         Pocket(preset("pocket").encode, report, learned).prepare()
-    _build_indexes()
+    if missing:
+        _build_indexes(missing)
     err.print("ready")
 
 
-def _build_indexes() -> None:
-    from skipqa.knowledge.default import build_default, left_out, superseded, unbuilt
-    from skipqa.knowledge.estimate import estimate
+def _build_indexes(names: Sequence[str]) -> None:
+    from skipqa.knowledge.default import (
+        build_default,
+        built_size,
+        fetch_sources,
+        size_on_disk,
+        superseded,
+    )
 
-    if missing := unbuilt():
-        expected = estimate(missing)
-        _say(
-            f"indexing {', '.join(missing)}: about {plural(expected.passages, 'passage')}, "
-            f"{megabytes(expected.index_bytes)}, {max(1, round(expected.seconds))} s"
-        )
-        with counting() as progress:
-            build_default(progress)
-    for name in left_out():
-        _say(f"{name} is left out: it is not available here")
+    with working("checking the corpora") as report:
+        failed = fetch_sources(names, report)
+    for name, reason in failed.items():
+        _say(f"{name} is left out: {reason}, then run `skipqa setup` again")
+    fetched = [name for name in names if name not in failed]
+    with counting() as progress:
+        build_default(fetched, progress)
+    if fetched:
+        _show("Indexed", {name: built_size(name) for name in fetched})
     if (old := superseded()) is not None:
-        size = sum(path.stat().st_size for path in old.rglob("*") if path.is_file())
-        _say(f"the index of an earlier release is not used any more: {old} ({megabytes(size)})")
+        size = megabytes(size_on_disk(old))
+        _say(f"the index of an earlier release is not used any more: {old} ({size})")
+
+
+def _show(title: str, sizes: Mapping[str, IndexSize]) -> None:
+    """The passages, size and licence of some built-in corpora."""
+    from skipqa.knowledge.sources import BUILT_IN
+
+    table = Table("corpus", title=title, title_justify="left", box=None)
+    for column in ("passages", "index"):
+        table.add_column(column, justify="right")
+    table.add_column("licence")
+    for name, size in sizes.items():
+        table.add_row(name, f"{size.passages:,}", megabytes(size.bytes), BUILT_IN[name].licence)
+    err.print(table)
 
 
 def _say(line: str) -> None:

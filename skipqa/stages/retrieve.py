@@ -7,7 +7,7 @@ A region that is certain of what it shows therefore scores its passages higher. 
 turns the probabilities into the posterior over the region's concepts.
 
 Every index of the library is asked, each with its own encoding of the queries. What they find makes
-one list, by score relative to the best of the index; the best K' stay.
+one list by score, as the queries are of the same length in each; the best K' stay.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def all_alike(state: State) -> Mapping[str, float]:
 
 
 class Retrieve:
-    """`weights` gives how much each index of the library counts for a question, by name: its best
-    passage gets that as its relative score. At 0 the index is not searched."""
+    """`weights` gives how much each index of the library counts for a question, by name: the
+    relative scores of its passages are multiplied by it. At 0 the index is not searched."""
 
     def __init__(
         self, querier: RegionQuerier, library: Library, weights: SourceWeights = all_alike
