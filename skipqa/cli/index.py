@@ -32,8 +32,9 @@ Uri = Annotated[
 Corpus = Annotated[
     list[str],
     typer.Argument(
-        help="`wordnet`, `factbook`, a .jsonl, .csv, .tsv, .txt, .md or .html file, a folder of "
-        "texts, a Wikipedia .xml.bz2 or a Wikidata .json.bz2. Several corpora go into one index.",
+        help="`wordnet`, `factbook`, `conceptnet`, `gcide`, a folder of texts, a .txt, .md or "
+        ".html file, a .jsonl, .csv or .tsv, a Wikipedia .xml or a Wikidata .json; tables and "
+        "dumps may be compressed (.gz, .bz2, .xz). Several corpora go into one index.",
         show_default=False,
     ),
 ]

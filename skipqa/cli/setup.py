@@ -19,7 +19,7 @@ from skipqa.cli.console import (
 )
 
 if TYPE_CHECKING:
-    from skipqa.knowledge.default import IndexSize
+    from skipqa.knowledge.default import IndexSummary
 
 
 def setup(json: Json = False) -> None:
@@ -33,39 +33,27 @@ def setup(json: Json = False) -> None:
 
       skipqa setup
     """
-    prepare()
     from skipqa import assets
-    from skipqa.knowledge.default import built_default, built_size
-    from skipqa.knowledge.sources import BUILT_IN
+    from skipqa.knowledge.default import built_default, built_index
 
-    indexes = built_default()
-    sizes = {name: built_size(name) for name in indexes}
-    if not json:
-        _show("Indexes", sizes)
-        return
-    print_json(
-        {
-            "home": str(assets.home()),
-            "indexes": {
-                name: {
-                    "folder": str(folder),
-                    **asdict(sizes[name]),
-                    "licence": BUILT_IN[name].licence,
-                }
-                for name, folder in indexes.items()
-            },
+    prepare()
+    folders = built_default()
+    indexes = {name: built_index(name) for name in folders}
+    if json:
+        described = {
+            name: {"folder": str(folders[name]), **asdict(index)} for name, index in indexes.items()
         }
-    )
+        print_json({"home": str(assets.home()), "indexes": described})
+    else:
+        _show("The default corpora", indexes)
 
 
 def prepare() -> None:
     from skipqa.backbones.presets.pocket import FineTuned, Pocket
     from skipqa.components import bundled, load
     from skipqa.config import preset
-    from skipqa.knowledge.default import expected_size, unbuilt
+    from skipqa.knowledge.default import unbuilt
 
-    if missing := unbuilt():
-        _show("To be indexed, about", {name: expected_size(name) for name in missing})
     prepare_process()
     with working("checking the models") as report:
         folder = bundled("pocket")
@@ -73,7 +61,7 @@ def prepare() -> None:
         trained = load(folder, preset="pocket")
         learned = FineTuned(trained.tagger, trained.vision, trained.question, trained.reader)
         Pocket(preset("pocket").encode, report, learned).prepare()
-    if missing:
+    if missing := unbuilt():
         _build_indexes(missing)
     err.print("ready")
 
@@ -81,36 +69,33 @@ def prepare() -> None:
 def _build_indexes(names: Sequence[str]) -> None:
     from skipqa.knowledge.default import (
         build_default,
-        built_size,
+        expected_index,
         fetch_sources,
         size_on_disk,
         superseded,
     )
+    from skipqa.knowledge.estimate import estimate
 
+    seconds = max(1, round(estimate(names).seconds))
+    _show(f"To be indexed in about {seconds} s", {name: expected_index(name) for name in names})
     with working("checking the corpora") as report:
         failed = fetch_sources(names, report)
     for name, reason in failed.items():
         _say(f"{name} is left out: {reason}, then run `skipqa setup` again")
-    fetched = [name for name in names if name not in failed]
     with counting() as progress:
-        build_default(fetched, progress)
-    if fetched:
-        _show("Indexed", {name: built_size(name) for name in fetched})
+        build_default([name for name in names if name not in failed], progress)
     if (old := superseded()) is not None:
         size = megabytes(size_on_disk(old))
         _say(f"the index of an earlier release is not used any more: {old} ({size})")
 
 
-def _show(title: str, sizes: Mapping[str, IndexSize]) -> None:
-    """The passages, size and licence of some built-in corpora."""
-    from skipqa.knowledge.sources import BUILT_IN
-
+def _show(title: str, indexes: Mapping[str, IndexSummary]) -> None:
     table = Table("corpus", title=title, title_justify="left", box=None)
     for column in ("passages", "index"):
         table.add_column(column, justify="right")
     table.add_column("licence")
-    for name, size in sizes.items():
-        table.add_row(name, f"{size.passages:,}", megabytes(size.bytes), BUILT_IN[name].licence)
+    for name, index in indexes.items():
+        table.add_row(name, f"{index.passages:,}", megabytes(index.bytes), index.licence)
     err.print(table)
 
 

@@ -27,9 +27,12 @@ POOLED = "wordnet-factbook-1"  # the default index of earlier releases: all corp
 
 
 @dataclass(frozen=True, slots=True)
-class IndexSize:
+class IndexSummary:
+    """What to know of an index before it is built, and after."""
+
     passages: int
-    bytes: int
+    bytes: int  # on disk
+    licence: str  # of its corpus
 
 
 def default_indexes() -> dict[str, Path]:
@@ -77,14 +80,15 @@ def build_default(names: Iterable[str], progress: Report = silent) -> None:
         build(_folder(name), [BUILT_IN[name].open()], encoder, execution=execution)
 
 
-def expected_size(name: str) -> IndexSize:
+def expected_index(name: str) -> IndexSummary:
     expected = estimate([name])
-    return IndexSize(expected.passages, expected.index_bytes)
+    return IndexSummary(expected.passages, expected.index_bytes, BUILT_IN[name].licence)
 
 
-def built_size(name: str) -> IndexSize:
+def built_index(name: str) -> IndexSummary:
     folder = _folder(name)
-    return IndexSize(read_manifest(folder)["corpus"]["passages"], size_on_disk(folder))
+    passages = read_manifest(folder)["corpus"]["passages"]
+    return IndexSummary(passages, size_on_disk(folder), BUILT_IN[name].licence)
 
 
 def superseded() -> Path | None:

@@ -360,13 +360,14 @@ def test_a_download_may_fail_of_an_optional_corpus_alone(
 
 def test_sizes_before_and_after_a_build(two_corpora: Path) -> None:
     default.build_default(["birds"])
-    size = default.built_size("birds")
+    size = default.built_index("birds")
     files = (two_corpora / f"birds-{VERSION}").rglob("*")
-    assert size.passages == 1
+    assert (size.passages, size.licence) == (1, "ours")
     assert size.bytes == sum(path.stat().st_size for path in files if path.is_file())
-    expected = default.expected_size("wordnet")
-    assert expected.passages == BUILT_IN["wordnet"].passages
-    assert expected.bytes > 10_000_000
+    assert default.expected_index("birds").licence == "ours"
+    for name, built_in in BUILT_IN.items():
+        assert built_in.licence
+        assert built_in.megabytes > 0, name
 
 
 def test_an_index_of_ones_own_next_to_the_default_library(
