@@ -114,6 +114,9 @@ class RetrieveConfig:
     per_region: Count = 4  # k'
     definition_weight: Weight = 0.3  # of a concept's definition; its names have 1
     question_weight: Weight = 0.3  # of the question's terms; the region's concepts have 1
+    # How much the best score of an index counts against that of another: at 0 the best passages of
+    # all indexes are equal, at 1 passages are ordered by score alone
+    index_sharpness: Fraction = 0.5
 
 
 @dataclass(frozen=True, slots=True)

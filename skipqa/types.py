@@ -161,7 +161,7 @@ class RetrievedPassage:
     passage: Passage
     score: float  # the inner product
     region: int  # the region whose query scored it best
-    relative: float  # score / best of all, times the weight of its index for this question
+    relative: float  # to the best score, made comparable between indexes (knowledge/library.py)
 
 
 @dataclass(frozen=True, slots=True)

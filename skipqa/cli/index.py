@@ -202,8 +202,8 @@ def search(
 ) -> None:
     """Find passages in one index or several.
 
-    Several questions are searched in one pass. What several indexes find makes one list, by score:
-    a question is on the same scale in each.
+    Several questions are searched in one pass. What several indexes find makes one list, in the
+    order that `skipqa ask` has.
 
     Examples:
 
@@ -213,10 +213,12 @@ def search(
 
       skipqa index search default "strong black coffee" --index my-index
     """
+    from skipqa.config import RetrieveConfig
     from skipqa.knowledge import Library
     from skipqa.knowledge.library import merge
     from skipqa.knowledge.text_query import same_length
 
+    sharpness = RetrieveConfig().index_sharpness
     library = Library.open([uri, *(index or ())])
     sources = library.searched({})
     by_question = [
@@ -229,7 +231,8 @@ def search(
         for source, asked in zip(sources, zip(*by_question, strict=True), strict=True)
     ]
     ranked = [
-        merge(sources, [[found] for found in of_one])[:k] for of_one in zip(*hits, strict=True)
+        merge(sources, [[found] for found in of_one], sharpness)[:k]
+        for of_one in zip(*hits, strict=True)
     ]
     milliseconds = (time.perf_counter() - started) * 1e3
     if json:

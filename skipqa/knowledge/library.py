@@ -3,8 +3,8 @@
 Enters: indexes by name, or what opens them. Leaves: a `Library`, and one list (`merge`) of what its
 indexes found. Long passages of one corpus would drown the short ones of another in a common index,
 so every corpus has its own. Scores of different indexes can be compared if the queries are on one
-scale (`text_query.same_length`), so an index with nothing to say takes no place from another. It
-does not know who writes the queries.
+scale (`text_query.same_length`): an index with little to say has its passages further down, but
+its best one not as far as the score alone would put it. It does not know who writes the queries.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SearchedIndex:
 class RankedHit:
     row: int  # in the library
     score: float  # the inner product
-    relative: float  # to the best score of all, times the weight of its index
+    relative: float  # what the list is ordered by, 1 for the best score of all
     query: int  # the query that gave this score
 
 
@@ -178,20 +178,22 @@ def best_hits(hits: Hits) -> list[tuple[Hit, int]]:
     return sorted(best.values(), key=lambda pair: (-pair[0].score, pair[0].row))
 
 
-def merge(sources: Sequence[SearchedIndex], hits: Sequence[Hits]) -> list[RankedHit]:
+def merge(
+    sources: Sequence[SearchedIndex], hits: Sequence[Hits], sharpness: float
+) -> list[RankedHit]:
     """One list of what every source found: by relative score, then in the order of the sources,
-    then by score and row."""
+    then by score and row. `sharpness` is explained in `RetrieveConfig`."""
     found = [best_hits(of_source) for of_source in hits]
-    scores = (hit.score for of_source in found for hit, _ in of_source)
-    best = max(SMALLEST, max(scores, default=SMALLEST))
+    best_of = [max(SMALLEST, of_source[0][0].score) if of_source else 0.0 for of_source in found]
+    best = max(best_of, default=0.0)
     ranked = [
         RankedHit(
             source.base + hit.row,
             hit.score,
-            source.weight * (max(hit.score, SMALLEST) / best),
+            source.weight * (max(hit.score, SMALLEST) / own) * (own / best) ** sharpness,
             query,
         )
-        for source, of_source in zip(sources, found, strict=True)
+        for source, of_source, own in zip(sources, found, best_of, strict=True)
         for hit, query in of_source
     ]
     # The sort is stable, and each source is in the order of its scores and rows.

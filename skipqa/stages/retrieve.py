@@ -7,7 +7,7 @@ A region that is certain of what it shows therefore scores its passages higher. 
 turns the probabilities into the posterior over the region's concepts.
 
 Every index of the library is asked, each with its own encoding of the queries. What they find makes
-one list by score, as the queries are of the same length in each; the best K' stay.
+one list (knowledge/library.py), of which the best K' stay.
 """
 
 from __future__ import annotations
@@ -105,9 +105,14 @@ class Retrieve:
     relative scores of its passages are multiplied by it. At 0 the index is not searched."""
 
     def __init__(
-        self, querier: RegionQuerier, library: Library, weights: SourceWeights = all_alike
+        self,
+        querier: RegionQuerier,
+        library: Library,
+        weights: SourceWeights = all_alike,
+        sharpness: float = RetrieveConfig().index_sharpness,
     ) -> None:
         self.querier, self.library, self.weights = querier, library, weights
+        self.sharpness = sharpness
 
     def __call__(self, state: State, record: StageRecord) -> State:
         if state.budget.passages == 0:
@@ -116,7 +121,7 @@ class Retrieve:
             return state.add(retrieved=Retrieved((), 0, 0))
         sources = self.library.searched(self.weights(state))
         hits, record.flops = self.querier(state, [source.index for source in sources])
-        unique = merge(sources, hits)
+        unique = merge(sources, hits, self.sharpness)
         passages = tuple(
             RetrievedPassage(
                 hit.row, self.library.passage(hit.row), hit.score, hit.query, hit.relative
@@ -141,7 +146,7 @@ def build(parts: Parts) -> Retrieve:
         querier = SparseQuerier(query, config.per_region)
     else:
         querier = DenseQuerier(query, config.per_region)
-    return Retrieve(querier, parts.library)
+    return Retrieve(querier, parts.library, sharpness=config.index_sharpness)
 
 
 def concept_texts(

@@ -81,9 +81,9 @@ def searched(
     return kept, found
 
 
-@given(sources)
+@given(sources, st.sampled_from([0.0, 0.5, 1.0]))
 def test_the_list_is_that_of_a_plain_merge(
-    drawn: list[tuple[list[list[Hit]], float, int]],
+    drawn: list[tuple[list[list[Hit]], float, int]], sharpness: float
 ) -> None:
     expected, base = [], 0
     top = max((h.score for hits, w, _ in drawn if w > 0 for some in hits for h in some), default=1)
@@ -92,31 +92,31 @@ def test_the_list_is_that_of_a_plain_merge(
         for row in {hit.row for hit, _ in every}:
             score = max(hit.score for hit, _ in every if hit.row == row)
             query = min(query for hit, query in every if hit == Hit(row, score))
-            ranked = RankedHit(base + row, score, weight * (score / top), query)
+            own = max(hit.score for hit, _ in every)
+            relative = weight * (score / own) * (own / top) ** sharpness
+            ranked = RankedHit(base + row, score, relative, query)
             if weight > 0:
                 expected.append(((-ranked.relative, number, -score, row), ranked))
         base += rows
-    assert merge(*searched(drawn)) == [ranked for _, ranked in sorted(expected)]
+    assert merge(*searched(drawn), sharpness) == [ranked for _, ranked in sorted(expected)]
 
 
 @given(sources)
-def test_a_source_counts_by_its_scores_and_its_weight(
+def test_at_0_the_best_of_all_sources_are_equal_and_at_1_scores_decide(
     drawn: list[tuple[list[list[Hit]], float, int]],
 ) -> None:
     kept, found = searched(drawn)
-    ranked = merge(kept, found)
-    top = max((hit.score for hits in found for some in hits for hit in some), default=1.0)
-    for source, hits in zip(kept, found, strict=True):
-        own = [hit for hit in ranked if source.base <= hit.row < source.base + 9]
-        assert bool(own) == any(hits)
-        if own:
-            assert own[0].score == max(hit.score for some in hits for hit in some)
-            assert own[0].relative == source.weight * (own[0].score / top)
+    kept = [SearchedIndex(source.index, source.base, 1.0) for source in kept]
+    flat, sharp = (merge(kept, found, sharpness) for sharpness in (0.0, 1.0))
+    assert sum(hit.relative == 1 for hit in flat) >= sum(any(hits) for hits in found)
+    scores = [hit.score for hit in sharp]
+    assert scores == sorted(scores, reverse=True)
+    assert sorted(hit.row for hit in sharp) == sorted(hit.row for hit in flat)
 
 
 @given(hits)
 def test_the_list_of_one_index_is_its_own(hits: list[list[Hit]]) -> None:
-    found = merge([SearchedIndex(cast(Any, None), 0, 1.0)], [hits])
+    found = merge([SearchedIndex(cast(Any, None), 0, 1.0)], [hits], 0.5)
     assert [(Hit(hit.row, hit.score), hit.query) for hit in found] == best_hits(hits)
 
 
@@ -124,7 +124,7 @@ def test_the_list_of_one_index_is_its_own(hits: list[list[Hit]]) -> None:
 def test_inner_products_of_any_sign_keep_their_order(scores: list[float]) -> None:
     """Of dense queries: the list of one index is its own, and relative scores are positive."""
     hits = [[Hit(row, score) for row, score in enumerate(scores)]]
-    found = merge([SearchedIndex(cast(Any, None), 0, 1.0)], [hits])
+    found = merge([SearchedIndex(cast(Any, None), 0, 1.0)], [hits], 0.5)
     assert [(hit.score, hit.row) for hit in found] == sorted(
         ((score, row) for row, score in enumerate(scores)), key=lambda pair: (-pair[0], pair[1])
     )
@@ -135,7 +135,7 @@ def test_inner_products_of_any_sign_keep_their_order(scores: list[float]) -> Non
 def test_ties_go_by_the_order_of_the_sources_and_then_by_row() -> None:
     kept = [SearchedIndex(cast(Any, None), base, 1.0) for base in (0, 10)]
     found = [[[Hit(4, 8.0), Hit(3, 8.0), Hit(0, 4.0)]], [[Hit(7, 8.0), Hit(1, 8.0), Hit(2, 4.0)]]]
-    assert [hit.row for hit in merge(kept, found)] == [3, 4, 11, 17, 0, 12]
+    assert [hit.row for hit in merge(kept, found, 0.5)] == [3, 4, 11, 17, 0, 12]
 
 
 def test_a_small_index_is_not_pushed_down_by_a_large_one(
@@ -156,7 +156,7 @@ def test_a_small_index_is_not_pushed_down_by_a_large_one(
 
     def first(queries: list[list[SparseVector]]) -> str:
         hits = [source.index.search(q, 4) for source, q in zip(kept, queries, strict=True)]
-        return library.passage(merge(kept, hits)[0].row).id
+        return library.passage(merge(kept, hits, 0.5)[0].row).id
 
     assert first(asked) == "large:0"
     assert first(same_length(asked)) == "small:0"
@@ -215,7 +215,7 @@ def test_engines_may_differ_and_a_weight_of_zero_is_not_searched(
     kept = vectors.searched(weights)
     names = [name for name in vectors.names if weights.get(name, 1.0) > 0]
     assert [source.index for source in kept] == [vectors.indexes[name] for name in names]
-    found = merge(kept, [source.index.search(queries, k) for source in kept])
+    found = merge(kept, [source.index.search(queries, k) for source in kept], 0.5)
     assert {vectors.name_of(hit.row) for hit in found} == set(names)
     for hit in found:
         name = vectors.name_of(hit.row)
