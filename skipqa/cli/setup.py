@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 def setup(json: Json = False) -> None:
     """Download the models, convert them, and build the default indexes, one for each corpus.
 
-    Finished steps are skipped, so run it again after an interruption. It downloads about 250 MB and
-    needs 1 GB in the cache folder (SKIPQA_HOME). The first question with --untrained adds 0.5 GB.
+    Finished steps are skipped, so run it again after an interruption. It downloads about 260 MB and
+    needs 1.1 GB in the cache folder (SKIPQA_HOME). The first question with --untrained adds 0.5 GB.
     GCIDE comes from Debian's archive; where it cannot be had, all else works without it.
 
     Example:
