@@ -81,9 +81,10 @@ def _build_indexes(names: Sequence[str]) -> None:
     with working("checking the corpora") as report:
         failed = fetch_sources(names, report)
     for name, reason in failed.items():
-        _say(f"{name} is left out: {reason}, then run `skipqa setup` again")
-    with counting() as progress:
-        build_default([name for name in names if name not in failed], progress)
+        _say(f"{name} is left out: {reason}; run `skipqa setup` again once it is there")
+    if fetched := [name for name in names if name not in failed]:
+        with counting() as progress:
+            build_default(fetched, progress)
     if (old := superseded()) is not None:
         size = megabytes(size_on_disk(old))
         _say(f"the index of an earlier release is not used any more: {old} ({size})")

@@ -76,7 +76,8 @@ def test_it_goes_on_without_an_optional_corpus_and_says_how_to_get_it(
     assert list(json.loads(outcome.out)["indexes"]) == ["birds"]
     (line,) = (line for line in outcome.err.splitlines() if "left out" in line)
     assert line == (
-        "drinks is left out: no connection: install drinks, then run `skipqa setup` again"
+        "drinks is left out: no connection: install drinks; "
+        "run `skipqa setup` again once it is there"
     )
     corpora["drinks"].reason = ""
     outcome = skipqa("setup", "--json")
