@@ -62,9 +62,10 @@ def test_help_says_how_to_keep_the_default_corpus(skipqa: Command) -> None:
     asking = " ".join(skipqa("ask", "--help").out.replace("│", " ").split())
     assert "without default, the default corpora are not searched" in asking
     assert "--index default --index my-index" in asking
-    building = " ".join(skipqa("index", "build", "--help").out.split())
+    building = " ".join(skipqa("index", "build", "--help").out.replace("│", " ").split())
     assert "--index default --index my-index" in building
     assert "One index per corpus finds more where passages differ in length" in building
+    assert all(name in building for name in (*DEFAULT_SOURCES, ".xz"))
 
 
 def test_help_is_in_plain_words(skipqa: Command) -> None:
