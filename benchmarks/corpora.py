@@ -35,18 +35,12 @@ from skipqa.knowledge import Index
 from skipqa.knowledge.index import build
 from skipqa.knowledge.sources import BUILT_IN, gcide, open_source
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
-from skipqa.language import base_forms, content_words
+from skipqa.tasks.facts import states
 
 ANSWERS_AT = (5, 20)
 FACTS_AT = (4, 20)
 BATCH = 64
-# Words by which a fact names its relation: a passage may say it otherwise.
-RELATION_WORDS = frozenset(
-    """related belong belongs category find found likely usually generally sometimes somewhere
-    subclass form""".split()
-)
 WORD = re.compile(r"[^\W_]+")
-RELATION_NAME = re.compile(r"/r/\w+")
 
 Holds = Callable[[Any, str], bool]
 
@@ -90,23 +84,6 @@ def contains(answers: Sequence[str], text: str) -> bool:
     """Whether one of the answers stands in the text, in whole words."""
     said = _plain(text)
     return any(_plain(answer) in said for answer in answers)
-
-
-def states(fact: str, text: str) -> bool:
-    """Whether the text holds every content word of the fact, in any inflection."""
-    words = set(content_words(RELATION_NAME.sub(" ", fact))) - RELATION_WORDS
-    said = {form for word in content_words(text) for form in inflections(word)}
-    return bool(words) and all(said & inflections(word) for word in words)
-
-
-def inflections(word: str) -> set[str]:
-    """The word, and what it may be a plural, a participle or a gerund of."""
-    forms = set(base_forms(word))
-    for ending in ("ing", "ed"):
-        stem = word.removesuffix(ending)
-        if stem != word and len(stem) > 2:
-            forms |= {stem, stem + "e"} | ({stem[:-1]} if stem[-1] == stem[-2] else set())
-    return forms
 
 
 def _plain(text: str) -> str:

@@ -49,7 +49,9 @@ def main() -> None:
     rows = harness.draw(jsonl.read(options.questions, photos)[0], options.limit, options.seed)
     pooled = load(index=options.pooled)
     opened = Library.open(options.index, trained_query=pooled.components.sparse_query)
-    several = retrieve.Retrieve(retrieve.build(pooled.parts).querier, opened, 0)
+    several = retrieve.Retrieve(
+        retrieve.build(pooled.parts).querier, opened, pooled.config.retrieve
+    )
     stages = {"pooled": retrieve.build(pooled.parts), "several": several}
     measured: dict[str, dict[str, list[float]]] = {
         name: {"ms": [], "cpu_ms": []} for name in stages

@@ -20,12 +20,14 @@ from rich.progress import track
 from rich.table import Table
 
 from skipqa.cli.console import counting, err, out
+from skipqa.config import RetrieveConfig
 from skipqa.costs.environment import write_results
 from skipqa.data.pocket_kb.build import Knowledge, build
 from skipqa.knowledge import Library, index
 from skipqa.knowledge.library import merge
 from skipqa.knowledge.sources import open_source
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
+from skipqa.knowledge.text_query import same_length
 from skipqa.tasks.okvqa import normalise
 
 K = 4
@@ -83,11 +85,12 @@ def named_recall(rows: Sequence[dict[str, Any]], opened: Library) -> dict[str, d
     """The fraction of questions with a passage of the first hop among the first K when the entity's
     name precedes the question: by category and over all, by subset, by way of asking."""
     hits: dict[str, dict[str, list[bool]]] = {}
-    sources = opened.searched({})
+    sources, sharpness = opened.searched({}), RetrieveConfig().index_sharpness
     for row in track(rows, "asking with the name given", console=err):
         text = f"{row['name']}: {row['question']}"
-        found_by = [s.index.search([s.index.encoder.encode_query(text)], K) for s in sources]
-        found = {opened.passage(hit.row).id for hit in merge(sources, found_by)[:K]}
+        queries = same_length([[s.index.encoder.encode_query(text)] for s in sources])
+        found_by = [s.index.search(q, K) for s, q in zip(sources, queries, strict=True)]
+        found = {opened.passage(hit.row).id for hit in merge(sources, found_by, sharpness)[:K]}
         hit = not found.isdisjoint(row["hops"][0])
         groups = {
             "category": [row["category"], "all"],

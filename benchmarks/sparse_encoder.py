@@ -255,7 +255,7 @@ def piped(
                 for by, regions in asking.items():
                     settings = replace(settings, per_region=K if by == "regions" else 4 * K)
                     retrieve = Retrieve(
-                        ConceptQuerier(settings, backbone), Library({"all": one}), 0
+                        ConceptQuerier(settings, backbone), Library({"all": one}), settings
                     )
                     asked = state.add(question=question, regions=regions)
                     found = [p.row for p in retrieve(asked, record).retrieved.passages]

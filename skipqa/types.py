@@ -172,9 +172,9 @@ class Region:
 class RetrievedPassage:
     row: int
     passage: Passage
-    score: float  # the inner product, comparable within its index alone
+    score: float  # the inner product
     region: int  # the region whose query scored it best
-    relative: float  # score / best of its index, times the weight of the index for this question
+    relative: float  # to the best score, made comparable between indexes (knowledge/library.py)
     excerpt: str = ""  # what is read of a long passage; empty: all of it
 
     @property

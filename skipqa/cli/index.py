@@ -32,8 +32,9 @@ Uri = Annotated[
 Corpus = Annotated[
     list[str],
     typer.Argument(
-        help="`wordnet`, `factbook`, a .jsonl, .csv, .tsv, .txt, .md or .html file, a folder of "
-        "texts, a Wikipedia .xml.bz2 or a Wikidata .json.bz2. Several corpora go into one index.",
+        help="`wordnet`, `factbook`, `conceptnet`, `gcide`, a folder of texts, a .txt, .md or "
+        ".html file, a .jsonl, .csv or .tsv, a Wikipedia .xml or a Wikidata .json; tables and "
+        "dumps may be compressed (.gz, .bz2, .xz). Several corpora go into one index.",
         show_default=False,
     ),
 ]
@@ -201,8 +202,8 @@ def search(
 ) -> None:
     """Find passages in one index or several.
 
-    Several questions are searched in one pass. What several indexes find makes one list, by score
-    relative to the best passage of the index.
+    Several questions are searched in one pass. What several indexes find makes one list, in the
+    order that `skipqa ask` has.
 
     Examples:
 
@@ -212,16 +213,27 @@ def search(
 
       skipqa index search default "strong black coffee" --index my-index
     """
+    from skipqa.config import RetrieveConfig
     from skipqa.knowledge import Library
     from skipqa.knowledge.library import merge
+    from skipqa.knowledge.text_query import same_length
 
+    sharpness = RetrieveConfig().index_sharpness
     library = Library.open([uri, *(index or ())])
     sources = library.searched({})
-    queries = [[s.index.encoder.encode_query(question) for question in questions] for s in sources]
+    by_question = [
+        same_length([[source.index.encoder.encode_query(question)] for source in sources])
+        for question in questions
+    ]
     started = time.perf_counter()
-    hits = [source.index.search(asked, k) for source, asked in zip(sources, queries, strict=True)]
-    by_question = zip(*hits, strict=True)
-    ranked = [merge(sources, [[found] for found in of_one])[:k] for of_one in by_question]
+    hits = [
+        source.index.search([query for (query,) in asked], k)
+        for source, asked in zip(sources, zip(*by_question, strict=True), strict=True)
+    ]
+    ranked = [
+        merge(sources, [[found] for found in of_one], sharpness)[:k]
+        for of_one in zip(*hits, strict=True)
+    ]
     milliseconds = (time.perf_counter() - started) * 1e3
     if json:
         results = [

@@ -8,7 +8,7 @@ import sys
 import typer
 
 from skipqa import __version__
-from skipqa.cli import ask, costs, demo, index, report, score, setup, theory, train
+from skipqa.cli import ask, costs, demo, fvqa, index, report, score, setup, theory, train
 from skipqa.cli import eval as evaluation
 from skipqa.cli.console import Json, print_json
 from skipqa.data.__main__ import app as data
@@ -31,6 +31,7 @@ app.command("demo")(demo.demo)
 app.add_typer(index.app, name="index")
 app.add_typer(evaluation.app, name="eval")
 app.command("score")(score.score)
+data.command("fvqa")(fvqa.fvqa)
 app.add_typer(data, name="data", help="List and fetch benchmarks; build Pocket-KB.")
 app.command("train")(train.train)
 app.command("costs")(costs.costs)

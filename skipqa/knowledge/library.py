@@ -2,9 +2,9 @@
 
 Enters: indexes by name, or what opens them. Leaves: a `Library`, and one list (`merge`) of what its
 indexes found. Long passages of one corpus would drown the short ones of another in a common index,
-so every corpus has its own; scores of different indexes cannot be compared, so each is divided by
-the best of its index. The best passage of every index is therefore near the top. It does not know
-who writes the queries.
+so every corpus has its own. Scores of different indexes can be compared if the queries are on one
+scale (`text_query.same_length`): an index with little to say has its passages further down, but
+its best one not as far as the score alone would put it. It does not know who writes the queries.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class SearchedIndex:
 
     index: Index
     base: int  # the library's row of its first passage
-    weight: float  # positive
+    weight: float  # positive; its scores count times this
 
 
 @dataclass(frozen=True, slots=True)
 class RankedHit:
     row: int  # in the library
-    score: float  # the inner product, comparable within its index alone
-    relative: float  # to the best score of its index, times the weight of that
+    score: float  # the inner product
+    relative: float  # what the list is ordered by, 1 for the best score of all
     query: int  # the query that gave this score
     source: int  # which of the searched indexes it is from
 
@@ -179,15 +179,24 @@ def best_hits(hits: Hits) -> list[tuple[Hit, int]]:
     return sorted(best.values(), key=lambda pair: (-pair[0].score, pair[0].row))
 
 
-def merge(sources: Sequence[SearchedIndex], hits: Sequence[Hits]) -> list[RankedHit]:
+def merge(
+    sources: Sequence[SearchedIndex], hits: Sequence[Hits], sharpness: float
+) -> list[RankedHit]:
     """One list of what every source found: by relative score, then in the order of the sources,
-    then by score and row."""
-    ranked: list[RankedHit] = []
-    for number, (source, found) in enumerate(zip(sources, hits, strict=True)):
-        unique = best_hits(found)
-        best = max((hit.score for hit, _ in unique), default=1.0)
-        for hit, query in unique:
-            relative = source.weight * (max(hit.score, SMALLEST) / max(best, SMALLEST))
-            ranked.append(RankedHit(source.base + hit.row, hit.score, relative, query, number))
+    then by score and row. `sharpness` is explained in `RetrieveConfig`."""
+    found = [best_hits(of_source) for of_source in hits]
+    best_of = [max(SMALLEST, of_source[0][0].score) if of_source else 0.0 for of_source in found]
+    best = max(best_of, default=0.0)
+    ranked = [
+        RankedHit(
+            source.base + hit.row,
+            hit.score,
+            source.weight * (max(hit.score, SMALLEST) / own) * (own / best) ** sharpness,
+            query,
+            number,
+        )
+        for number, (source, own) in enumerate(zip(sources, best_of, strict=True))
+        for hit, query in found[number]
+    ]
     # The sort is stable, and each source is in the order of its scores and rows.
     return sorted(ranked, key=lambda hit: -hit.relative)

@@ -7,8 +7,8 @@ A region that is certain of what it shows therefore scores its passages higher. 
 turns the probabilities into the posterior over the region's concepts.
 
 Every index of the library is asked, each with its own encoding of the queries. What they find makes
-one list, by score relative to the best of the index; the best K' stay. Of a long passage the
-decoder reads only the sentences that its query is about.
+one list (knowledge/library.py), of which the best K' stay. Of a long passage the decoder reads only
+the sentences that its query is about.
 """
 
 from __future__ import annotations
@@ -114,18 +114,18 @@ def all_alike(state: State) -> Mapping[str, float]:
 
 
 class Retrieve:
-    """`weights` gives how much each index of the library counts for a question, by name: its best
-    passage gets that as its relative score. At 0 the index is not searched."""
+    """`weights` gives how much each index of the library counts for a question, by name: the
+    relative scores of its passages are multiplied by it. At 0 the index is not searched."""
 
     def __init__(
         self,
         querier: RegionQuerier,
         library: Library,
-        excerpt_words: int,
+        config: RetrieveConfig,
         weights: SourceWeights = all_alike,
     ) -> None:
         self.querier, self.library, self.weights = querier, library, weights
-        self.excerpt_words = excerpt_words
+        self.config = config
 
     def __call__(self, state: State, record: StageRecord) -> State:
         if state.budget.passages == 0:
@@ -134,7 +134,8 @@ class Retrieve:
             return state.add(retrieved=Retrieved((), 0, 0))
         sources = self.library.searched(self.weights(state))
         found = self.querier(state, [source.index for source in sources])
-        unique, record.flops = merge(sources, found.hits), found.flops
+        unique = merge(sources, found.hits, self.config.index_sharpness)
+        record.flops = found.flops
         passages = tuple(
             self._passage(hit, sources, found) for hit in unique[: state.budget.passages]
         )
@@ -150,10 +151,10 @@ class Retrieve:
         self, hit: RankedHit, sources: Sequence[SearchedIndex], found: Found
     ) -> RetrievedPassage:
         passage, said = self.library.passage(hit.row), ""
-        if found.queries and self.excerpt_words:
+        if found.queries and self.config.excerpt_words:
             encoder = sources[hit.source].index.encoder
             query = found.queries[hit.source][hit.query]
-            said = excerpt(passage, query, encoder, self.excerpt_words)
+            said = excerpt(passage, query, encoder, self.config.excerpt_words)
         return RetrievedPassage(hit.row, passage, hit.score, hit.query, hit.relative, said)
 
 
@@ -166,7 +167,7 @@ def build(parts: Parts) -> Retrieve:
         querier = SparseQuerier(query, config.per_region)
     else:
         querier = DenseQuerier(query, config.per_region)
-    return Retrieve(querier, parts.library, config.excerpt_words)
+    return Retrieve(querier, parts.library, config)
 
 
 def concept_texts(

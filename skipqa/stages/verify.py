@@ -3,7 +3,7 @@
 A trained verifier gives nu_j from embeddings and further signals of a passage (`signals.py`).
 Untrained, nu_j = sigmoid(slope (cos(e_j, q_r) - midpoint) + w log(s_j / s_best)), where e_j is the
 passage's embedding, q_r that of the question together with the name of what its region shows, and
-s_j its retrieval score relative to the best of its index. The embedding judges the topic; the
+s_j its retrieval score relative to the best. The embedding judges the topic; the
 retrieval score tells the right entry from related ones, which embeddings confuse. Of the K passages
 with nu_j >= tau_nu the best stay, at most K' and ceil(rho_r K). When too few survive, the best
 rejected passages are recalled: thin evidence beats none.

@@ -17,22 +17,6 @@ def corpora(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("corpora")
 
 
-@pytest.mark.parametrize(
-    ("fact", "text", "stated"),
-    [
-        ("a kettle is used for boiling water", "A kettle can boil water.", True),
-        ("You are likely to find kettles in a kitchen", "In a kitchen is a kettle.", True),
-        ("(kettle,/r/AtLocation,kitchens)", "You can find a kettle in a kitchen.", True),
-        ("a kettle is used for boiling water", "A kettle can boil milk.", False),
-        ("it is", "Anything.", False),  # no content words
-    ],
-)
-def test_a_fact_is_stated_in_any_inflection(
-    corpora: ModuleType, fact: str, text: str, stated: bool
-) -> None:
-    assert corpora.states(fact, text) is stated
-
-
 def test_an_answer_is_found_as_whole_words(corpora: ModuleType) -> None:
     assert corpora.contains(("ice cream", "x"), "They sell Ice-Cream.")
     assert not corpora.contains(("ice",), "They sell rice.")

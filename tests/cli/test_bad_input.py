@@ -169,8 +169,8 @@ class TestCache:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:  # fmt: skip
         """A build that was killed leaves its folder, with a lock and some parts in it."""
-        *finished, last = default_indexes().values()
-        unfinished = tmp_path / "indexes" / last.name
+        unfinished, *finished = default_indexes().values()
+        unfinished = tmp_path / "indexes" / unfinished.name
         (unfinished / "building").mkdir(parents=True)
         for folder in finished:
             (tmp_path / "indexes" / folder.name).symlink_to(folder)

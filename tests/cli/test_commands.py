@@ -20,7 +20,7 @@ from skipqa import __version__, assets
 from skipqa.backbones.networks import mobile_sam
 from skipqa.backbones.segmenter import Segmenter
 from skipqa.cli.main import app
-from skipqa.knowledge.default import DEFAULT_SOURCES, default_indexes
+from skipqa.knowledge.default import DEFAULT_SOURCES, OPTIONAL, default_indexes
 
 if TYPE_CHECKING:
     from conftest import Command
@@ -62,9 +62,10 @@ def test_help_says_how_to_keep_the_default_corpus(skipqa: Command) -> None:
     asking = " ".join(skipqa("ask", "--help").out.replace("│", " ").split())
     assert "without default, the default corpora are not searched" in asking
     assert "--index default --index my-index" in asking
-    building = " ".join(skipqa("index", "build", "--help").out.split())
+    building = " ".join(skipqa("index", "build", "--help").out.replace("│", " ").split())
     assert "--index default --index my-index" in building
     assert "One index per corpus finds more where passages differ in length" in building
+    assert all(name in building for name in (*DEFAULT_SOURCES, ".xz"))
 
 
 def test_help_is_in_plain_words(skipqa: Command) -> None:
@@ -147,8 +148,13 @@ def test_setup_again_is_quick_and_says_where_things_are(skipqa: Command, home: P
     assert outcome.code == 0
     found = json.loads(outcome.out)
     assert found["home"] == str(assets.home())
-    assert list(found["indexes"]) == list(DEFAULT_SOURCES)
-    assert all(Path(folder).is_dir() for folder in found["indexes"].values())
+    assert [name for name in DEFAULT_SOURCES if name in found["indexes"]] == list(found["indexes"])
+    assert set(DEFAULT_SOURCES) - set(found["indexes"]) <= set(OPTIONAL)
+    for index in found["indexes"].values():
+        assert Path(index["folder"]).is_dir()
+        assert index["passages"] > 0
+        assert index["bytes"] > 0
+        assert index["licence"]
     assert "ready" in outcome.err
     assert "downloading" not in outcome.err
 

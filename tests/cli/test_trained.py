@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from skipqa import assets, components
-from skipqa.knowledge.default import DEFAULT_SOURCES
+from skipqa.knowledge.default import default_indexes
 
 if TYPE_CHECKING:
     from conftest import Command
@@ -51,7 +51,7 @@ def test_runs_name_their_indexes_and_the_components_by_their_checksums(
     assert outcome.code == 0, outcome.err
     assert json.loads(outcome.out)["accuracy"]["mean"] == 1.0
     run = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert [one["name"] for one in run["index"]] == [*DEFAULT_SOURCES, "mine"]
+    assert [one["name"] for one in run["index"]] == [*default_indexes(), "mine"]
     assert run["index"][-1]["passages"] == 1
     assert run["components"] == {
         path.stem: assets.sha256_of(path) for path in FOLDER.glob("*.safetensors")

@@ -80,7 +80,8 @@ def test_several_indexes_make_one_list(corpus: Path, tmp_path: Path) -> None:
     )
     first, second = json.loads(run(*words, "--json"))["results"]
     assert [hit["index"] for hit in first["hits"]] == ["facts", "drinks", "drinks"]
-    assert [hit["relative"] for hit in first["hits"]][:2] == [1.0, 1.0]
+    relative = [hit["relative"] for hit in first["hits"]]
+    assert 1.0 == relative[0] > relative[1] >= relative[2] > 0
     assert [hit["id"] for hit in second["hits"]] == ["facts:3"]
     assert len(json.loads(run(*words, "-k", 1, "--json"))["results"][0]["hits"]) == 1
     assert "drinks" in run(*words)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,8 +18,10 @@ from skipqa.knowledge import Index, Library, default
 from skipqa.knowledge.index import build, delete
 from skipqa.knowledge.index.format import VERSION
 from skipqa.knowledge.library import RankedHit, SearchedIndex, best_hits, merge, named
+from skipqa.knowledge.sources import BUILT_IN
 from skipqa.knowledge.sources.tables import JsonLines
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
+from skipqa.knowledge.text_query import same_length
 from skipqa.knowledge.trained_query import QueryNetwork, TrainedQueryEncoder
 from skipqa.types import Hit, Passage, SparseVector
 
@@ -79,42 +81,43 @@ def searched(
     return kept, found
 
 
-@given(sources)
+@given(sources, st.sampled_from([0.0, 0.5, 1.0]))
 def test_the_list_is_that_of_a_plain_merge(
-    drawn: list[tuple[list[list[Hit]], float, int]],
+    drawn: list[tuple[list[list[Hit]], float, int]], sharpness: float
 ) -> None:
     expected, base = [], 0
+    top = max((h.score for hits, w, _ in drawn if w > 0 for some in hits for h in some), default=1)
     for number, (hits, weight, rows) in enumerate(drawn):
         every = [(hit, query) for query, found in enumerate(hits) for hit in found]
-        top = max((hit.score for hit, _ in every), default=1.0)
         for row in {hit.row for hit, _ in every}:
             score = max(hit.score for hit, _ in every if hit.row == row)
             query = min(query for hit, query in every if hit == Hit(row, score))
             among = sum(other > 0 for _, other, _ in drawn[:number])
-            ranked = RankedHit(base + row, score, weight * (score / top), query, among)
+            own = max(hit.score for hit, _ in every)
+            relative = weight * (score / own) * (own / top) ** sharpness
+            ranked = RankedHit(base + row, score, relative, query, among)
             if weight > 0:
                 expected.append(((-ranked.relative, number, -score, row), ranked))
         base += rows
-    assert merge(*searched(drawn)) == [ranked for _, ranked in sorted(expected)]
+    assert merge(*searched(drawn), sharpness) == [ranked for _, ranked in sorted(expected)]
 
 
 @given(sources)
-def test_every_searched_source_has_its_best_at_its_weight(
+def test_at_0_the_best_of_all_sources_are_equal_and_at_1_scores_decide(
     drawn: list[tuple[list[list[Hit]], float, int]],
 ) -> None:
     kept, found = searched(drawn)
-    ranked = merge(kept, found)
-    for source, hits in zip(kept, found, strict=True):
-        own = [hit for hit in ranked if source.base <= hit.row < source.base + 9]
-        assert bool(own) == any(hits)
-        if own:
-            assert own[0].relative == source.weight
-            assert own[0].score == max(hit.score for some in hits for hit in some)
+    kept = [SearchedIndex(source.index, source.base, 1.0) for source in kept]
+    flat, sharp = (merge(kept, found, sharpness) for sharpness in (0.0, 1.0))
+    assert sum(hit.relative == 1 for hit in flat) >= sum(any(hits) for hits in found)
+    scores = [hit.score for hit in sharp]
+    assert scores == sorted(scores, reverse=True)
+    assert sorted(hit.row for hit in sharp) == sorted(hit.row for hit in flat)
 
 
 @given(hits)
 def test_the_list_of_one_index_is_its_own(hits: list[list[Hit]]) -> None:
-    found = merge([SearchedIndex(cast(Any, None), 0, 1.0)], [hits])
+    found = merge([SearchedIndex(cast(Any, None), 0, 1.0)], [hits], 0.5)
     assert [(Hit(hit.row, hit.score), hit.query) for hit in found] == best_hits(hits)
 
 
@@ -122,7 +125,7 @@ def test_the_list_of_one_index_is_its_own(hits: list[list[Hit]]) -> None:
 def test_inner_products_of_any_sign_keep_their_order(scores: list[float]) -> None:
     """Of dense queries: the list of one index is its own, and relative scores are positive."""
     hits = [[Hit(row, score) for row, score in enumerate(scores)]]
-    found = merge([SearchedIndex(cast(Any, None), 0, 1.0)], [hits])
+    found = merge([SearchedIndex(cast(Any, None), 0, 1.0)], [hits], 0.5)
     assert [(hit.score, hit.row) for hit in found] == sorted(
         ((score, row) for row, score in enumerate(scores)), key=lambda pair: (-pair[0], pair[1])
     )
@@ -132,8 +135,32 @@ def test_inner_products_of_any_sign_keep_their_order(scores: list[float]) -> Non
 
 def test_ties_go_by_the_order_of_the_sources_and_then_by_row() -> None:
     kept = [SearchedIndex(cast(Any, None), base, 1.0) for base in (0, 10)]
-    found = [[[Hit(4, 2.0), Hit(3, 2.0), Hit(0, 1.0)]], [[Hit(7, 8.0), Hit(1, 8.0), Hit(2, 4.0)]]]
-    assert [hit.row for hit in merge(kept, found)] == [3, 4, 11, 17, 0, 12]
+    found = [[[Hit(4, 8.0), Hit(3, 8.0), Hit(0, 4.0)]], [[Hit(7, 8.0), Hit(1, 8.0), Hit(2, 4.0)]]]
+    assert [hit.row for hit in merge(kept, found, 0.5)] == [3, 4, 11, 17, 0, 12]
+
+
+def test_a_small_index_is_not_pushed_down_by_a_large_one(
+    encoder: LexicalEncoder, tmp_path: Path
+) -> None:
+    """The idf of every term is low where there are few passages."""
+    texts = {
+        "small": ["an otter eats fish", "a heron waits"],
+        "large": ["an otter swims", *(f"passage {number} of many" for number in range(400))],
+    }
+    for name, lines in texts.items():
+        rows = [json.dumps({"id": str(i), "text": text}) for i, text in enumerate(lines)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(rows))
+        build(tmp_path / name, [JsonLines(tmp_path / f"{name}.jsonl")], encoder)
+    library = Library.open([tmp_path / "large", tmp_path / "small"])
+    kept = library.searched({})
+    asked = [[source.index.encoder.encode_query("Which fish eats the otter?")] for source in kept]
+
+    def first(queries: list[list[SparseVector]]) -> str:
+        hits = [source.index.search(q, 4) for source, q in zip(kept, queries, strict=True)]
+        return library.passage(merge(kept, hits, 0.5)[0].row).id
+
+    assert first(asked) == "large:0"
+    assert first(same_length(asked)) == "small:0"
 
 
 # Rows, names, opening
@@ -189,7 +216,7 @@ def test_engines_may_differ_and_a_weight_of_zero_is_not_searched(
     kept = vectors.searched(weights)
     names = [name for name in vectors.names if weights.get(name, 1.0) > 0]
     assert [source.index for source in kept] == [vectors.indexes[name] for name in names]
-    found = merge(kept, [source.index.search(queries, k) for source in kept])
+    found = merge(kept, [source.index.search(queries, k) for source in kept], 0.5)
     assert {vectors.name_of(hit.row) for hit in found} == set(names)
     for hit in found:
         name = vectors.name_of(hit.row)
@@ -255,10 +282,10 @@ def test_a_built_in_corpus_is_in_one_index(
 def two_corpora(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home without indexes, and two small corpora in place of the real ones."""
     made = {}
-    for name, text in (("birds", "eagles fly high"), ("drinks", "coffee is brewed")):
+    for name, text in (("birds", "eagles fly high"), ("drinks", "drinks are brewed")):
         path = tmp_path / f"{name}.jsonl"
         path.write_text(json.dumps({"id": "1", "title": name, "text": text}) + "\n")
-        made[name] = BuiltIn(path)
+        made[name] = MadeCorpus(path)
     monkeypatch.setattr(default, "BUILT_IN", made)
     monkeypatch.setattr(default, "DEFAULT_SOURCES", tuple(made))
     encoder = LexicalEncoder.default()
@@ -267,11 +294,17 @@ def two_corpora(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home" / "indexes"
 
 
-class BuiltIn:
-    passages = 5
+class MadeCorpus:
+    passages, licence = 5, "ours"
 
     def __init__(self, path: Path) -> None:
-        self.path, self.opened = path, 0
+        self.path, self.opened, self.reason = path, 0, ""
+
+    def fetch(self, report: Callable[[str], None]) -> Path:
+        report(f"reading {self.path.name}")
+        if self.reason:
+            raise UserError(self.reason)
+        return self.path
 
     def open(self) -> JsonLines:
         self.opened += 1
@@ -282,7 +315,7 @@ def test_the_default_library_has_an_index_for_each_corpus(two_corpora: Path) -> 
     with pytest.raises(UserError, match="of birds and drinks is not built yet: run `skipqa setup`"):
         Library.open(["default"])
     steps: list[tuple[str, int, int | None]] = []
-    default.build_default(lambda *step: steps.append(step))
+    default.build_default(default.unbuilt(), lambda *step: steps.append(step))
     assert sorted(path.name for path in two_corpora.iterdir()) == [
         f"{name}-{VERSION}" for name in ("birds", "drinks")
     ]
@@ -290,39 +323,58 @@ def test_the_default_library_has_an_index_for_each_corpus(two_corpora: Path) -> 
     assert all(total is not None for _, _, total in steps)
     library = Library.open(["default"])
     assert library.names == ("birds", "drinks")
-    assert library.passage(1) == Passage("drinks:1", "drinks", "drinks: coffee is brewed", "drinks")
+    assert library.passage(1) == Passage("drinks:1", "drinks", "drinks are brewed", "drinks")
     with pytest.raises(UserError, match="is given twice"):
         named(["default", two_corpora / f"birds-{VERSION}"])
 
 
 def test_what_is_built_is_not_built_again(two_corpora: Path) -> None:
-    default.build_default()
+    default.build_default(default.unbuilt())
     (two_corpora / f"drinks-{VERSION}" / "manifest.json").unlink()  # as a kill leaves it
     assert default.unbuilt() == ("drinks",)
-    default.build_default()
+    default.build_default(default.unbuilt())
     opened = {name: cast(Any, one).opened for name, one in default.BUILT_IN.items()}
     assert opened == {"birds": 1, "drinks": 2}
     assert default.unbuilt() == ()
 
 
-def test_a_corpus_that_is_not_available_is_left_out_until_it_is(
+def test_an_optional_corpus_is_in_the_library_once_it_is_built(
     two_corpora: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(default, "AVAILABLE", {"drinks": lambda: False})
-    assert default.left_out() == ("drinks",)
-    default.build_default()
+    monkeypatch.setattr(default, "OPTIONAL", ("drinks",))
+    default.build_default(["birds"])
     assert Library.open(["default"]).names == ("birds",)
-    monkeypatch.setattr(default, "AVAILABLE", {"drinks": lambda: True})
     assert default.unbuilt() == ("drinks",)
-    default.build_default()
-    monkeypatch.setattr(default, "AVAILABLE", {"drinks": lambda: False})
-    assert Library.open(["default"]).names == ("birds", "drinks")  # once built, it stays
+    default.build_default(["drinks"])
+    assert Library.open(["default"]).names == ("birds", "drinks")
+
+
+def test_a_download_may_fail_of_an_optional_corpus_alone(
+    two_corpora: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cast(Any, default.BUILT_IN["drinks"]).reason = "no connection"
+    with pytest.raises(UserError, match="no connection"):
+        default.fetch_sources(["birds", "drinks"], print)
+    monkeypatch.setattr(default, "OPTIONAL", ("drinks",))
+    assert default.fetch_sources(["birds", "drinks"], print) == {"drinks": "no connection"}
+
+
+def test_sizes_before_and_after_a_build(two_corpora: Path) -> None:
+    default.build_default(["birds"])
+    size = default.built_index("birds")
+    files = (two_corpora / f"birds-{VERSION}").rglob("*")
+    assert (size.passages, size.licence) == (1, "ours")
+    assert size.bytes == sum(path.stat().st_size for path in files if path.is_file())
+    assert default.expected_index("birds").licence == "ours"
+    for name, built_in in BUILT_IN.items():
+        assert built_in.licence
+        assert built_in.megabytes > 0, name
 
 
 def test_an_index_of_ones_own_next_to_the_default_library(
     two_corpora: Path, built: Path, tmp_path: Path
 ) -> None:
-    default.build_default()
+    default.build_default(default.unbuilt())
     assert Library.open(["default", built]).names == ("birds", "drinks", "animals")
     (tmp_path / "mine").mkdir()
     clash = tmp_path / "mine" / "birds"

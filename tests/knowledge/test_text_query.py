@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
-from skipqa.knowledge.text_query import TextQuery, encode_queries, weighted_sum
+from skipqa.knowledge.text_query import TextQuery, encode_queries, same_length, weighted_sum
 from skipqa.knowledge.trained_query import QueryNetwork, TrainedQueryEncoder
 from skipqa.knowledge.vectors import NUM_TERMS
 from skipqa.types import SparseVector
@@ -90,8 +90,30 @@ def test_each_encoder_has_its_own_idf() -> None:
                 ]
             )
             assert vector.terms.tolist() == expected.terms.tolist()
-            assert vector.weights.tolist() == expected.weights.tolist()
+            ratios = vector.weights / expected.weights
+            np.testing.assert_allclose(ratios, ratios[0], rtol=1e-6)
+            assert encoder is two or set(ratios) == {1.0}  # the first stays as it is
     assert encoded[0][0].weights.tolist() != encoded[1][0].weights.tolist()
+
+
+@given(st.lists(st.lists(sparse, max_size=4), max_size=4))
+def test_the_longest_query_is_equally_long_for_each_encoder(
+    encoded: list[list[SparseVector]],
+) -> None:
+    scaled = same_length(encoded)
+    norms = [[np.linalg.norm(query.weights) for query in queries] for queries in scaled]
+    longest = [max(some) for some in norms if any(some)]
+    np.testing.assert_allclose(longest, longest[:1] * len(longest), rtol=1e-5)
+    for before, after in zip(encoded, scaled, strict=True):
+        assert [q.terms.tolist() for q in after] == [q.terms.tolist() for q in before]
+        old = [np.linalg.norm(query.weights) for query in before]
+        new = [np.linalg.norm(query.weights) for query in after]
+        np.testing.assert_allclose(
+            np.multiply(new, max(old, default=0)), np.multiply(old, max(new, default=0)), rtol=1e-4
+        )  # one factor for all of them
+    first = next((n for n, queries in enumerate(norms) if any(queries)), 0)
+    for before, after in zip(encoded[: first + 1], scaled, strict=False):
+        assert [q.weights.tolist() for q in after] == [q.weights.tolist() for q in before]
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -111,7 +133,8 @@ def test_a_shared_network_runs_once_per_question_and_counts_once(shared: bool) -
         doubled = encoder.encode_terms(QUERIES[0].question)
         alone = weighted_sum([(2 * QUERIES[0].question_weight, doubled)])
         terms = np.isin(vector.terms, alone.terms)
-        np.testing.assert_allclose(vector.weights[terms], alone.weights, rtol=1e-6)
+        ratios = vector.weights[terms] / alone.weights
+        np.testing.assert_allclose(ratios, ratios[0], rtol=1e-6)
     # Asked again it runs again: nothing of a question is kept for the next.
     encode_queries(QUERIES, encoders)
     assert [network.runs for network in different] == [2] * len(different)
@@ -125,4 +148,6 @@ def test_an_encoder_without_a_network_costs_nothing_beside_one_with() -> None:
     assert flops == trained.query_flops(QUERIES[0].question)
     fish = int(plain.encode_terms("fish").terms[0])
     weights = [dict(zip(v[0].terms, v[0].weights, strict=True)) for v in (by_network, by_words)]
-    assert weights[0][fish] == pytest.approx(2 * weights[1][fish])
+    espresso = int(plain.encode_terms("espresso").terms[0])
+    ratios = [weight[fish] / weight[espresso] for weight in weights]
+    assert ratios[0] == pytest.approx(2 * ratios[1])

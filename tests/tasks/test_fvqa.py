@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from skipqa.cli.main import app
 from skipqa.errors import UserError
 from skipqa.knowledge.sources import Document
 from skipqa.knowledge.sources.tables import JsonLines
@@ -52,6 +54,25 @@ def test_predictions_are_scored_by_id(tmp_path: Path) -> None:
     FVQA.write_predictions({"val-1": "cat", "val-0": "lamp"}, tmp_path / "p.json")
     report = score_files(tmp_path / "p.json", tmp_path / "val.jsonl")
     assert report.scores == {"top1": 50.0}
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_the_command_writes_the_facts(tmp_path: Path, options: tuple[str, ...]) -> None:
+    for split in FVQA.splits:
+        write_split(tmp_path, split, "lamps are hot")
+    path = tmp_path / "new" / "fvqa.jsonl"
+    arguments = ["data", "fvqa", "--data", str(tmp_path), "--out", str(path), *options]
+    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert done.exit_code == 0
+    assert JsonLines(path).fingerprint()
+    if options:
+        assert json.loads(done.stdout) == {"file": str(path), "facts": 1}
+    else:
+        assert done.stdout == f"1 fact in {path}\n"
+    with pytest.raises(UserError, match="does not exist: set the folder"):
+        CliRunner().invoke(
+            app, ["data", "fvqa", "--data", "nowhere", "--out", "x"], catch_exceptions=False
+        )
 
 
 def test_facts_are_a_corpus(tmp_path: Path) -> None:

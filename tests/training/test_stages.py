@@ -65,7 +65,7 @@ LATER = ["stage2", "stage3", "stage4", "stage5", "stage6", "fast_path", "confide
 
 def test_the_order_is_the_papers_after_what_to_ask() -> None:
     assert ("splade", "stage1", *LATER, "all") == NAMES
-    assert [stage.name for stage in STAGES if stage.makes_backbone] == ["stage1", "splade"]
+    assert [stage.name for stage in STAGES if stage.makes_backbone] == ["splade", "stage1"]
     for stage in STAGES:
         assert dataclasses.is_dataclass(stage.settings)
 
@@ -89,7 +89,8 @@ def test_all_goes_from_photos_to_a_whole_checkpoint(tmp_path: Path) -> None:
     stages, begun = noted(stage1_read(0.1))
     metrics = train("all", Inputs(tmp_path, tmp_path), Run(tmp_path / "out"), (), stages)
     assert (*metrics, "all") == NAMES
-    assert begun["stage1"].components is None
+    assert begun["splade"].components is None
+    assert begun["stage1"].components == tmp_path / "out" / "splade"
     left = {path.stem for path in (tmp_path / "out" / "confidence").glob("*.safetensors")}
     assert left == set(metrics)
 
@@ -99,7 +100,7 @@ def test_an_image_that_adds_nothing_stops_what_would_build_on_it(tmp_path: Path)
     inputs = Inputs(tmp_path, tmp_path)
     with pytest.raises(UserError, match=r"adds 4\.0 points to the question alone on okvqa/val"):
         train("all", inputs, Run(tmp_path / "out"), (), stages)
-    assert list(begun) == ["stage1"]
+    assert list(begun) == ["splade", "stage1"]
     train("all", replace(inputs, limit=9), Run(tmp_path / "trial"), (), stages)
     assert len(begun) == len(STAGES)
 

@@ -19,8 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from skipqa import assets
 from skipqa.errors import UserError, choices
 from skipqa.knowledge.sources import (
     conceptnet,
@@ -53,6 +55,9 @@ class BuiltIn:
     """A corpus that is downloaded on first use."""
 
     open: Callable[[], Source]
+    fetch: Callable[[assets.Report], Path]  # what it is read from
+    megabytes: int  # to download
+    licence: str
     passages: int  # about how many it has, and
     characters: int  # how long they are together, to estimate the time and size of a build
 
@@ -65,11 +70,18 @@ class FileFormat:
     endings: tuple[str, ...]
 
 
+def _package(
+    open: Callable[[], Source], asset: assets.Asset, passages: int, characters: int
+) -> BuiltIn:
+    fetch = partial(assets.fetch, asset)
+    return BuiltIn(open, fetch, asset.megabytes, asset.licence, passages, characters)
+
+
 BUILT_IN: Mapping[str, BuiltIn] = {
-    "wordnet": BuiltIn(wordnet.WordNet, passages=117_697, characters=11_134_000),
-    "factbook": BuiltIn(factbook.Factbook, passages=38_907, characters=7_824_000),
-    "conceptnet": BuiltIn(conceptnet.ConceptNet, passages=92_576, characters=14_559_000),
-    "gcide": BuiltIn(gcide.Gcide, passages=171_750, characters=19_972_000),
+    "wordnet": _package(wordnet.WordNet, assets.WORDNET, 117_697, 11_134_000),
+    "factbook": _package(factbook.Factbook, assets.FACTBOOK, 38_907, 7_824_000),
+    "conceptnet": _package(conceptnet.ConceptNet, assets.CONCEPTNET, 92_576, 14_559_000),
+    "gcide": BuiltIn(gcide.Gcide, gcide.fetch, gcide.MEGABYTES, gcide.LICENCE, 171_750, 19_972_000),
 }
 # ending of a file, lower-case and from its last dot -> reader
 DOCUMENT_READERS: Mapping[str, ReadFile] = {

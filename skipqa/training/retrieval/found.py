@@ -94,7 +94,7 @@ class Finder:
         sources = self.library.searched({})
         for b in range(len(asked)):
             of_question = [of_shelf[b] for of_shelf in hits]
-            ranked = merge(sources, of_question)[:most]
+            ranked = merge(sources, of_question, self.config.index_sharpness)[:most]
             yield tuple(self._excerpts(ranked, queries_SBRN[:, b]))
 
     def _queries(self, asked: Sequence[Asked]) -> list[Tensor]:

@@ -78,7 +78,7 @@ def by_the_pipelines_parts(library: Library, asked: Asked, most: int) -> tuple[s
             encoders[hit.source],
             CONFIG.excerpt_words,
         )
-        for hit in merge(sources, found)[:most]
+        for hit in merge(sources, found, CONFIG.index_sharpness)[:most]
     )
 
 
