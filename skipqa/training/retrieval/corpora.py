@@ -70,7 +70,7 @@ ABOUT_KEYS = (
 )  # fmt: skip
 _SENTENCE = re.compile(
     rf"(?P<thing>.+?) (?P<between>{'|'.join(sorted(OF_THING, key=len, reverse=True))}) "
-    r"(?P<other>[^.]+)\."
+    r"(?!cause |involve )(?P<other>[^.]+)\."  # what events lead to is nothing that an image shows
 )
 _PLACE = re.compile(r"You can find (?P<thing>.+?) (?P<where>(?:in|on|at|near|under) [^.]+)\.")
 _ENDS = re.compile(r"(?<=[.!?]) ")

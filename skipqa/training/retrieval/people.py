@@ -9,14 +9,14 @@ of the photos is held out; photos of Pocket-KB's `val` and its unseen entities a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from skipqa.data.held_out import is_held_out, photos_of_val
 from skipqa.files import Fields, check_rows, read_jsonl
-from skipqa.language import base_forms
+from skipqa.language import all_forms, base_forms, content_words, words_of
 from skipqa.tasks.facts import states
 from skipqa.tasks.okvqa import normalise
 from skipqa.training.retrieval.about import IN_IMAGE, OBJECTS, TRAIN
@@ -30,6 +30,7 @@ RIGHT = 0.6  # of an answer's score: two people gave it
 EMPTY_ANSWERS = frozenset(("yes", "no"))  # too many passages hold these
 DEPTH = 50  # passages searched for an answer
 MOST = 16  # gold passages
+MOST_WORDS = 2  # of a name that is taken from a fact
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +86,25 @@ def from_okvqa(folder: Path, left_out: frozenset[str]) -> Iterator[Unlabelled]:
 
 
 def from_fvqa(folder: Path, left_out: frozenset[str]) -> Iterator[Unlabelled]:
-    """The thing is the answer where that is in the image; otherwise the fact has it somewhere, and
-    the question has to do. Passages are looked for with the fact itself."""
+    """The thing is the answer where that is in the image; otherwise it is what the fact has besides
+    question and answer. Passages are looked for with the fact itself."""
     path = folder / TRAIN
     if not path.is_file():
         return
     fields = dict.fromkeys(("image", "question", "answer", "fact", "from"), str)
     for row in check_rows(str(path), read_jsonl(path), fields):
-        if row["image"] not in left_out:
-            name = normalise(row["answer"]) if row["from"] == IN_IMAGE else ""
+        name = normalise(row["answer"]) if row["from"] == IN_IMAGE else _subject(row)
+        if name and row["image"] not in left_out:
             states_it = partial(_states, row["fact"])
             held_out = is_held_out(row["image"])
             yield Unlabelled(name, row["question"], row["fact"], states_it, FVQA, held_out)
+
+
+def _subject(row: Mapping[str, str]) -> str:
+    """Empty where too much is left of the fact to be a name."""
+    other = all_forms(words_of(f"{row['question']} {row['answer']}"))
+    left = [word for word in content_words(row["fact"]) if base_forms(word).isdisjoint(other)]
+    return " ".join(left) if len(left) <= MOST_WORDS else ""
 
 
 def _states(fact: str, passage: Passage) -> bool:

@@ -48,7 +48,7 @@ THING_IN_IMAGE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class SpanTraining:
-    steps: Count = 400
+    steps: Count = 1_000
     batch: Count = 128
     lr: Weight = 1e-2
     most: Count = 4_000  # questions of Pocket-KB, and of scenes
@@ -241,6 +241,7 @@ def measure(module: SpanHead, tokens: Tokens) -> dict[str, dict[str, float]]:
             exact.append(guess == gold)
             right, said, there = right + len(gold & guess), said + len(guess), there + len(gold)
         if exact:
-            f1 = 2 * right / (said + there) if said + there else 1.0
-            found[source] = {"exact": sum(exact) / len(exact), "f1": f1, "questions": len(exact)}
+            found[source] = {"questions": len(exact), "exact": sum(exact) / len(exact)}
+        if there:
+            found[source]["f1"] = 2 * right / (said + there)
     return found

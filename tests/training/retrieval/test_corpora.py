@@ -49,6 +49,7 @@ def test_sentences_are_understood(sentence: str, between: str, said: str) -> Non
 
 def test_what_is_no_such_sentence_is_left_alone() -> None:
     assert understand("Cooking begins with shopping.") is None
+    assert understand("Cooking can involve burning rice.") is None
     assert understand("No full stop is here") is None
 
 
