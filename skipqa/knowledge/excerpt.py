@@ -37,7 +37,8 @@ def excerpt_of(
     if len(text.split()) <= max_words or len(sentences) == 1:
         return text
     # All of it is about its subject: a sentence that says "it" is as good as one that says the name
-    subject_terms = set(terms_of(passage.title))
+    subject = subject_of(passage.title)
+    subject_terms = set(terms_of(subject))
     asked = {t: weight for t, weight in weights.items() if t not in subject_terms}
     scores = [sum(asked.get(t, 0.0) for t in terms_of(sentence)) for sentence in sentences]
     lengths = [len(sentence.split()) for sentence in sentences]
@@ -48,7 +49,6 @@ def excerpt_of(
         if not chosen or (scores[place] > 0 and fits):
             chosen.append(place)
     said = " ".join(sentences[place] for place in sorted(chosen))
-    subject = subject_of(passage.title)
     return said if subject.lower() in said.lower() else f"{subject}: {said}"
 
 

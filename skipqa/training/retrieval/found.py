@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from skipqa.backbones.networks.sparse_query import SparseQuery
 from skipqa.config import RetrieveConfig
 from skipqa.knowledge import Index, Library
-from skipqa.knowledge.excerpt import excerpt_of, sentences_of
+from skipqa.knowledge.excerpt import excerpt_of, sentences_of, subject_of
 from skipqa.knowledge.library import RankedHit, merge
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
 from skipqa.knowledge.trained_query import MAX_TERMS, MAX_TOKENS
@@ -150,7 +150,7 @@ class Finder:
 
     def _excerpts(self, ranked: Sequence[RankedHit], queries_SRN: Tensor) -> Iterator[str]:
         passages = [self.library.passage(hit.row) for hit in ranked]
-        texts = [text for one in passages for text in (one.title, *sentences_of(one))]
+        texts = [t for one in passages for t in (subject_of(one.title), *sentences_of(one))]
         terms_of = self._terms_of(texts)
         for hit, passage in zip(ranked, passages, strict=True):
             query_N = queries_SRN[hit.source, hit.query]

@@ -30,6 +30,7 @@ DENSE = {
     "budget.min_information",
     "zoom.regions",
     "retrieve.per_region",
+    "retrieve.excerpt_words",
     "verify.threshold",
     "fuse.beta",
     "decode.max_passages",
