@@ -38,16 +38,16 @@ from skipqa.evaluation.systems.ablations import (
     global_retrieval,
     without_pruning,
 )
-from skipqa.files import read_jsonl
 from skipqa.image import open_image
 from skipqa.parallel import spread
 from skipqa.pipeline import Pipeline, load
 from skipqa.stages.prune import Prune
 from skipqa.state import State
+from skipqa.tasks.example import Example
+from skipqa.tasks.pocket_kb import POCKET_KB
 from skipqa.types import Question, VisualTokens
 
-Row = dict[str, Any]
-Piece = tuple[int, Sequence[Row]]  # its number, questions
+Piece = tuple[int, Sequence[Example]]  # its number, questions
 Recalls = dict[str, list[float]]  # of each way, in the order of the questions
 PIECE_SIZE = 8
 
@@ -64,11 +64,12 @@ def main() -> None:
 
     prepare_process()
     folder: Path = options.pocket_kb
-    rows = [row for row in read_jsonl(folder / "val.jsonl") if row["gold"]]
-    random.Random(options.seed).shuffle(rows)
+    alone = (one for one in POCKET_KB.load(folder, "val") if "crowded" not in one.subsets)
+    examples = [one for one in alone if one.gold]
+    random.Random(options.seed).shuffle(examples)
     groups = {"small": options.small, "others": options.others}
     drawn = {
-        name: [row for row in rows if ("small" in row["subset"]) == (name == "small")][:count]
+        name: [one for one in examples if ("small" in one.subsets) == (name == "small")][:count]
         for name, count in groups.items()
     }
     jobs = options.workers or available_cores()
@@ -142,23 +143,21 @@ def prepare(folder: Path) -> Callable[[Piece], Recalls]:
     pipelines = ways(load(index=("default", folder / "index")))
 
     def recalls(piece: Piece) -> Recalls:
-        _, rows = piece
+        _, examples = piece
         with zipfile.ZipFile(folder / "photos.zip") as photos:
-            images = [open_image(io.BytesIO(photos.read(row["image"]))) for row in rows]
-        states = [State(i, row["question"]) for i, row in zip(images, rows, strict=True)]
+            images = [open_image(io.BytesIO(photos.read(one.image))) for one in examples]
+        states = [State(i, one.question) for i, one in zip(images, examples, strict=True)]
         return {
-            way: [recall_of(pipeline, *pair) for pair in zip(states, rows, strict=True)]
+            way: [recall_of(pipeline, *pair) for pair in zip(states, examples, strict=True)]
             for way, pipeline in pipelines.items()
         }
 
     return recalls
 
 
-def recall_of(pipeline: Pipeline, state: State, row: Row) -> float:
-    found = pipeline.run(state, stop="retrieve").retrieved
-    gold = [frozenset(step) for step in row["hops"] or [row["gold"]]]
-    ids = [passage.passage.id for passage in found.passages]
-    return recall(gold, ids, ())[f"recall@{RECALL_AT}"]
+def recall_of(pipeline: Pipeline, state: State, example: Example) -> float:
+    found = pipeline.run(state, stop="retrieve").retrieved.passages[:RECALL_AT]
+    return recall(example, [one.passage for one in found])
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ from skipqa.config import RegionsConfig, RetrieveConfig, preset
 from skipqa.costs.environment import write_results
 from skipqa.evaluation.statistics import mean_interval
 from skipqa.knowledge import Index, Library, index
+from skipqa.knowledge.sources import Source
 from skipqa.knowledge.sources.factbook import Factbook
 from skipqa.knowledge.sources.wordnet import WordNet
 from skipqa.knowledge.text_query import weighted_sum
@@ -306,7 +307,8 @@ def built(delta: Path) -> dict[str, float]:
     with TemporaryDirectory() as folder:
         started = time.perf_counter()
         with counting() as report:
-            sources, execution = [WordNet(), Factbook()], index.Execution(report)
+            sources: list[Source] = [WordNet(), Factbook()]
+            execution = index.Execution(report)
             encoder = TrainedQueryEncoder(Vocabulary.default(), QueryNetwork(delta))
             outcome = index.build(Path(folder), sources, encoder, execution=execution)
         seconds = time.perf_counter() - started
