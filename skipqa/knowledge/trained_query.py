@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from skipqa.knowledge.sparse_encoder import LexicalEncoder, Saturation
 from skipqa.knowledge.vectors import NUM_TERMS
-from skipqa.knowledge.vocabulary import Vocabulary
+from skipqa.knowledge.vocabulary import Vocabulary, cut_pieces
 from skipqa.types import SparseVector
 
 MAX_TERMS = 64  # per question; search reads one postings list for each
@@ -103,6 +103,4 @@ class TrainedQueryEncoder(LexicalEncoder):
         return self._network.flops(len(self._pieces(text)))
 
     def _pieces(self, text: str) -> tuple[int, ...]:
-        """Token ids with [CLS] and [SEP]; a text that is too long is cut before [SEP]."""
-        ids = tuple(self.tokenizer.encode(text).ids)
-        return ids if len(ids) <= MAX_TOKENS else (*ids[: MAX_TOKENS - 1], ids[-1])
+        return tuple(cut_pieces(self.tokenizer.encode(text).ids, MAX_TOKENS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -61,6 +62,11 @@ class Vocabulary:
         """What each term is matched as: -1 if it is ignored, the singular for a plural."""
         known = {token: term for term, token in enumerate(self.tokens)}
         return np.array([_matched_as(token, known) for token in self.tokens], dtype=np.int32)
+
+
+def cut_pieces(ids: Sequence[int], most: int) -> list[int]:
+    """Word pieces between [CLS] and [SEP], at most so many; what is cut still ends with [SEP]."""
+    return [*ids] if len(ids) <= most else [*ids[: most - 1], ids[-1]]
 
 
 def _matched_as(token: str, known: dict[str, int]) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from skipqa.tasks.example import Example
 
+RIGHT = 0.6  # the least score of an answer that counts as right: two people gave it
 IN_FACT = "kb"  # FVQA's type of a question whose answer is in the fact, not in the image
 
 

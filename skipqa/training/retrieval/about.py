@@ -19,16 +19,17 @@ from skipqa.files import Fields, check_rows, read_jsonl
 from skipqa.nn.tagger import said_of_a_picture
 from skipqa.tasks.okvqa import normalise
 from skipqa.tasks.question_types import read_types
+from skipqa.training import objects
 from skipqa.training.retrieval import paraphrases
 from skipqa.training.stage1.mixture import COCO
 from skipqa.training.stage1.pocket_kb import KINDS
 
-TRAIN, OBJECTS, TYPES = "train.jsonl", "train_objects.jsonl", "train_types.jsonl"
+TRAIN, TYPES = "train.jsonl", "train_types.jsonl"
 POCKET_KB, OKVQA, FVQA, SCENES, OPEN = "pocket-kb", "okvqa", "fvqa", "scenes", "open questions"
 SOURCES = (POCKET_KB, OKVQA, FVQA, SCENES, OPEN)
 # Of the data folder, all that is read here
 FILES = (
-    *(f"okvqa/{name}" for name in (TRAIN, OBJECTS, TYPES)),
+    *(f"okvqa/{name}" for name in (TRAIN, objects.FILE, TYPES)),
     f"fvqa/{TRAIN}",
     *(f"coco/{labels}" for _, labels, _ in COCO),
 )
@@ -101,20 +102,17 @@ def _wordings(row: dict[str, Any], reworded: int, seed: int) -> Iterator[About]:
 
 def from_okvqa(folder: Path, not_trained_on: frozenset[str]) -> Iterator[About]:
     """Questions with an annotated object; and those that no object was looked up for."""
-    objects, types = folder / OBJECTS, folder / TYPES
-    if not (objects.is_file() and types.is_file()):
+    thing_of, types = objects.read_objects(folder), folder / TYPES
+    if not (thing_of and types.is_file()):
         return
-    id_of: Fields = {"question_id": (int, str)}
-    fields: Fields = {**id_of, "image": str, "question": str}
+    fields: Fields = {"question_id": (int, str), "image": str, "question": str}
     rows = check_rows(str(folder / TRAIN), read_jsonl(folder / TRAIN), fields)
-    named = check_rows(str(objects), read_jsonl(objects), {**id_of, "object": str})
-    object_of = {str(row["question_id"]): normalise(row["object"]) for row in named}
     type_of = read_types(types)
     for row in rows:
         id, held_out = str(row["question_id"]), is_held_out(row["image"])
         if row["image"] in not_trained_on:
             continue
-        if name := object_of.get(id):
+        if id in thing_of and (name := normalise(thing_of[id].name)):
             yield About(row["question"], name, OKVQA, held_out)
         elif type_of.get(id) in OPEN_TYPES:
             yield About(row["question"], "", OPEN, held_out)

@@ -26,6 +26,7 @@ from skipqa.knowledge.library import RankedHit, merge
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
 from skipqa.knowledge.trained_query import MAX_TERMS, MAX_TOKENS
 from skipqa.knowledge.vectors import NUM_TERMS
+from skipqa.knowledge.vocabulary import cut_pieces
 from skipqa.language import content_words
 from skipqa.training.retrieval.stored import Stored
 from skipqa.training.run import Counted
@@ -145,8 +146,7 @@ class Finder:
         return self._terms_of_name[text]
 
     def _pieces(self, text: str) -> list[int]:
-        ids: list[int] = self.vocabulary.tokenizer.encode(text).ids
-        return ids if len(ids) <= MAX_TOKENS else [*ids[: MAX_TOKENS - 1], ids[-1]]
+        return cut_pieces(self.vocabulary.tokenizer.encode(text).ids, MAX_TOKENS)
 
     def _excerpts(self, ranked: Sequence[RankedHit], queries_SRN: Tensor) -> Iterator[str]:
         passages = [self.library.passage(hit.row) for hit in ranked]

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from skipqa.files import atomic
 from skipqa.knowledge.vectors import NUM_TERMS
+from skipqa.knowledge.vocabulary import cut_pieces
 from skipqa.training.retrieval.query import SOURCES, Query
 from skipqa.training.retrieval.stored import Corpus, Ragged, Stored
 from skipqa.training.run import Counted
@@ -95,11 +96,7 @@ def prepare(corpus: Corpus, queries: Sequence[Query], num_hard: int, counted: Co
 
     def pieces(texts: Iterable[str], special: bool) -> Ragged:
         found = tokenizer.encode_batch(list(texts), add_special_tokens=special)
-        # a text that is cut still ends with its [SEP]
-        return Ragged.of(
-            [e.ids if len(e.ids) <= MAX_TOKENS else [*e.ids[: MAX_TOKENS - 1], e.ids[-1]]
-             for e in found]
-        )  # fmt: skip
+        return Ragged.of([cut_pieces(one.ids, MAX_TOKENS) for one in found])
 
     row_of = {passage.id: row for row, passage in enumerate(corpus.passages)}
     gold = torch.full((len(queries), MAX_GOLD), NO_ROW, dtype=torch.int32)

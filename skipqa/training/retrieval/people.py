@@ -19,14 +19,15 @@ from skipqa.files import Fields, check_rows, read_jsonl
 from skipqa.language import all_forms, base_forms, content_words, words_of
 from skipqa.tasks.facts import states
 from skipqa.tasks.okvqa import normalise
-from skipqa.training.retrieval.about import IN_IMAGE, OBJECTS, TRAIN
+from skipqa.training.example import RIGHT
+from skipqa.training.objects import read_objects
+from skipqa.training.retrieval.about import IN_IMAGE, TRAIN
 from skipqa.training.retrieval.query import Query
 from skipqa.training.retrieval.stored import Corpus
 from skipqa.training.run import Counted
 from skipqa.types import Passage
 
 OKVQA, FVQA = "okvqa", "fvqa"
-RIGHT = 0.6  # of an answer's score: two people gave it
 EMPTY_ANSWERS = frozenset(("yes", "no"))  # too many passages hold these
 DEPTH = 50  # passages searched for an answer
 MOST = 16  # gold passages
@@ -67,15 +68,13 @@ def label(
 
 
 def from_okvqa(folder: Path, left_out: frozenset[str]) -> Iterator[Unlabelled]:
-    path, objects = folder / TRAIN, folder / OBJECTS
-    if not objects.is_file():
+    path, thing_of = folder / TRAIN, read_objects(folder)
+    if not thing_of:
         return
-    id_of: Fields = {"question_id": (int, str)}
-    named = check_rows(str(objects), read_jsonl(objects), {**id_of, "object": str})
-    object_of = {str(row["question_id"]): normalise(row["object"]) for row in named}
-    fields: Fields = {**id_of, "image": str, "question": str, "answers": dict}
+    fields: Fields = {"question_id": (int, str), "image": str, "question": str, "answers": dict}
     for row in check_rows(str(path), read_jsonl(path), fields):
-        name = object_of.get(str(row["question_id"]))
+        thing = thing_of.get(str(row["question_id"]))
+        name = normalise(thing.name) if thing else ""
         right = [text for text, score in row["answers"].items() if score >= RIGHT]
         right = [text for text in right if text not in EMPTY_ANSWERS and not text.isdigit()]
         if name and right and row["image"] not in left_out:

@@ -31,8 +31,9 @@ from skipqa.data.pocket_kb.references import NOUNS
 from skipqa.files import Fields, check_rows, read_jsonl
 from skipqa.nn.span import SpanConfig, SpanHead, best_run
 from skipqa.training.loop import Optimisation, batches, fit
+from skipqa.training.objects import read_objects
 from skipqa.training.retrieval import paraphrases
-from skipqa.training.retrieval.about import OBJECTS, SCENE, TRAIN
+from skipqa.training.retrieval.about import SCENE, TRAIN
 from skipqa.training.run import Run
 
 PART = "span"
@@ -89,15 +90,13 @@ def read(data: Path | None, pocket_kb: Path | None, most: int, seed: int) -> lis
 
 
 def from_okvqa(folder: Path, left_out: frozenset[str]) -> Iterator[Spanned]:
-    path, objects = folder / TRAIN, folder / OBJECTS
-    if not objects.is_file():
+    path, thing_of = folder / TRAIN, read_objects(folder)
+    if not thing_of:
         return
-    id_of: Fields = {"question_id": (int, str)}
-    rows = check_rows(str(objects), read_jsonl(objects), {**id_of, "span": str})
-    span_of = {str(row["question_id"]): row["span"] for row in rows}
-    fields: Fields = {**id_of, "image": str, "question": str}
+    fields: Fields = {"question_id": (int, str), "image": str, "question": str}
     for row in check_rows(str(path), read_jsonl(path), fields):
-        words = span_of.get(str(row["question_id"]), "").strip(" ?.,").lower()
+        thing = thing_of.get(str(row["question_id"]))
+        words = thing.span.strip(" ?.,").lower() if thing else ""
         place = _find(words, row["question"])
         if place is not None and row["image"] not in left_out:
             yield Spanned(row["question"], place, OKVQA, is_held_out(row["image"]))

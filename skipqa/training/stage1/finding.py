@@ -15,17 +15,18 @@ from torch import Tensor
 
 from skipqa.backbones.networks import sparse_query
 from skipqa.components import Components
-from skipqa.config import RetrieveConfig
+from skipqa.config import RegionsConfig, RetrieveConfig
 from skipqa.knowledge import Library
 from skipqa.nn.concept_prior import ConceptPriorHead
 from skipqa.training.example import TrainExample
 from skipqa.training.retrieval.found import Asked, Finder
+from skipqa.training.stage1.drafter import TRAIN_GROUPS
 from skipqa.training.stage1.inputs import StageInputs
 from skipqa.training.stage1.reading import MANY
 from skipqa.training.stage1.words import Words, embed
 
-SHOWN = 5  # names of what an image shows that take part in a query, as of a region
-PERCEPTUAL = "coco/train"
+SHOWN = RegionsConfig().concepts  # names of what an image shows that take part in a query
+*_, PERCEPTUAL = TRAIN_GROUPS
 EVERY = 5  # one perceptual question in so many
 
 

@@ -26,6 +26,7 @@ from skipqa.files import Fields, check_rows, read_jsonl
 from skipqa.tasks.okvqa import normalise
 from skipqa.tasks.question_types import read_types
 from skipqa.training.example import TrainExample
+from skipqa.training.objects import read_objects
 from skipqa.training.stage1.pocket_kb import HeldOut, PocketKbData, Thing, scored
 
 AGREEING = 3  # people who make an answer fully right
@@ -106,7 +107,11 @@ def answer_vocabulary(
 def _read_okvqa(mixture: Mixture, data: Path, held_out: HeldOut, limit: int | None) -> None:
     """With their types, and of some the thing they are about, where files next to them say so."""
     folder = data / "okvqa"
-    objects = _objects(folder / "train_objects.jsonl", held_out)
+    asked = {
+        id: thing
+        for id, thing in read_objects(folder).items()
+        if normalise(thing.name) not in held_out.names
+    }
     fields = {"image": str, "question": str, "answers": dict}
     for name in ("train", "val"):
         types = _types(folder / f"{name}_types.jsonl")
@@ -114,7 +119,7 @@ def _read_okvqa(mixture: Mixture, data: Path, held_out: HeldOut, limit: int | No
             if (split := _split(name, row["image"], held_out)) is None:
                 continue
             id = row.get("question_id", number)
-            span, thing = objects.get(str(id), ("", "")) if name == "train" else ("", "")
+            span, thing = asked.get(str(id), ("", "")) if name == "train" else ("", "")
             mixture.ask(
                 TrainExample(
                     id,
@@ -133,19 +138,6 @@ def _read_okvqa(mixture: Mixture, data: Path, held_out: HeldOut, limit: int | No
 
 def _types(path: Path) -> dict[str, str]:
     return read_types(path) if path.is_file() else {}
-
-
-def _objects(path: Path, held_out: HeldOut) -> dict[str, tuple[str, str]]:
-    """Question id -> the words that stand for a thing in it, and the thing's name."""
-    if not path.is_file():
-        return {}
-    fields: Fields = {"question_id": (int, str), "span": str, "object": str}
-    rows = _rows(path, fields, None)
-    return {
-        str(row["question_id"]): (row["span"], row["object"])
-        for row in rows
-        if normalise(row["object"]) not in held_out.names
-    }
 
 
 def _read_coco(mixture: Mixture, data: Path, held_out: HeldOut, limit: int | None) -> None:

@@ -15,13 +15,12 @@ from typing import Literal
 
 from skipqa.stages.prompts import reading_prompt
 from skipqa.tasks.okvqa import normalise
-from skipqa.training.example import TrainExample
+from skipqa.training.example import RIGHT, TrainExample
 from skipqa.training.stage1.words import Words
 
 GOLD = 0.8  # how often the passages include those that are known to state the answer
 STATED = 0.4  # how often a sentence that supports the answer is one of them, though of no corpus
 PROMOTED = 0.5  # how often a found passage that holds the answer is among those read
-RIGHT = 0.6  # the least score of an answer that a passage may hold
 SHUFFLED = 0.3  # how often the passages are in random order, not the best last
 FEW = (1, 2, 2, 3, 4)  # passages that a sparse system reads
 MANY = 16  # passages that a dense system reads
