@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from skipqa.files import check_object, check_rows, read_json
+from skipqa.files import Fields, check_object, check_rows, read_json
 
 Split = Literal["train", "held-out", "val"]
 HELD_OUT_OF = 10  # one name in so many
@@ -57,9 +57,14 @@ def unseen_entities(pocket_kb: Path | None) -> dict[str, frozenset[str]]:
     """Entities that nothing may be trained on, each with its names in lower case."""
     if pocket_kb is None:
         return {}
-    path = pocket_kb / "unseen.json"
-    rows = check_rows(str(path), read_json(path), {"entity": str, "names": list})
+    rows = read_unseen(pocket_kb, {"entity": str, "names": list})
     return {row["entity"]: frozenset(name.lower() for name in row["names"]) for row in rows}
+
+
+def read_unseen(pocket_kb: Path, fields: Fields) -> list[dict[str, Any]]:
+    """What Pocket-KB says of each unseen entity; every row has these fields."""
+    path = pocket_kb / "unseen.json"
+    return check_rows(str(path), read_json(path), fields)
 
 
 def pocket_kb_split(row: Mapping[str, Any]) -> Split:

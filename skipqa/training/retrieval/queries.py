@@ -16,9 +16,9 @@ from pathlib import Path
 from random import Random
 
 from skipqa import assets
-from skipqa.data.held_out import is_id_held_out
+from skipqa.data.held_out import is_id_held_out, read_unseen
 from skipqa.data.pocket_kb.entities import SOURCE as POCKET_KB_PASSAGES
-from skipqa.files import check_rows, read_json, read_jsonl
+from skipqa.files import check_rows, read_jsonl
 from skipqa.knowledge.sources import BUILT_IN
 from skipqa.language import content_words
 from skipqa.training.retrieval.corpora import from_articles, from_conceptnet
@@ -98,8 +98,7 @@ class Unseen:
     def of(pocket_kb: Path | None) -> Unseen:
         if pocket_kb is None:
             return Unseen()
-        path = pocket_kb / "unseen.json"
-        rows = check_rows(str(path), read_json(path), {"names": list, "passages": list})
+        rows = read_unseen(pocket_kb, {"names": list, "passages": list})
         names = (name.lower() for row in rows for name in row["names"])
         return Unseen(frozenset(id for row in rows for id in row["passages"]), frozenset(names))
 

@@ -26,7 +26,6 @@ from skipqa.backbones.networks.sparse_query import SparseQuery
 from skipqa.backbones.text_encoder import MiniLm
 from skipqa.components import SETTINGS, change_settings
 from skipqa.config import Between, Count, Fraction, Weight
-from skipqa.data.held_out import unseen_entities
 from skipqa.knowledge import Library
 from skipqa.knowledge.default import DEFAULT
 from skipqa.nn import checkpoint
@@ -160,7 +159,7 @@ def _train_concept_prior(
     common = concepts.common_things(about.common_names(inputs.data))
     asked = about.read(inputs.pocket_kb, inputs.data, settings.concept_prior.reworded, run.seed)
     asked = asked[:: _every(inputs.limit)]
-    unseen = frozenset().union(*unseen_entities(inputs.pocket_kb).values())
+    unseen = Unseen.of(inputs.pocket_kb).names
     known = concept_prior.nameable(classes.entries, common.values(), asked, unseen)
     run.say(f"encoding {len(asked):,} questions about {len(known):,} concepts")
     prepared, left_out = concept_prior.prepare(asked, known, network, text.tokenizer)

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from skipqa.data.held_out import Split, photos_of_val, pocket_kb_split
+from skipqa.data.held_out import Split, photos_of_val, pocket_kb_split, read_unseen
 from skipqa.errors import UserError
-from skipqa.files import check_rows, read_json, read_jsonl
+from skipqa.files import check_rows, read_jsonl
 from skipqa.tasks.okvqa import normalise
 from skipqa.tasks.pocket_kb import box_from_centre, things_shown
 from skipqa.training.example import TrainExample
@@ -57,9 +57,8 @@ class HeldOut:
         photos = photos_of_val(folder)
         if folder is None:
             return HeldOut(photos)
-        path = folder / "unseen.json"
         fields = {"entity": str, "name": str, "names": list, "kind": str, "passages": list}
-        rows = check_rows(str(path), read_json(path), fields)
+        rows = read_unseen(folder, fields)
         return HeldOut(
             photos,
             frozenset(row["entity"] for row in rows),
