@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from skipqa import assets
 from skipqa.assets import Report
 from skipqa.backbones.backbone import EncodedTexts
+from skipqa.backbones.device import chosen_device
 from skipqa.backbones.networks import bert
 from skipqa.backbones.weights import convert, loading
 
@@ -36,7 +37,7 @@ class MiniLm:
         if self.delta is not None:
             tuned = loading.tuned(network.state_dict(), self.delta)
             network.load_state_dict(tuned, assign=True)
-        return network.eval().requires_grad_(False)
+        return network.to(chosen_device()).eval().requires_grad_(False)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

@@ -84,9 +84,9 @@ class Bert(nn.Module):
         return x
 
     def packed(self, texts: Sequence[Sequence[int]]) -> tuple[Tensor, ...]:
-        """States [L, D] of each text, all texts packed into one sequence: nothing is padded, and
-        the matrix products are large. One by one, short texts spend most of a CPU's time on
-        loading the weights."""
+        """States [L, D] of each text, on the CPU. All texts are packed into one sequence: nothing
+        is padded, and the matrix products are large. One by one, short texts spend most of a CPU's
+        time on loading the weights."""
         lengths = list(map(len, texts))
         device = self.segment.device
         ids_N = torch.tensor([token for text in texts for token in text], device=device)
@@ -95,7 +95,7 @@ class Bert(nn.Module):
         for layer in self.layers:
             assert isinstance(layer, Layer)
             x_ND = layer.packed(x_ND, lengths)
-        return x_ND.split(lengths)
+        return x_ND.cpu().split(lengths)
 
 
 def mean_pool(states_BLD: Tensor, mask_BL: Tensor | None = None) -> Tensor:

@@ -22,6 +22,7 @@ from skipqa.assets import Report
 from skipqa.backbones import text_encoder as minilm
 from skipqa.backbones.backbone import EncodedTexts
 from skipqa.backbones.concepts import Concepts
+from skipqa.backbones.device import chosen_device
 from skipqa.backbones.generation.mixin import GenerationMixin
 from skipqa.backbones.networks import efficientnet_lite, llama
 from skipqa.backbones.presets.pocket_vision import NATIVE_CELLS, PocketVision, TaggedVision
@@ -79,7 +80,8 @@ class Pocket(GenerationMixin):
 
     @cached_property
     def decoder(self) -> llama.Llama:
-        return loading.load(lambda: llama.Llama(llama.SMOLLM2_135M), self._decoder_folder)
+        decoder = loading.load(lambda: llama.Llama(llama.SMOLLM2_135M), self._decoder_folder)
+        return decoder.to(chosen_device())
 
     @cached_property
     def decoder_tokenizer(self) -> Tokenizer:
@@ -114,7 +116,8 @@ class Pocket(GenerationMixin):
     def embed_prompt(self, prompt: str, visual: Tensor | None = None) -> Tensor:
         """[1, T, D] without a chat template: the completion continues the last line."""
         assert visual is None
-        return self.decoder.embedding(torch.tensor([self.decoder_tokenizer.encode(prompt).ids]))
+        ids, embedding = self.decoder_tokenizer.encode(prompt).ids, self.decoder.embedding
+        return embedding(torch.tensor([ids], device=embedding.weight.device))
 
     def answer_tokens(self, text: str) -> list[int]:
         words = self.decoder_tokenizer.encode(f" {text}").ids if text else []

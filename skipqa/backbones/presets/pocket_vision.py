@@ -24,6 +24,7 @@ from torch import Tensor
 
 from skipqa.assets import Report
 from skipqa.backbones import concepts
+from skipqa.backbones.device import chosen_device
 from skipqa.backbones.networks import efficientnet_lite
 from skipqa.backbones.text_encoder import MiniLm
 from skipqa.backbones.weights import convert, loading
@@ -69,8 +70,19 @@ class PocketVision:
 
     @cached_property
     def network(self) -> efficientnet_lite.EfficientNetLite:
+        """Its trunk on the device; the classifier, which reads maps, on the CPU with them."""
         network = loading.load(efficientnet_lite.EfficientNetLite, self.folder)
-        return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        network.to(self._device).classifier.cpu()
+        return network
+
+    @cached_property
+    def _device(self) -> torch.device:
+        return chosen_device()
+
+    def _map(self, image: Image.Image, scale: int) -> Tensor:
+        """[1, F, h, w]"""
+        return self.network(pixels(image, scale).to(self._device)).cpu()
 
     @cached_property
     def classes(self) -> concepts.Concepts:
@@ -88,7 +100,7 @@ class PocketVision:
         """Tokens of the image at the first scale, and as `low_res` the features that the drafter
         reads: the same map pooled to `NATIVE_CELLS` per side."""
         scale = (scales or self.config.scales)[0]
-        map_1Fhw = self.network(pixels(image, scale))
+        map_1Fhw = self._map(image, scale)
         # The drafter reads a fixed number of cells, whatever the scale
         coarse_1Fhw = F.adaptive_avg_pool2d(map_1Fhw, NATIVE_CELLS)
         tokens, flops = self._tokens([map_1Fhw], coarse_1Fhw[0].flatten(1).T)
@@ -105,7 +117,7 @@ class PocketVision:
             return low_res, 0
         assert low_res.drafter_features is not None
         first_1Fhw = low_res.features.T.unflatten(1, (low_res.grid, low_res.grid))[None]
-        maps = [first_1Fhw, *(self.network(pixels(image, scale)) for scale in finer)]
+        maps = [first_1Fhw, *(self._map(image, scale) for scale in finer)]
         tokens, flops = self._tokens(maps, low_res.drafter_features)
         return tokens, flops + sum(map(self._trunk_flops, finer))
 

@@ -67,7 +67,7 @@ def generate_jointly(backbone: Pocket, prompts: Sequence[str], decoding: Decodin
     opening, _, ending = parts[0]
 
     def embed(ids: Sequence[int]) -> torch.Tensor:
-        return decoder.embedding(torch.tensor([ids]))
+        return decoder.embedding(torch.tensor([ids], device=decoder.embedding.weight.device))
 
     examples = decoder.read(embed(opening))
     spent = flops(decoder.config, len(opening), len(opening), logits=0)
