@@ -2,37 +2,45 @@
 
 Enters: a library, learned query terms and a concept prior where there are such, questions, and what
 a cross-fitted tagger says that their images show. Leaves: the excerpts that each question would
-have read, best first. It stands in for the stages from prune to retrieve, whose encoder was
-fine-tuned on the training photos: what they find there is better than what they find later, and a
-reader that learned from it would trust passages too far.
+have read, best first; `excerpts.py` makes them from what is found here. It stands in for the stages
+from prune to retrieve, whose encoder was fine-tuned on the training photos: what they find there is
+better than what they find later, and a reader that learned from it would trust passages too far.
 
-Shapes: B questions, W words of an image, N terms of the vocabulary, C concepts.
+Shapes: S indexes, B questions, R queries per question, N terms of the vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from skipqa.backbones.networks.sparse_query import SparseQuery
 from skipqa.config import RetrieveConfig
+from skipqa.costs.environment import available_cores
 from skipqa.knowledge import Index, Library
-from skipqa.knowledge.excerpt import excerpt_of, sentences_of, subject_of
-from skipqa.knowledge.library import RankedHit, merge
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
 from skipqa.knowledge.trained_query import MAX_TERMS, MAX_TOKENS
 from skipqa.knowledge.vectors import NUM_TERMS
 from skipqa.knowledge.vocabulary import cut_pieces
 from skipqa.language import content_words
+from skipqa.parallel import InProcess, Workers
+from skipqa.training.retrieval.excerpts import (
+    Excerpter,
+    Excerpts,
+    Searched,
+    terms_of_texts,
+    vocabulary_of,
+)
 from skipqa.training.retrieval.stored import Stored
 from skipqa.training.run import Counted
-from skipqa.types import Hit
 
 AT_ONCE = 256  # questions
+PER_JOB = 16  # questions that a process reads for
+FEW = 512  # questions that are not worth starting processes for
 SINGLE = 2  # of the words ask alone, as a region that shows one thing does; all of them together
 
 
@@ -63,40 +71,47 @@ class Shelf:
 
 
 class Finder:
-    """Exact search of many questions at once; the list is merged as the library merges it."""
+    """Exact search of many questions at once."""
 
     def __init__(
         self,
-        library: Library,
+        open_library: Callable[[], Library],
         network: SparseQuery | None,
         config: RetrieveConfig,
         device: torch.device,
     ) -> None:
-        self.library, self.network, self.config, self.device = library, network, config, device
+        """`open_library` is called here, and in every process that reads what was found."""
+        self.open_library, self.network, self.config = open_library, network, config
+        self.device = device
+        library = open_library()
         self.shelves = [Shelf.of(index, device) for index in library.indexes.values()]
-        self.vocabulary = self.shelves[0].encoder.vocabulary
+        self.vocabulary = vocabulary_of(library)
         self._terms_of_name: dict[str, list[int]] = {}
 
     def __call__(
         self, asked: Sequence[Asked], most: int, counted: Counted = lambda *_: None
-    ) -> Iterator[tuple[str, ...]]:
+    ) -> Iterator[Excerpts]:
         """At most `most` excerpts for each question, in their order."""
+        prepare = partial(Excerpter.open, self.open_library, self.config, most)
+        few = len(asked) < FEW
+        with InProcess(prepare) if few else Workers(prepare, available_cores()) as workers:
+            for found in workers.map(self._searched(asked, counted)):
+                yield from found
+
+    def _searched(self, asked: Sequence[Asked], counted: Counted) -> Iterator[Searched]:
         for start in range(0, len(asked), AT_ONCE):
             counted(start, len(asked))
-            yield from self._find(asked[start : start + AT_ONCE], most)
+            yield from self._search(asked[start : start + AT_ONCE]).parts(PER_JOB)
 
     @torch.inference_mode()
-    def _find(self, asked: Sequence[Asked], most: int) -> Iterator[tuple[str, ...]]:
+    def _search(self, asked: Sequence[Asked]) -> Searched:
         queries_SBRN = _same_length(torch.stack(self._queries(asked)))
-        hits = []
+        scores, rows = [], []
         for shelf, query_BRN in zip(self.shelves, queries_SBRN, strict=True):
-            scores, rows = shelf.stored.best(query_BRN.flatten(0, 1), self.config.per_region)
-            hits.append(_hits(scores, rows, len(asked)))
-        sources = self.library.searched({})
-        for b in range(len(asked)):
-            of_question = [of_shelf[b] for of_shelf in hits]
-            ranked = merge(sources, of_question, self.config.index_sharpness)[:most]
-            yield tuple(self._excerpts(ranked, queries_SBRN[:, b]))
+            best, where = shelf.stored.best(query_BRN.flatten(0, 1), self.config.per_region)
+            scores.append(best.unflatten(0, (len(asked), -1)))
+            rows.append(where.unflatten(0, (len(asked), -1)))
+        return Searched.of(scores, rows, queries_SBRN)
 
     def _queries(self, asked: Sequence[Asked]) -> list[Tensor]:
         """[B, R, N] for each shelf, with its idf."""
@@ -141,32 +156,12 @@ class Finder:
     def _terms(self, text: str) -> list[int]:
         """Whether or not an index has them: each sets its own idf."""
         if text not in self._terms_of_name:
-            (terms,) = self._terms_of([text]).values()
+            (terms,) = terms_of_texts(self.vocabulary, [text]).values()
             self._terms_of_name[text] = [term for term in terms if term >= 0]
         return self._terms_of_name[text]
 
     def _pieces(self, text: str) -> list[int]:
         return cut_pieces(self.vocabulary.tokenizer.encode(text).ids, MAX_TOKENS)
-
-    def _excerpts(self, ranked: Sequence[RankedHit], queries_SRN: Tensor) -> Iterator[str]:
-        passages = [self.library.passage(hit.row) for hit in ranked]
-        texts = [t for one in passages for t in (subject_of(one.title), *sentences_of(one))]
-        terms_of = self._terms_of(texts)
-        for hit, passage in zip(ranked, passages, strict=True):
-            query_N = queries_SRN[hit.source, hit.query]
-            terms = query_N.nonzero()[:, 0]
-            weights = dict(zip(terms.tolist(), query_N[terms].tolist(), strict=True))
-            yield excerpt_of(passage, weights, terms_of.__getitem__, self.config.excerpt_words)
-
-    def _terms_of(self, sentences: Sequence[str]) -> Mapping[str, Sequence[int]]:
-        """All at once, which tokenizers do on all cores."""
-        unique = list(dict.fromkeys(sentences))
-        encoded = self.vocabulary.tokenizer.encode_batch(unique, add_special_tokens=False)
-        matched_as = self.vocabulary.matched_as
-        return {
-            sentence: np.unique(matched_as[np.array(one.ids, dtype=np.int64)]).tolist()
-            for sentence, one in zip(unique, encoded, strict=True)
-        }
 
 
 def _same_length(queries_SBRN: Tensor) -> Tensor:
@@ -182,13 +177,3 @@ def _heaviest(weights_BN: Tensor) -> Tensor:
     """All but the MAX_TERMS largest set to 0, as the index's own encoder keeps them."""
     least_B1 = weights_BN.topk(MAX_TERMS).values[:, -1:]
     return weights_BN.masked_fill(weights_BN < least_B1, 0.0)
-
-
-def _hits(scores: Tensor, rows: Tensor, count: int) -> list[list[list[Hit]]]:
-    """By question and region."""
-    found = [
-        [Hit(row, score) for row, score in zip(*pair, strict=True) if score > 0]
-        for pair in zip(rows.tolist(), scores.tolist(), strict=True)
-    ]
-    per_question = len(found) // count
-    return [found[b * per_question : (b + 1) * per_question] for b in range(count)]

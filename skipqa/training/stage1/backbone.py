@@ -15,6 +15,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -77,9 +79,8 @@ class BackboneStage(TrainingStage):
         )
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         run.say(f"{self.name}: {_size(mixed, settings, device)}")
-        if inputs.components is not None:
-            copy_components(inputs.components, run.folder)
-        return train(mixed, settings, run, self.networks, device, _retrieval(inputs))
+        retrieval = partial(_retrieval, inputs, run.folder)
+        return train(mixed, settings, run, self.networks, device, retrieval)
 
     def check(self, metrics: Mapping[str, Any]) -> None:
         """Of a full run, with Pocket-KB."""
@@ -97,13 +98,14 @@ class BackboneStage(TrainingStage):
 STAGE = BackboneStage("stage1", Stage1Settings())
 
 
-def _retrieval(inputs: Inputs) -> Retrieval:
-    """With the queries that were trained before, if any were."""
+def _retrieval(inputs: Inputs, folder: Path) -> Retrieval:
+    """With the queries that were trained before, if any were; their files go to `folder`."""
     found = TRAINING_FREE
     if inputs.components is not None:
+        copy_components(inputs.components, folder)
         found = load_components(inputs.components, preset=parts.PRESET)
-    library = Library.open(inputs.index or [DEFAULT])
-    return Retrieval(library, found, preset(parts.PRESET, found.settings).retrieve)
+    open_library = partial(Library.open, inputs.index or [DEFAULT])
+    return Retrieval(open_library, found, preset(parts.PRESET, found.settings).retrieve)
 
 
 def train(
@@ -112,9 +114,10 @@ def train(
     run: Run,
     networks: Callable[[Report], Networks],
     device: torch.device,
-    retrieval: Retrieval,
+    retrieval: Callable[[], Retrieval],
 ) -> Metrics:
-    """A part that an earlier call finished is read, not trained; the metrics of all come back."""
+    """A part that an earlier call finished is read, not trained; the metrics of all come back.
+    Only the reader needs `retrieval`."""
     if all(part in run.metrics() for part in PARTS):
         return run.metrics()
     groups = group_rows(mixed)
@@ -125,7 +128,7 @@ def train(
     low_res, high_res = parts.train_tagger(inputs, features, targets)
     model, drafted = parts.train_drafter(inputs, features, low_res)
     if "reader" not in run.metrics():
-        found = find_passages(inputs, high_res, retrieval)
+        found = find_passages(inputs, high_res, retrieval())
         writer = PromptWriter(low_res, high_res, found, mixed.facts)
         run.finish("reader", parts.train_reader(inputs, writer, model, drafted))
     run.forget_states()

@@ -7,7 +7,7 @@ need none, but retrieval does not always know: some of them get what it finds, t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -32,7 +32,7 @@ EVERY = 5  # one perceptual question in so many
 
 @dataclass(frozen=True, slots=True)
 class Retrieval:
-    library: Library
+    open_library: Callable[[], Library]
     components: Components  # of which sparse_query and concept_prior are used, where they are
     config: RetrieveConfig
 
@@ -45,7 +45,7 @@ def find_passages(
     examples = [inputs.mixed.examples[row] for row in rows]
     delta, device = retrieval.components.sparse_query, inputs.device
     network = None if delta is None else sparse_query.trained(delta).to(device)
-    finder = Finder(retrieval.library, network, retrieval.config, device)
+    finder = Finder(retrieval.open_library, network, retrieval.config, device)
     priors = _priors(inputs, examples, words, retrieval.components.concept_prior)
     asked = [
         Asked(example.question, shown(words, example.photo, prior_N))

@@ -18,7 +18,7 @@ from skipqa.knowledge.sources.tables import JsonLines
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
 from skipqa.knowledge.text_query import TextQuery, encode_queries
 from skipqa.language import content_words
-from skipqa.training.retrieval.found import SINGLE, Asked, Finder
+from skipqa.training.retrieval.found import PER_JOB, SINGLE, Asked, Finder
 
 CORPORA = {
     "animals": (
@@ -84,21 +84,22 @@ def by_the_pipelines_parts(library: Library, asked: Asked, most: int) -> tuple[s
 
 @pytest.mark.parametrize("asked", QUESTIONS, ids=lambda one: one.text)
 def test_it_finds_what_the_pipelines_parts_find(library: Library, asked: Asked) -> None:
-    finder = Finder(library, None, CONFIG, torch.device("cpu"))
+    finder = Finder(lambda: library, None, CONFIG, torch.device("cpu"))
     (found,) = finder([asked], 4)
     assert found == by_the_pipelines_parts(library, asked, 4)
 
 
 def test_questions_together_find_what_each_finds_alone(library: Library) -> None:
-    finder = Finder(library, None, CONFIG, torch.device("cpu"))
+    finder = Finder(lambda: library, None, CONFIG, torch.device("cpu"))
     together = list(finder(QUESTIONS, 3))
     assert together == [next(iter(finder([one], 3))) for one in QUESTIONS]
     assert together[0][0] == "heron: It eats fish and frogs."
+    assert list(finder(QUESTIONS * 2 * PER_JOB, 3)) == together * 2 * PER_JOB  # several jobs
 
 
 def test_an_untrained_network_asks_for_the_words_of_the_question(library: Library) -> None:
     """Its terms are those of the whole question; grammar matches nothing."""
     network = sparse_query.published().eval()
-    finder = Finder(library, network, CONFIG, torch.device("cpu"))
-    plain = Finder(library, None, CONFIG, torch.device("cpu"))
+    finder = Finder(lambda: library, network, CONFIG, torch.device("cpu"))
+    plain = Finder(lambda: library, None, CONFIG, torch.device("cpu"))
     assert list(finder(QUESTIONS[:1], 3)) == list(plain(QUESTIONS[:1], 3))

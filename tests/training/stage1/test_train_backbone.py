@@ -6,6 +6,7 @@ import dataclasses
 import json
 import tomllib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> mixture.Mixture:
 @pytest.fixture(scope="module")
 def retrieval(tmp_path_factory: pytest.TempPathFactory) -> Retrieval:
     index = tiny_training.write_index(tmp_path_factory.mktemp("knowledge") / "colours")
-    return Retrieval(Library.open([index]), components.TRAINING_FREE, RetrieveConfig())
+    return Retrieval(partial(Library.open, [index]), components.TRAINING_FREE, RetrieveConfig())
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +82,7 @@ def train(mixed: mixture.Mixture, retrieval: Retrieval) -> Train:
                 parts.append(what)
 
         run = Run(folder, seed=5, progress=progress)
-        return backbone.train(mixed, SETTINGS, run, networks, CPU, retrieval)
+        return backbone.train(mixed, SETTINGS, run, networks, CPU, lambda: retrieval)
 
     return call
 
@@ -308,7 +309,7 @@ def test_too_little_is_refused(tmp_path: Path, retrieval: Retrieval) -> None:
     data = tiny_training.write_data(tmp_path / "data")
     mixed = mixture.read(data, limit=1)
     with pytest.raises(UserError, match="too few questions"):
-        backbone.train(mixed, SETTINGS, Run(tmp_path / "out"), networks, CPU, retrieval)
+        backbone.train(mixed, SETTINGS, Run(tmp_path / "out"), networks, CPU, lambda: retrieval)
 
 
 def test_differences_are_small(trained: Path) -> None:
