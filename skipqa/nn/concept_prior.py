@@ -49,17 +49,29 @@ class ConceptPriorHead(nn.Module):
     @torch.inference_mode()
     def prior(self, question_D: Tensor, projected_CH: Tensor) -> ConceptPrior:
         """For one question; `projected_CH` is `of_concept` of all concepts, the same every time."""
-        log_prob_C = (self.project(question_D) @ projected_CH.T).log_softmax(-1)
-        log_base_C = (self.anything @ projected_CH.T).log_softmax(-1)
+        log_prob_C, log_base_C = self._log_probs(question_D, projected_CH)
         information = (log_prob_C.exp() * (log_prob_C - log_base_C)).sum()
-        # Evidence has base rates of its own: what counts is how much the question changes them.
-        ratio_C = self._with_floor(log_prob_C) / self._with_floor(log_base_C)
-        return ConceptPrior(ratio_C**self.config.trust, max(0.0, float(information)))
+        weights_C = self._weights(log_prob_C, log_base_C)
+        return ConceptPrior(weights_C, max(0.0, float(information)))
 
-    def _with_floor(self, log_prob_C: Tensor) -> Tensor:
+    @torch.inference_mode()
+    def weights(self, questions_QD: Tensor, projected_CH: Tensor) -> Tensor:
+        """[Q, C]: the weights of `prior` for many questions."""
+        return self._weights(*self._log_probs(questions_QD, projected_CH))
+
+    def _log_probs(self, question: Tensor, projected_CH: Tensor) -> tuple[Tensor, Tensor]:
+        """Given the question [..., C], and the base rates [C]."""
+        log_prob = (self.project(question) @ projected_CH.T).log_softmax(-1)
+        return log_prob, (self.anything @ projected_CH.T).log_softmax(-1)
+
+    def _weights(self, log_prob: Tensor, log_base: Tensor) -> Tensor:
+        """Evidence has base rates of its own: what counts is how much the question changes them."""
+        return (self._with_floor(log_prob) / self._with_floor(log_base)) ** self.config.trust
+
+    def _with_floor(self, log_prob: Tensor) -> Tensor:
         """Times the number of concepts, so that a uniform distribution is 1."""
         floor = self.config.floor
-        return floor + (1 - floor) * log_prob_C.exp() * len(log_prob_C)
+        return floor + (1 - floor) * log_prob.exp() * log_prob.shape[-1]
 
 
 def flops(config: ConceptPriorConfig, num_concepts: int) -> int:

@@ -7,6 +7,7 @@ need none, but retrieval does not always know: some of them get what it finds, t
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,7 @@ from skipqa.training.stage1.words import Words, embed
 SHOWN = RegionsConfig().concepts  # names of what an image shows that take part in a query
 *_, PERCEPTUAL = TRAIN_GROUPS
 EVERY = 5  # one perceptual question in so many
+AT_ONCE = 1_024  # questions whose priors are computed together
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +77,11 @@ def _priors(
     networks = inputs.networks
     questions = [example.question for example in examples]
     text = networks.text.to(inputs.device)
-    embedded = embed(text, networks.text_tokenizer, questions).cpu()
-    projected = head.of_concept(words.embeddings.float().cpu())
-    return (head.prior(one, projected).weights for one in embedded)
+    embedded = embed(text, networks.text_tokenizer, questions)
+    head = copy.deepcopy(head).to(inputs.device)
+    projected = head.of_concept(words.embeddings.float().to(inputs.device))
+    chunks = (head.weights(some, projected).cpu() for some in embedded.split(AT_ONCE))
+    return (one for chunk in chunks for one in chunk)
 
 
 def shown(words: Words, photo: int, prior_N: Tensor) -> tuple[tuple[str, float], ...]:
