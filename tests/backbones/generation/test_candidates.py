@@ -182,3 +182,18 @@ def test_candidates_that_cannot_be_the_best_are_not_scored() -> None:
     first = decoder.generate(prompt, 1).tokens[0]
     for token, log_prob in enumerate(log_probs[:-1], 1):
         assert (log_prob > -math.inf) == (token <= READ_WITH_PROMPT or token == first), token
+
+
+@pytest.mark.parametrize("if_completion", [0.0, 1_000.0, -1_000.0])
+def test_what_beats_a_completion_that_counts_less_is_scored(if_completion: float) -> None:
+    """The completion is the best candidate by far, the others in the first pass are the worst."""
+    decoder, prompt = NETWORKS[0], embed(NETWORKS[0], [5, 6, 7])
+    (first,) = decoder.generate(prompt, 1).tokens
+    other, *lengthy = [token for token in range(1, 10) if token != first][:READ_WITH_PROMPT]
+    candidates = [
+        Candidate([first, END], 0.0, if_completion),
+        *(Candidate([*[token] * 30, END], 0.0, if_completion) for token in lengthy),
+        Candidate([other, END], -20.0, if_completion),
+    ]
+    _, log_probs = generate_with_candidates(decoder, prompt, 1, {END}, candidates)
+    assert (log_probs[-2] > -math.inf) == (if_completion < 0)
