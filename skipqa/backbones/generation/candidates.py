@@ -68,9 +68,9 @@ def generate_with_candidates(
     The search is for the candidate with the largest log-probability plus log-prior. Those with
     the largest prior are read together with the prompt. The probability of a candidate's first
     token bounds its own, so the most promising are scored next, and one that can no longer be the
-    best is not scored: its log-probability is given as minus infinity. Which of
-    them is the completion is not known yet. If less is added to that one, all have to be compared
-    as if they were it; if more, nothing changes, as the completion itself is always scored.
+    best is not scored: its log-probability is given as minus infinity. Which of them is the
+    completion is not known before. If less is added to that one, each is compared with the others
+    as if it were the completion; if more, nothing changes, as the completion is always scored.
 
     Where the completion coincides with a candidate, its tokens are already in the tree; every
     other token takes a pass. The completion equals decoding one token at a time.
