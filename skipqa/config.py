@@ -37,6 +37,7 @@ Count = Annotated[int, Between(1, 1_000_000)]
 NonNegative = Annotated[int, Between(0, 1_000_000)]
 Fraction = Annotated[float, Between(0.0, 1.0)]
 Weight = Annotated[float, Between(0.0, 1_000.0)]
+SignedWeight = Annotated[float, Between(-1_000.0, 1_000.0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,12 @@ class DecodeConfig:
     max_passages: NonNegative = 2  # in the prompt as text
     words: NonNegative = 10  # naming what the image shows, in a short prompt
     min_prob: Fraction = 0.03  # of a word in the evidence, to be in the prompt
-    drafter_weight: Weight = 0.7  # on the drafter's log-probabilities, added to the decoder's
+    # Which of several answers is given: these are the weights of what is added to the decoder's
+    # log-probability. The drafter's log-probability, the log-frequency of the answer among training
+    # answers, and 1 if the answer is the decoder's own
+    drafter_weight: SignedWeight = 0.7
+    frequency_weight: SignedWeight = 0.0
+    own_weight: SignedWeight = 0.0
     # By how many nats passages must raise an answer's log-probability for it to rest on them
     grounded_gain: Weight = 2.0
     passages_with_fused: bool = True  # also where the decoder reads fused tokens

@@ -7,7 +7,8 @@ R regions, K passages, d width, C visual concepts.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -126,9 +127,15 @@ class Draft:
     reason: str
     # (answer, log-probability) of the best few, for the decoder to score; none if untrained
     candidates: tuple[tuple[str, float], ...] = ()
-    vocabulary: tuple[str, ...] = ()  # all that could have been drafted
+    # All that could have been drafted, with the log-frequency of each among training answers
+    vocabulary: Mapping[str, float] = field(default_factory=dict)
     accepted: bool = False  # confident enough to be the answer
     abstain_prob: float = 0.0  # that the answer needs retrieval
+
+    def log_frequency(self, answer: str) -> float:
+        """That of the rarest for an answer outside the vocabulary."""
+        known = self.vocabulary
+        return known[answer] if answer in known else min(known.values(), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ class Decoding:
     # (answer, log-prior): scored next to a free completion to find the one with the largest
     # log-probability plus log-prior
     candidates: tuple[tuple[str, float], ...] = ()
+    completion_log_prior: float = 0.0  # also added to that of a candidate that is the completion
 
     def __post_init__(self) -> None:
         if self.candidates and self.quote_from:

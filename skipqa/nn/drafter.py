@@ -32,6 +32,7 @@ class DrafterConfig:
     ffn: int = 1024
     words: bool = False  # also reads words for what the image shows
     named_answers: bool = False  # answers are also scored by what they mean, in question space
+    counted_answers: bool = False  # how frequent each is among training answers is known
     dropout: float = 0.0
 
 
@@ -61,6 +62,7 @@ class Layer(nn.Module):
 class Drafter(nn.Module):
     temperature: Tensor
     answer_names: Tensor
+    log_frequency: Tensor  # [answers], 0 where they were not counted
 
     def __init__(self, config: DrafterConfig) -> None:
         super().__init__()
@@ -83,6 +85,8 @@ class Drafter(nn.Module):
             names = torch.zeros(len(config.answers), config.question_width)
             self.register_buffer("answer_names", names)  # unit length
         self.register_buffer("temperature", torch.ones(()))
+        uncounted = torch.zeros(len(config.answers))
+        self.register_buffer("log_frequency", uncounted, persistent=config.counted_answers)
 
     def forward(
         self,
@@ -115,6 +119,10 @@ class Drafter(nn.Module):
         """A probability matters by its size among the large and by its order among the small."""
         probs = torch.stack((probs_BW, (probs_BW + 1e-4).log() / 5), dim=-1)
         return self.of_word(embeddings_BWD) + self.of_prob(probs.to(embeddings_BWD))
+
+    def vocabulary(self) -> dict[str, float]:
+        """The log-frequency of each answer."""
+        return dict(zip(self.config.answers, self.log_frequency.tolist(), strict=True))
 
     def log_probs(self, logits: Tensor) -> Tensor:
         """Calibrated log-probabilities of all answers."""

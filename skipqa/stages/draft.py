@@ -64,6 +64,7 @@ class IdentityDrafter:
 class TrainedDrafter:
     def __init__(self, drafter: network.Drafter, num_candidates: int) -> None:
         self.network, self.num_candidates = drafter, num_candidates
+        self.vocabulary = drafter.vocabulary()
 
     @torch.inference_mode()
     def __call__(self, question: Question, low_res: VisualTokens) -> tuple[Draft, int]:
@@ -88,7 +89,7 @@ class TrainedDrafter:
             above_chance(answer, math.exp(log_prob)),
             f"the drafter says {answer}",
             candidates,
-            answers,
+            self.vocabulary,
             abstain_prob=abstain,
         )
         return draft, network.flops(self.network.config, len(states), num_words)

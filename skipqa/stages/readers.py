@@ -143,11 +143,18 @@ class ShortReader:
         def write(texts: Sequence[str]) -> str:
             return reading_prompt(texts, shown, asked)
 
-        prior = log_prior(state.draft, self.config.drafter_weight)
-        decoding = Decoding(self.config.max_new_tokens, candidates=tuple(prior.items()))
+        candidates = tuple(
+            (answer, log_prior(answer, log_prob, state.draft, self.config))
+            for answer, log_prob in state.draft.candidates
+        )
+        decoding = Decoding(
+            self.config.max_new_tokens,
+            candidates=candidates,
+            completion_log_prior=self.config.own_weight,
+        )
         completion, prompt = self.generate(write, facts, decoding)
         reading = Reading(Decoded(completion.text), prompt, completion, "as the reader says")
-        if prior:
+        if candidates:
             reading = self._judged(reading, state.draft, facts, write([]))
         spelled = spelled_as_in(reading.answer.text, facts)
         return replace(reading, answer=replace(reading.answer, text=spelled))
@@ -166,7 +173,7 @@ class ShortReader:
                 answer = Decoded(completion.text, own, grounded=True)
                 how = f"as the passages say ({gain:+.1f} nats)"
                 return replace(reading, answer=answer, how=how, flops=flops)
-        text, log_prob = best_of_both(completion, draft, self.config.drafter_weight)
+        text, log_prob = best_of_both(completion, draft, self.config)
         how = reading.how
         if text != completion.text:
             how = f"the drafter's answer; the decoder said {completion.text!r}"
@@ -247,33 +254,32 @@ def asks_to_explain(question: Question, facts: Sequence[str]) -> bool:
     return not told.isdisjoint(all_forms(question.words))
 
 
-def best_of_both(completion: Completion, draft: Draft, weight: float) -> tuple[str, float]:
+def best_of_both(completion: Completion, draft: Draft, config: DecodeConfig) -> tuple[str, float]:
     """The answer that decoder and drafter together find best, and the decoder's log-probability.
 
     The decoder's own answer competes with the drafter's. One that the drafter's vocabulary lacks
-    gets the log-prior of its best, since nothing speaks against it; one that it has and did not
-    draft, that of its last. An empty completion is no answer.
+    has the drafter's log-probability of its best, since nothing speaks against it; one that it has
+    and did not draft, that of its last. An empty completion is no answer.
     """
-    prior = log_prior(draft, weight)
-    names = list(prior)
-    known = completion.text in draft.vocabulary
-    own = prior.get(completion.text, prior[names[-1] if known else names[0]])
-    scored = zip(
-        (*names, completion.text),
-        (*prior.values(), own),
-        completion.candidate_log_probs,
-        strict=True,
-    )
-    said = [candidate for candidate in scored if candidate[0]]
-    answer, _, log_prob = max(said, key=lambda candidate: candidate[2] + candidate[1])
+    own, drafted = completion.text, dict(draft.candidates)
+    in_order = list(drafted.values())
+    support = drafted.get(own, in_order[-1 if own in draft.vocabulary else 0])
+    scored = zip((*draft.candidates, (own, support)), completion.candidate_log_probs, strict=True)
+
+    def joint(candidate: tuple[tuple[str, float], float]) -> float:
+        (answer, support), log_prob = candidate
+        extra = config.own_weight if answer == own else 0.0
+        return log_prob + log_prior(answer, support, draft, config) + extra
+
+    (answer, _), log_prob = max((one for one in scored if one[0][0]), key=joint)
     return answer, log_prob
 
 
-def log_prior(draft: Draft, weight: float) -> dict[str, float]:
-    """What the drafter adds to the log-probability of each answer it drafted: the less, the more
-    probable it thinks that the answer needs retrieval."""
-    weight *= 1 - draft.abstain_prob
-    return {answer: weight * log_prob for answer, log_prob in draft.candidates}
+def log_prior(answer: str, drafter_log_prob: float, draft: Draft, config: DecodeConfig) -> float:
+    """What is added to the decoder's log-probability of an answer. The drafter counts the less, the
+    more probable it thinks that the answer needs retrieval."""
+    weight = config.drafter_weight * (1 - draft.abstain_prob)
+    return weight * drafter_log_prob + config.frequency_weight * draft.log_frequency(answer)
 
 
 def words_shown(words: SeenWords | None, config: DecodeConfig) -> list[str]:

@@ -1,10 +1,12 @@
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skipqa.nn.checkpoint import load, read_config, save
 from skipqa.nn.drafter import (
     Drafter,
     DrafterConfig,
@@ -72,6 +74,20 @@ def test_places_matter() -> None:
     model = Drafter(CONFIG)
     visual, question = torch.randn(1, 9, 5), torch.randn(1, 3, 4)
     assert not torch.allclose(model(visual, question), model(visual.flip(1), question))
+
+
+def test_a_file_without_frequencies_is_still_read(tmp_path: Path) -> None:
+    """And one with them holds them."""
+    plain, counted = Drafter(CONFIG), Drafter(replace(CONFIG, counted_answers=True))
+    counted.log_frequency.copy_(-torch.arange(7.0))
+    for model in (plain, counted):
+        save(model, tmp_path / "drafter.safetensors", preset="pocket")
+        found = Drafter(read_config(tmp_path / "drafter.safetensors", DrafterConfig))
+        load(found, tmp_path / "drafter.safetensors", preset="pocket")
+        assert found.vocabulary() == model.vocabulary()
+    assert "log_frequency" not in plain.state_dict()
+    assert plain.vocabulary() == dict.fromkeys("abcdefg", 0.0)
+    assert found.vocabulary()["c"] == -2
 
 
 @given(st.floats(0.2, 5.0), st.integers(0, 1000))

@@ -162,7 +162,7 @@ def test_candidates_are_the_best_answers_with_calibrated_log_probabilities(
     assert len(set(chosen)) == len(chosen)
     assert found.answer == found.candidates[0][0]
     assert found.confidence == pytest.approx(float(probs.max()), abs=1e-5)
-    assert found.vocabulary == drafter.config.answers
+    assert tuple(found.vocabulary) == drafter.config.answers
     assert found.accepted == (found.confidence > threshold)
     assert (record.kept, record.dropped) == (int(found.accepted), int(not found.accepted))
 
@@ -208,4 +208,9 @@ def test_to_abstain_is_a_probability_and_no_answer(count: int, answers: list[str
     assert found.answer == "red"
     assert found.confidence < 0.1
     assert found.abstain_prob == pytest.approx(float(logits.softmax(0)[0]))
+    assert found.vocabulary == {ABSTAIN: 0.0, "red": 0.0, "two": 0.0}  # not counted
+    counted = Drafter(replace(config, counted_answers=True)).eval()
+    counted.log_frequency.copy_(torch.tensor([-3.0, -1.0, -2.0]))
+    found, _ = drafted(counted, visual_tokens(2, 3, 0), question("What is it?"))
+    assert [found.log_frequency(answer) for answer in ("red", "two", "blue")] == [-1.0, -2.0, -3.0]
     assert not found.accepted

@@ -68,6 +68,7 @@ class Scripted:
         names = tuple(name for name, _ in decoding.candidates)
         self.asked.append((prompt, decoding.quote_from, names))
         self.log_prior, self.avoided = dict(decoding.candidates), decoding.avoid
+        self.own = decoding.completion_log_prior
         self.seen.append(visual)
         scores = self._scores(prompt, (*names, self.says)) if names else ()
         return completion(self.says, *scores)
@@ -87,7 +88,12 @@ def completion(text: str, *log_probs: float) -> Completion:
 
 def drafted(*candidates: tuple[str, float], others: Sequence[str] = ()) -> Draft:
     names = tuple(name for name, _ in candidates)
-    return Draft(names[0] if names else "", 0.5, "", candidates, (*names, *others))
+    vocabulary = dict.fromkeys((*names, *others), 0.0)
+    return Draft(names[0] if names else "", 0.5, "", candidates, vocabulary)
+
+
+def ranked_by(drafter: float = 0.0, frequency: float = 0.0, own: float = 0.0) -> DecodeConfig:
+    return replace(SHORT, drafter_weight=drafter, frequency_weight=frequency, own_weight=own)
 
 
 def asking(
@@ -178,6 +184,11 @@ class TestShortReader:
         draft = replace(drafted(("italy", -0.5), ("france", -2.0)), abstain_prob=0.75)
         decode(short(backbone, replace(SHORT, drafter_weight=2.0)), asking(draft, facts=()))
         assert backbone.log_prior == {"italy": -0.25, "france": -1.0}
+        assert backbone.own == 0
+        counted = replace(draft, vocabulary={"italy": -1.0, "france": -2.0})
+        decode(short(backbone, ranked_by(2.0, -0.5, -0.75)), asking(counted, facts=()))
+        assert backbone.log_prior == {"italy": 0.25, "france": 0.0}
+        assert backbone.own == -0.75
 
     def test_without_a_drafter_the_decoder_has_the_word(self) -> None:
         backbone = Scripted("zemblia")
@@ -313,35 +324,65 @@ def test_a_quotation_is_of_a_whole_clause(quoted: str, whole: str) -> None:
 class TestAgreement:
     def test_the_sum_decides(self) -> None:
         draft, said = drafted(("tea", -0.1), ("milk", -3.0)), completion("milk", -2.0, -1.0, -1.0)
-        assert best_of_both(said, draft, 0.3) == ("milk", -1.0)  # -2.03, -1.9
-        assert best_of_both(said, draft, 0.7) == ("tea", -2.0)  # -2.07, -3.1
+        assert best_of_both(said, draft, ranked_by(0.3)) == ("milk", -1.0)  # -2.03, -1.9
+        assert best_of_both(said, draft, ranked_by(0.7)) == ("tea", -2.0)  # -2.07, -3.1
 
     def test_with_weight_0_the_drafter_only_proposes(self) -> None:
         draft = drafted(("tea", 0.0), ("milk", -50.0))
-        assert best_of_both(completion("rum", -2.0, -1.0, -1.5), draft, 0.0) == ("milk", -1.0)
-        assert best_of_both(completion("rum", -2.0, -1.0, -0.5), draft, 0.0) == ("rum", -0.5)
+        assert best_of_both(completion("rum", -2.0, -1.0, -1.5), draft, ranked_by(0.0)) == (
+            "milk",
+            -1.0,
+        )
+        assert best_of_both(completion("rum", -2.0, -1.0, -0.5), draft, ranked_by(0.0)) == (
+            "rum",
+            -0.5,
+        )
 
     def test_one_outside_the_vocabulary_has_the_prior_of_the_best(self) -> None:
         draft = drafted(("tea", -1.0), ("milk", -9.0))
-        assert best_of_both(completion("rum", -3.0, -3.0, -2.9), draft, 1.0)[0] == "rum"
-        assert best_of_both(completion("rum", -3.0, -3.0, -3.1), draft, 1.0)[0] == "tea"
+        assert best_of_both(completion("rum", -3.0, -3.0, -2.9), draft, ranked_by(1.0))[0] == "rum"
+        assert best_of_both(completion("rum", -3.0, -3.0, -3.1), draft, ranked_by(1.0))[0] == "tea"
 
     def test_one_that_was_known_and_not_drafted_has_that_of_the_last(self) -> None:
         draft = drafted(("tea", -1.0), ("milk", -9.0), others=["rum"])
-        assert best_of_both(completion("rum", -3.0, -3.0, -2.9), draft, 1.0)[0] == "tea"
+        assert best_of_both(completion("rum", -3.0, -3.0, -2.9), draft, ranked_by(1.0))[0] == "tea"
         assert (
-            best_of_both(completion("rum", -3.0, -30.0, 5.1), draft, 1.0)[0] == "rum"
+            best_of_both(completion("rum", -3.0, -30.0, 5.1), draft, ranked_by(1.0))[0] == "rum"
         )  # -4, -39, -3.9
 
     def test_a_drafter_that_abstains_has_no_say(self) -> None:
         draft = replace(drafted(("tea", -0.1), ("milk", -3.0)), abstain_prob=1.0)
-        assert best_of_both(completion("milk", -2.0, -1.0, -1.0), draft, 0.7)[0] == "milk"
-        assert set(log_prior(draft, 0.7).values()) == {0.0}
+        assert (
+            best_of_both(completion("milk", -2.0, -1.0, -1.0), draft, ranked_by(0.7))[0] == "milk"
+        )
+        assert log_prior("milk", -3.0, draft, ranked_by(0.7)) == 0
 
     def test_among_equals_the_first_drafted_wins(self) -> None:
         draft = drafted(("tea", -1.0), ("milk", -1.0))
-        assert best_of_both(completion("rum", -2.0, -2.0, -2.0), draft, 1.0)[0] == "tea"
-        assert best_of_both(completion("tea", -2.0, -2.0, -2.0), draft, 1.0)[0] == "tea"
+        assert best_of_both(completion("rum", -2.0, -2.0, -2.0), draft, ranked_by(1.0))[0] == "tea"
+        assert best_of_both(completion("tea", -2.0, -2.0, -2.0), draft, ranked_by(1.0))[0] == "tea"
+
+    def test_a_frequent_answer_may_count_more_or_less(self) -> None:
+        draft = replace(
+            drafted(("tea", -1.0), ("milk", -1.0)),
+            vocabulary={"tea": -2.0, "milk": -5.0, "ale": -9.0},
+        )
+        said = completion("tea", -2.0, -2.5, -2.0)
+        assert best_of_both(said, draft, ranked_by(frequency=0.1))[0] == "tea"
+        assert best_of_both(said, draft, ranked_by(frequency=-0.1))[0] == "tea"  # -1.8, -2.0
+        assert best_of_both(said, draft, ranked_by(frequency=-0.2))[0] == "milk"  # -1.6, -1.5
+        unknown, rare = (completion(text, -9.0, -9.0, -3.0) for text in ("rum", "ale"))
+        for said in (unknown, rare):  # outside of the vocabulary an answer is as rare as the rarest
+            assert best_of_both(said, draft, ranked_by(frequency=0.8))[0] == said.text  # -10.2
+            assert best_of_both(said, draft, ranked_by(frequency=0.9))[0] == "tea"  # -10.8, -11.1
+
+    @pytest.mark.parametrize("says", ["rum", "milk"])  # drafted too or not
+    def test_what_the_decoder_says_may_count_more_or_less(self, says: str) -> None:
+        draft, said = drafted(("tea", -1.0), ("milk", -1.0)), completion(says, -2.0, -2.0, -2.0)
+        assert best_of_both(said, draft, ranked_by(own=0.1))[0] == says
+        assert best_of_both(said, draft, ranked_by(own=-0.1))[0] == "tea"
+        first = completion("tea", -2.0, -2.0, -2.0)
+        assert best_of_both(first, draft, ranked_by(own=-0.1))[0] == "milk"
 
     @given(st.data())
     def test_one_of_the_candidates_and_none_is_better(self, data: st.DataObject) -> None:
@@ -350,16 +391,22 @@ class TestAgreement:
         probs = sorted((data.draw(scores) for _ in names), reverse=True)
         own = data.draw(st.sampled_from("abcdefghxyz"))
         scored = {name: data.draw(scores) for name in {*names, own}}
-        weight = data.draw(st.floats(0, 2))
-        draft = drafted(*zip(names, probs, strict=True), others="abcdefgh")
+        config = ranked_by(*(data.draw(st.floats(-2, 2)) for _ in range(3)))
+        frequency = {name: data.draw(scores) for name in "abcdefgh"}
+        draft = replace(drafted(*zip(names, probs, strict=True)), vocabulary=frequency)
         said = completion(own, *(scored[name] for name in (*names, own)))
-        answer, log_prob = best_of_both(said, draft, weight)
+        answer, log_prob = best_of_both(said, draft, config)
         prior = dict(zip(names, probs, strict=True))
         prior.setdefault(own, probs[-1] if own in "abcdefgh" else probs[0])
         assert answer in prior
         assert log_prob == scored[answer]
-        best = max(scored[name] + weight * prior[name] for name in prior)
-        assert scored[answer] + weight * prior[answer] == best
+        frequency.setdefault(own, min(frequency.values()))
+
+        def joint(name: str) -> float:
+            added = config.frequency_weight * frequency[name] + config.own_weight * (name == own)
+            return scored[name] + config.drafter_weight * prior[name] + added
+
+        assert joint(answer) == pytest.approx(max(map(joint, prior)), abs=1e-9)
 
 
 class TestHowAndWhy:

@@ -37,6 +37,7 @@ MARGIN = 2.0  # candidates whose bounds are within this of the best are read in 
 class Candidate(NamedTuple):
     tokens: Sequence[int]  # the answer and then the end token
     log_prior: float = 0.0  # added to its log-probability when candidates are compared
+    if_completion: float = 0.0  # added besides if it is the greedy completion
 
 
 @torch.inference_mode()
@@ -67,7 +68,9 @@ def generate_with_candidates(
     The search is for the candidate with the largest log-probability plus log-prior. Those with
     the largest prior are read together with the prompt. The probability of a candidate's first
     token bounds its own, so the most promising are scored next, and one that can no longer be the
-    best is not scored: its log-probability is given as minus infinity.
+    best is not scored: its log-probability is given as minus infinity. Which of them is the
+    completion is not known before. If less is added to that one, each is compared with the others
+    as if it were the completion; if more, nothing changes, as the completion is always scored.
 
     Where the completion coincides with a candidate, its tokens are already in the tree; every
     other token takes a pass. The completion equals decoding one token at a time.
@@ -89,7 +92,7 @@ def generate_with_candidates(
     while batch:
         for n in batch:
             log_probs[n] = tree.log_prob(answers[n])
-            best = max(best, log_probs[n] + prior[n])
+            best = max(best, log_probs[n] + prior[n] + min(0.0, candidates[n].if_completion))
         pending = [n for n in pending if n not in batch]
         least = max([best, *(bounds[n] - MARGIN for n in pending[:1])])
         batch = [n for n in pending if bounds[n] > least or n in forced]

@@ -60,7 +60,10 @@ class GenerationMixin(ABC):
                 prompt_1TD,
                 decoding.max_new_tokens,
                 self.stop_tokens,
-                [Candidate(self.answer_tokens(text), prior) for text, prior in decoding.candidates],
+                [
+                    Candidate(self.answer_tokens(text), prior, decoding.completion_log_prior)
+                    for text, prior in decoding.candidates
+                ],
                 past,
             )
         else:

@@ -24,6 +24,8 @@ FITTED = (
     "draft.threshold",
     "draft.counting_threshold",
     "decode.drafter_weight",
+    "decode.frequency_weight",
+    "decode.own_weight",
     "verify.threshold",
 )
 

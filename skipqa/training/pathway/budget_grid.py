@@ -116,7 +116,7 @@ def answers(
     """For each question, V' and K': the score of the answer, and the FLOPs in units of 1e9."""
     pipeline = replaying(pipeline.with_backbone(CachedBackbone(pipeline.backbone)))
     drafter = pipeline.components.drafter
-    vocabulary = drafter.config.answers if drafter else ()
+    vocabulary = drafter.vocabulary() if drafter else {}
     return [
         _answers(pipeline, records, i, records.draft(i, vocabulary), before)
         for i in range(len(records))

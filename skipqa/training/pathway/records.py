@@ -144,7 +144,7 @@ class Records:
         names, probs = self.about[i]["seen"], torch.tensor(self.about[i]["probs"])
         return SeenWords(tuple(names), probs, torch.zeros(len(names), 0)) if names else None
 
-    def draft(self, i: int, vocabulary: Sequence[str]) -> Draft:
+    def draft(self, i: int, vocabulary: Mapping[str, float]) -> Draft:
         """What the drafter said, who could have said any of `vocabulary`."""
         about = self.about[i]
         return Draft(
@@ -152,7 +152,7 @@ class Records:
             about["confidence"],
             "as gathered",
             tuple((answer, prob) for answer, prob in about["candidates"]),
-            tuple(vocabulary),
+            vocabulary,
             abstain_prob=about["abstain_prob"],
         )
 

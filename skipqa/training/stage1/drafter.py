@@ -140,6 +140,7 @@ def build(
         ffn=4 * training.width,
         words=True,
         named_answers=True,
+        counted_answers=True,
         dropout=training.dropout,
     )
     model = DrafterModel(Drafter(config), text).to(features.views.device)

@@ -93,15 +93,21 @@ def read(data: Path, pocket_kb: Path | None = None, limit: int | None = None) ->
 def answer_vocabulary(
     examples: Iterable[TrainExample], size: int, least: int = 4
 ) -> tuple[str, ...]:
-    """The most common answers to questions that an image can answer, first the commonest; those
-    of other sources than COCO, which are few, count threefold."""
+    """The most common answers to questions that an image can answer, first the commonest."""
+    counts = answer_counts(examples).most_common()
+    common = [text for text, n in counts if n >= least and len(text.split()) <= 4]
+    return tuple(common[:size])
+
+
+def answer_counts(examples: Iterable[TrainExample]) -> Counter[str]:
+    """Of answers to questions that an image can answer; those of other sources than COCO, which are
+    few, count threefold."""
     count: Counter[str] = Counter()
     for example in examples:
         if example.split == "train" and not example.needs_knowledge:
             worth = 1 if example.source == "coco" else 3
             count.update({t: worth for t, s in example.answers.items() if s > 0.5})
-    common = [text for text, n in count.most_common() if n >= least and len(text.split()) <= 4]
-    return tuple(common[:size])
+    return count
 
 
 def _read_okvqa(mixture: Mixture, data: Path, held_out: HeldOut, limit: int | None) -> None:

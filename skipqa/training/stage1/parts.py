@@ -7,7 +7,8 @@ folder, and what the next part reads. A part that an earlier call finished is re
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -22,6 +23,7 @@ from skipqa.files import atomic
 from skipqa.nn import checkpoint
 from skipqa.nn.drafter import ABSTAIN, Drafter, DrafterConfig
 from skipqa.nn.tagger import TaggerConfig
+from skipqa.training.example import TrainExample
 from skipqa.training.export import Truncation, export, read_back, write_delta
 from skipqa.training.stage import Metrics
 from skipqa.training.stage1 import drafter, encoder, mixture, photos, reader, routing, tagger
@@ -38,13 +40,16 @@ from skipqa.training.stage1.photos import PhotoFeatures, Things
 from skipqa.training.stage1.pocket_kb import Thing
 from skipqa.training.stage1.reader import Prompts, ReaderInputs
 from skipqa.training.stage1.reading import Form, PromptWriter
-from skipqa.training.stage1.routing import Drafted
+from skipqa.training.stage1.routing import Candidates, Drafted
 from skipqa.training.stage1.tagger import TagProbs, Targets
 from skipqa.training.stage1.words import Words, best_words, embed
 from skipqa.types import Box
 
 PRESET = "pocket"
 SMALL = 0.1  # of an image's area
+READ_FORMS: tuple[Form, ...] = ("few", "found", "unread", "blind")  # that the reader is scored in
+# That candidates are ranked in, by the same weights: with what retrieval finds, and without
+RANKED_FORMS: tuple[Form, ...] = ("found", "unread")
 VISION, TAGGER, DRAFTER, QUESTION, READER = (
     f"{name}.safetensors" for name in ("vision", "tagger", "drafter", "question", "reader")
 )
@@ -147,6 +152,7 @@ def _fit_drafter(inputs: StageInputs, evaluation: DrafterEval, answers: tuple[st
     text, tokenizer = inputs.networks.text, inputs.networks.text_tokenizer
     names = embed(text, tokenizer, [answer or "look up" for answer in answers])
     model = drafter.build(answers, names, copy.deepcopy(text), features, settings.drafter, run.seed)
+    model.drafter.log_frequency.copy_(log_frequency(answers, inputs.mixed.examples))
     model = drafter.train(model, evaluation.inputs, inputs.groups, run, settings.drafter)
     accuracies = evaluation.accuracies(evaluation.all_logits(model))
     evaluation.calibrate(model, (HELD_OUT, PERCEPTUAL))
@@ -156,6 +162,14 @@ def _fit_drafter(inputs: StageInputs, evaluation: DrafterEval, answers: tuple[st
     accuracy = partial(evaluation.accuracy, model, HELD_OUT)
     ranks = _export(inputs, model.text, text, accuracy, run.folder / QUESTION)
     return {"all_weights": accuracies, "ranks": ranks}
+
+
+def log_frequency(answers: Sequence[str], examples: Iterable[TrainExample]) -> Tensor:
+    """[answers]: smoothed, relative to all of the vocabulary; to abstain counts as the rarest."""
+    known = mixture.answer_counts(examples)
+    counts = torch.tensor([known[answer] + 1.0 for answer in answers if answer != ABSTAIN])
+    log_freq = (counts / counts.sum()).log()
+    return torch.cat((log_freq.min()[None], log_freq))
 
 
 def _exported_drafter(inputs: StageInputs) -> DrafterModel:
@@ -182,45 +196,60 @@ def train_reader(
     train_prompts = prompts_of(None, (inputs.groups[name].tolist() for name in TRAIN_GROUPS))
     data = ReaderInputs(train_prompts, examples, inputs.groups)
     decoder = reader.train(decoder, data, run, settings.reader, rank=max(settings.ranks))
-    few = prompts_of("few", rows_of.values())
+    prompts = {form: prompts_of(form, rows_of.values()) for form in READ_FORMS}
 
-    def accuracy(name: str, prompts: Prompts = few) -> float:
-        counted = run.counted(f"reading {name}")
-        given = reader.generate(decoder, prompts, rows_of[name], counted)
+    def accuracy(form: Form, name: str) -> float:
+        counted = run.counted(f"reading {name}, {form}")
+        given = reader.generate(decoder, prompts[form], rows_of[name], counted)
         pairs = zip(rows_of[name], given, strict=True)
         return _mean(examples[row].answers.get(text, 0.0) for row, text in pairs)
 
     ranks = _export(
-        inputs, decoder, networks.decoder, partial(accuracy, HELD_OUT), run.folder / READER
+        inputs, decoder, networks.decoder, partial(accuracy, "found", HELD_OUT), run.folder / READER
     )
-    by_form = {"few": {name: accuracy(name) for name in rows_of}}
-    others: tuple[Form, ...] = ("unread", "blind")
-    for form in others:
-        prompts = prompts_of(form, rows_of.values())
-        by_form[form] = {name: accuracy(name, prompts) for name in rows_of}
-    answers = model.drafter.config.answers
+    shipped = {form: {name: accuracy(form, name) for name in rows_of} for form in READ_FORMS}
+    vocabulary = model.drafter.vocabulary()
     sets = {
-        name: routing.gather(
-            decoder,
-            few,
-            examples,
-            rows,
-            Drafted(answers, model.drafter.log_probs(drafted[name])),
-            run.counted(f"scoring candidates, {name}"),
-        )
-        for name, rows in rows_of.items()
+        form: {
+            name: routing.gather(
+                decoder,
+                prompts[form],
+                examples,
+                rows,
+                Drafted(vocabulary, model.drafter.log_probs(drafted[name])),
+                run.counted(f"scoring candidates, {name}, {form}"),
+            )
+            for name, rows in rows_of.items()
+        }
+        for form in RANKED_FORMS
     }
-    weight, joint = routing.choose_weight(sets, HELD_OUT)
-    threshold, routed = routing.open_fast_path(sets, (HELD_OUT, PERCEPTUAL), weight)
+    return {"ranks": ranks, "shipped": shipped} | _rank(inputs, sets)
+
+
+def _rank(inputs: StageInputs, sets: Mapping[Form, Mapping[str, Candidates]]) -> Metrics:
+    """Chooses how candidates are ranked and when drafts are enough, and writes both down."""
+    held_out = routing.concatenated([some[HELD_OUT] for some in sets.values()])
+    weights, ranking = routing.choose_weights(held_out)
+    found = sets["found"]
+    threshold, routed = routing.open_fast_path(found, (HELD_OUT, PERCEPTUAL), weights)
     change_settings(
-        run.folder / SETTINGS,
+        inputs.run.folder / SETTINGS,
         draft={"threshold": threshold, "counting_threshold": threshold},
-        decode={"prompt": "short", "drafter_weight": weight},
+        decode={"prompt": "short"} | asdict(weights),
     )
+    joint: dict[str, Metrics] = {}
+    for name, rows in inputs.scored.items():
+        types = [inputs.mixed.examples[row].type for row in rows.tolist()]
+        joint[name] = {"accuracy": found[name].accuracy(weights)} | {
+            form: {
+                "accuracy": some[name].accuracy(weights),
+                "by_type": routing.accuracy_by_type(some[name], weights, types),
+            }
+            for form, some in sets.items()
+        }
     return {
-        "ranks": ranks,
-        "shipped": by_form,
-        "weight": weight,
+        "weights": asdict(weights),
+        "ranking": ranking,
         "joint": joint,
         "fast_path": {"threshold": threshold} | routed,
     }

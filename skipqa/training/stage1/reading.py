@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from skipqa.config import DecodeConfig
 from skipqa.stages.prompts import reading_prompt
 from skipqa.tasks.okvqa import normalise
 from skipqa.training.example import RIGHT, TrainExample
@@ -24,7 +25,10 @@ PROMOTED = 0.5  # how often a found passage that holds the answer is among those
 SHUFFLED = 0.3  # how often the passages are in random order, not the best last
 FEW = (1, 2, 2, 3, 4)  # passages that a sparse system reads
 MANY = 16  # passages that a dense system reads
-Form = Literal["few", "unread", "blind", "many"]
+READ = DecodeConfig().max_passages  # passages that the shipped system reads
+# "found" is as in answering, nothing promoted: for scoring alone. In "few", answers leak into what
+# is read.
+Form = Literal["few", "found", "unread", "blind", "many"]
 # How often a question comes with the few passages of a sparse system, with none (at low resolution,
 # as without retrieval), without the image too, and with a dense system's many: all systems share
 # this reader, so it is trained in the form of each.
@@ -72,6 +76,8 @@ def facts_shown(
     after others that were found; where too little was, hard negatives."""
     if form in ("blind", "unread"):
         return []
+    if form == "found":
+        return list(reversed(found[:READ]))
     gold = _supporting(example, found, draw)
     count = MANY if form == "many" else max(len(gold), draw.choice(FEW))
     others = [text for text in found if text not in gold]

@@ -130,27 +130,31 @@ ANSWER = st.lists(st.integers(1, 6), max_size=3).map(lambda tokens: [*tokens, EN
 def test_a_completion_is_that_of_one_token_at_a_time(
     seed: int, before: Ids, prompt: Ids, answers: list[Ids], max_new: int, data: st.DataObject
 ) -> None:
-    """And the candidate that is best with its prior has the log-probability it has alone."""
+    """And the candidate that is best with its prior has the log-probability it has alone, whatever
+    is added where it is the completion."""
     decoder = FEW_WORDS[seed % len(FEW_WORDS)]
     before, prompt = ([token % 7 for token in ids] for ids in (before, prompt))
     prior = [data.draw(st.floats(-20, 0)) for _ in answers]
+    own = data.draw(st.sampled_from([0.0, 2.0, -0.5, -3.0]))
     stop = data.draw(st.sampled_from([{END}, {END, 3}]))
     past = decoder.read(embed(decoder, before)) if before else None
     embedded = embed(decoder, prompt)
     plain = decoder.generate(embedded, max_new, stop, past=past)
-    candidates = [Candidate(*pair) for pair in zip(answers, prior, strict=True)]
+    candidates = [Candidate(*pair, own) for pair in zip(answers, prior, strict=True)]
     found, log_probs = generate_with_candidates(decoder, embedded, max_new, stop, candidates, past)
     assert found.tokens == plain.tokens
     assert found.log_probs == pytest.approx(plain.log_probs, abs=1e-3)
     alone, _ = loglikelihood(decoder, embedded, [*answers, [*found.tokens, END]], past)
     assert log_probs[-1] == pytest.approx(alone[-1], abs=1e-3)
-    sums = [log_prob + extra for log_prob, extra in zip(alone[:-1], prior, strict=True)]
+    completed = [own * (answer == [*found.tokens, END]) for answer in answers]
+    sums = [sum(three) for three in zip(alone[:-1], prior, completed, strict=True)]
     for log_prob, expected, total in zip(log_probs[:-1], alone, sums, strict=False):
         if log_prob == -math.inf:
             assert total <= max(sums) + 1e-3
         else:
             assert log_prob == pytest.approx(expected, abs=1e-3)
-    assert log_probs[max(range(len(sums)), key=sums.__getitem__)] > -math.inf
+    best = max(range(len(sums)), key=sums.__getitem__)
+    assert log_probs[best] > -math.inf or completed[best] > 0  # the completion is scored anyway
 
 
 def test_a_completion_among_the_candidates_takes_no_pass_of_its_own() -> None:
@@ -178,3 +182,18 @@ def test_candidates_that_cannot_be_the_best_are_not_scored() -> None:
     first = decoder.generate(prompt, 1).tokens[0]
     for token, log_prob in enumerate(log_probs[:-1], 1):
         assert (log_prob > -math.inf) == (token <= READ_WITH_PROMPT or token == first), token
+
+
+@pytest.mark.parametrize("if_completion", [0.0, 1_000.0, -1_000.0])
+def test_what_beats_a_completion_that_counts_less_is_scored(if_completion: float) -> None:
+    """The completion is the best candidate by far, the others in the first pass are the worst."""
+    decoder, prompt = NETWORKS[0], embed(NETWORKS[0], [5, 6, 7])
+    (first,) = decoder.generate(prompt, 1).tokens
+    other, *lengthy = [token for token in range(1, 10) if token != first][:READ_WITH_PROMPT]
+    candidates = [
+        Candidate([first, END], 0.0, if_completion),
+        *(Candidate([*[token] * 30, END], 0.0, if_completion) for token in lengthy),
+        Candidate([other, END], -20.0, if_completion),
+    ]
+    _, log_probs = generate_with_candidates(decoder, prompt, 1, {END}, candidates)
+    assert (log_probs[-2] > -math.inf) == (if_completion < 0)

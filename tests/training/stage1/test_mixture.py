@@ -28,6 +28,7 @@ from skipqa.tasks.pocket_kb import box_from_centre
 from skipqa.training.example import TrainExample
 from skipqa.training.stage1.mixture import (
     Mixture,
+    answer_counts,
     answer_vocabulary,
     read,
 )
@@ -217,6 +218,8 @@ def test_vocabulary_is_of_training_answers_by_how_common_they_are() -> None:
     ]
     assert answer_vocabulary(examples, 10) == ("red", "dog")
     assert answer_vocabulary(examples, 1) == ("red",)
+    counts = {"dog": 7, "red": 9, "rare": 3, "one two three four five": 9}
+    assert answer_counts(examples) == counts
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -124,6 +125,19 @@ def test_what_was_found_is_read_in_its_order_the_best_last() -> None:
     assert len(in_order) / 500 > 1 - reading.SHUFFLED
 
 
+@given(asked(), st.integers(0, 10_000), st.integers(0, 20))
+def test_nothing_is_promoted_among_what_was_found(
+    example: TrainExample, seed: int, seen: int
+) -> None:
+    """Even if it holds the answer; and it is no form to train in."""
+    example = replace(example, fact="an x can do it")
+    listed = [*FOUND[:seen], "here is the x"]
+    facts = facts_shown(example, "found", listed, HardNegatives(FACTS), random.Random(seed))
+    assert facts == listed[: reading.READ][::-1]
+    assert facts_shown(example, "found", [], HardNegatives(FACTS), random.Random(seed)) == []
+    assert "found" not in FORMS
+
+
 def test_a_passage_that_holds_the_answer_is_read_more_often_than_it_is_found_first() -> None:
     plain = make_example(0, "?", {"x": 1.0, "y": 0.3}, "okvqa", "train")
     listed = [*FOUND[:8], "here is the x", "and a y"]
@@ -169,6 +183,8 @@ def test_prompts_say_what_is_seen() -> None:
 
     assert written("unread") == {f"Picture: dog\n{ending}"}
     assert written("blind") == {f"Picture: \n{ending}"}
+    as_found = f"Fact: found 1\nFact: found 0\nPicture: dog, cup\n{ending}"
+    assert written("found") == {as_found}
     for form, most in (("few", max(FEW)), ("many", MANY)):
         found = written(form)  # type: ignore[arg-type]
         assert all(text.endswith(f"Picture: dog, cup\n{ending}") for text in found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import tomllib
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -119,6 +120,10 @@ def test_it_leaves_five_components(trained: Path) -> None:
     assert first == ABSTAIN
     assert {*answers} >= {"red", "green", "blue", "orange", "hungary"}
     assert float(drafter.temperature) != 1
+    frequency = drafter.vocabulary()
+    assert sum(math.exp(frequency[answer]) for answer in answers) == pytest.approx(1, abs=0.01)
+    assert [*frequency.values()][1:] == sorted((frequency[a] for a in answers), reverse=True)
+    assert frequency[ABSTAIN] == frequency[answers[-1]]
     published_vision = tiny_training.networks().vision
     seeing = EfficientNetLite(published_vision.config)
     read_back(seeing, published_vision.state_dict(), trained / "vision.safetensors")
@@ -168,13 +173,18 @@ def test_metrics_are_of_all_parts_and_sets(trained: Path) -> None:
         assert all(0 <= fraction <= 1 for fraction in (found["cross_fitted_map"], *probs))
     for which in ("all_weights", "shipped", "blind"):
         assert metrics["drafter"][which].keys() == sets
-    assert metrics["reader"]["shipped"].keys() == {"few", "unread", "blind"}
+    assert metrics["reader"]["shipped"].keys() == {"few", "found", "unread", "blind"}
     assert all(found.keys() == sets for found in metrics["reader"]["shipped"].values())
-    joint, weight = metrics["reader"]["joint"], metrics["reader"]["weight"]
+    joint, ranking = metrics["reader"]["joint"], metrics["reader"]["ranking"]
     assert joint.keys() == sets
-    assert all(row["accuracy"] == row["by_weight"][str(weight)] for row in joint.values())
-    best = max(joint["okvqa/held-out"]["by_weight"].values())
-    assert joint["okvqa/held-out"]["accuracy"] == best
+    for row in joint.values():
+        assert row.keys() == {"accuracy", "found", "unread"}
+        assert row["accuracy"] == row["found"]["accuracy"]
+        assert all(0 <= row[form]["accuracy"] <= 1 for form in ("found", "unread"))
+    assert joint["fvqa/val"]["unread"]["by_type"].keys() == {"image", "kb"}
+    assert metrics["reader"]["weights"] == ranking["weights"][ranking["chosen"]]
+    validated = ranking["cross_validated"]
+    assert (ranking["chosen"] == "fitted") == (validated["fitted"] >= validated["grid"])
     fast = metrics["reader"]["fast_path"]
     assert fast.keys() == sets | {"threshold"}
     assert all(fast[name]["full"] == pytest.approx(joint[name]["accuracy"]) for name in sets)
@@ -187,7 +197,8 @@ def test_the_pipeline_can_be_set_so(trained: Path) -> None:
     reader = json.loads((trained / "metrics.json").read_text())["reader"]
     config = preset("pocket", tomllib.loads((trained / "settings.toml").read_text()))
     assert config.decode.prompt == "short"
-    assert config.decode.drafter_weight == reader["weight"]
+    for name, weight in reader["weights"].items():
+        assert getattr(config.decode, name) == weight
     threshold = reader["fast_path"]["threshold"]
     assert config.draft.threshold == pytest.approx(threshold, abs=1e-4)
     assert config.draft.counting_threshold == config.draft.threshold
@@ -197,7 +208,7 @@ def test_the_pipeline_can_be_set_so(trained: Path) -> None:
         threshold=config.draft.threshold,
         counting_threshold=config.draft.counting_threshold,
     )
-    decode = dataclasses.replace(plain.decode, prompt="short", drafter_weight=reader["weight"])
+    decode = dataclasses.replace(plain.decode, prompt="short", **reader["weights"])
     assert config == dataclasses.replace(plain, draft=draft, decode=decode)
 
 
