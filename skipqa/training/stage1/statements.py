@@ -131,7 +131,8 @@ def _sentences(library: Library, labels: Iterable[str]) -> dict[str, list[str]]:
         if CONCEPTNET in name:
             for row in range(index.bases[-1]):
                 passage = index.passage(row)
-                if (label := label_of.get(passage.title)) is not None:
+                label = label_of.get(passage.title)
+                if label is not None and index.row_of(passage.id) == row:  # it was not deleted
                     found[label] += map(_repaired, ENDS.split(passage.text))
     return found
 
