@@ -113,7 +113,12 @@ def questions(
     labels = (x for x in statements.of_label if held_out.names.isdisjoint((x, title_of(x))))
     count: Counter[int] = Counter()  # of questions, by photo
     drawn = _in_turns(
-        _about(Asker(label, statements, Random(f"{seed} {label}")), photos[label], mixed, count)
+        _about(
+            QuestionWriter(label, statements, Random(f"{seed} {label}")),
+            photos[label],
+            mixed,
+            count,
+        )
         for label in sorted(labels, key=lambda label: (len(photos[label]), label))
     )
     names = {photo: name for (_, name), photo in mixed.photos.items()}
@@ -148,21 +153,21 @@ def _in_turns(each: Iterable[Iterator[T]]) -> Iterator[T]:
 
 
 def _about(
-    asker: Asker, photos: Sequence[int], mixed: Mixture, count: Counter[int]
+    writer: QuestionWriter, photos: Sequence[int], mixed: Mixture, count: Counter[int]
 ) -> Iterator[tuple[int, Asked]]:
     """One question about the label for each photo that has no more than it may. `count` is that of
     all labels, as it stands when the next question is drawn."""
     taken = 0
-    for photo in asker.random.sample(photos, len(photos)):
-        others = frozenset(mixed.labels[photo]) - {asker.label}
-        if count[photo] < PER_PHOTO and (asked := asker.ask(others, taken)) is not None:
+    for photo in writer.random.sample(photos, len(photos)):
+        others = frozenset(mixed.labels[photo]) - {writer.label}
+        if count[photo] < PER_PHOTO and (asked := writer.ask(others, taken)) is not None:
             count[photo] += 1
             taken += 1
             yield photo, asked
 
 
-class Asker:
-    """Asks about one label."""
+class QuestionWriter:
+    """Writes questions about one label."""
 
     def __init__(self, label: str, statements: Statements, random: Random) -> None:
         self.label, self.random = label, random

@@ -58,6 +58,7 @@ _REPAIRS = tuple(
         ("in Park", "in a park"),
         ("in Town", "in a town"),
         ("resturant", "restaurant"),
+        (r"(\w{4,}ing)ing", r"\1"),
         (f"in (an? (?:{_ON}))", r"on \1"),
     )
 )
