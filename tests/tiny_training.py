@@ -127,12 +127,16 @@ def write_data(folder: Path) -> Path:
 def write_index(folder: Path) -> Path:
     """An index of six passages."""
     said = ("is a colour.", "is the colour of a disk. It comes from Hungary; few know it.")
-    rows = [{"title": c, "text": f"{c} {text}"} for c in COLOURS[:3] for text in said]
-    folder.mkdir(parents=True)
-    write_lines(folder / "colours.jsonl", rows)
-    corpus = JsonLines(folder / "colours.jsonl")
-    build(folder / "index", [corpus], LexicalEncoder.default())
-    return folder / "index"
+    texts = [(c, f"{c} {text}") for c in COLOURS[:3] for text in said]
+    return write_passages(folder / "index", texts)
+
+
+def write_passages(index: Path, texts: Iterable[tuple[str, str]]) -> Path:
+    """An index, named after its folder, of texts with their titles."""
+    path = index.parent / f"{index.name}.jsonl"
+    write_lines(path, ({"title": title, "text": text} for title, text in texts))
+    build(index, [JsonLines(path)], LexicalEncoder.default())
+    return index
 
 
 def write_pocket_kb(folder: Path) -> Path:

@@ -31,11 +31,11 @@ def states(fact: str, passage: str) -> bool:
     Articles, auxiliaries, "is used for" and the words of a relation are no content words. A fact
     without any content is stated by nothing.
     """
-    needed = _content(fact)
+    needed = content(fact)
     if not needed:
         return False
-    found = frozenset().union(*map(_forms, _words(passage)))
-    return all(not _forms(word).isdisjoint(found) for word in needed)
+    found = frozenset().union(*map(forms, _words(passage)))
+    return all(not forms(word).isdisjoint(found) for word in needed)
 
 
 def differ_in_number_alone(first: str, second: str) -> bool:
@@ -46,7 +46,8 @@ def differ_in_number_alone(first: str, second: str) -> bool:
     )
 
 
-def _content(text: str) -> list[str]:
+def content(text: str) -> list[str]:
+    """Its words without articles, auxiliaries and the words of a relation."""
     return [word for word in _words(text) if word not in _EMPTY and (len(word) > 1 or _digit(word))]
 
 
@@ -57,20 +58,20 @@ def _words(text: str) -> list[str]:
     return words + [number.replace(",", "") for number in _NUMBER.findall(text)]
 
 
-def _forms(word: str) -> frozenset[str]:
+def forms(word: str) -> frozenset[str]:
     """What a word may be an inflection of; a number word is also its digits."""
-    forms = set(base_forms(word))
+    found = set(base_forms(word))
     if word in NUMBER_WORDS:
-        forms.add(NUMBER_WORDS[word])
+        found.add(NUMBER_WORDS[word])
     for ending in _VERB_ENDINGS:
         stem = word.removesuffix(ending)
         if stem != word and len(stem) >= _SHORTEST_STEM:
-            forms |= {stem, f"{stem}e"}
+            found |= {stem, f"{stem}e"}
             if stem[-1] == stem[-2]:  # running
-                forms.add(stem[:-1])
+                found.add(stem[:-1])
             if stem[-1] == "i":  # carried
-                forms.add(f"{stem[:-1]}y")
-    return frozenset(forms)
+                found.add(f"{stem[:-1]}y")
+    return frozenset(found)
 
 
 def _digit(word: str) -> bool:

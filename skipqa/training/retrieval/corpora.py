@@ -73,7 +73,7 @@ _SENTENCE = re.compile(
     r"(?!cause |involve )(?P<other>[^.]+)\."  # what events lead to is nothing that an image shows
 )
 _PLACE = re.compile(r"You can find (?P<thing>.+?) (?P<where>(?:in|on|at|near|under) [^.]+)\.")
-_ENDS = re.compile(r"(?<=[.!?]) ")
+ENDS = re.compile(r"(?<=[.!?]) ")
 MIN_KEYS = 3  # content words of a sentence that is asked for
 
 
@@ -87,7 +87,7 @@ def from_conceptnet(passages: Iterable[Passage], drawn: Draw) -> Iterator[Query]
         for passage in some:
             if (random := drawn(passage.id)) is None:
                 continue
-            said = [parsed for one in _ENDS.split(passage.text) if (parsed := understand(one))]
+            said = [parsed for one in ENDS.split(passage.text) if (parsed := understand(one))]
             if not said:
                 continue
             between, predicate = random.choice(said)
@@ -125,7 +125,7 @@ def from_articles(passages: Iterable[Passage], drawn: Draw) -> Iterator[Query]:
         titled = set(content_words(passage.title))
         sentences = [
             keys
-            for sentence in _ENDS.split(passage.text)
+            for sentence in ENDS.split(passage.text)
             if len(keys := [w for w in content_words(sentence) if w not in titled]) >= MIN_KEYS
         ]
         if sentences:

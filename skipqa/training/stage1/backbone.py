@@ -34,7 +34,7 @@ from skipqa.training.export import copy_components
 from skipqa.training.pipelines import index_digests
 from skipqa.training.run import Run
 from skipqa.training.stage import Inputs, Metrics, TrainingStage
-from skipqa.training.stage1 import mixture, parts, photos, tagger
+from skipqa.training.stage1 import common_sense, mixture, parts, photos, tagger
 from skipqa.training.stage1.finding import Retrieval, find_passages
 from skipqa.training.stage1.inputs import (
     HELD_OUT,
@@ -45,6 +45,7 @@ from skipqa.training.stage1.inputs import (
 )
 from skipqa.training.stage1.mixture import Mixture
 from skipqa.training.stage1.networks import Networks
+from skipqa.training.stage1.pocket_kb import HeldOut
 from skipqa.training.stage1.reading import PromptWriter
 
 # What the image has to add to the question, without passages, before later stages build on it
@@ -65,6 +66,7 @@ class BackboneStage(TrainingStage):
 
     def run(self, inputs: Inputs, settings: Stage1Settings, run: Run) -> Metrics:
         mixed = mixture.read(inputs.require_data(self.name), inputs.pocket_kb, inputs.limit)
+        _add_common(mixed, inputs, settings.common, run.seed)
         run.claim(
             {
                 "stage": self.name,
@@ -106,6 +108,15 @@ def _retrieval(inputs: Inputs, folder: Path) -> Retrieval:
         found = load_components(inputs.components, preset=parts.PRESET)
     open_library = partial(Library.open, inputs.index or [DEFAULT])
     return Retrieval(open_library, found, preset(parts.PRESET, found.settings).retrieve)
+
+
+def _add_common(mixed: Mixture, inputs: Inputs, most: int, seed: int) -> None:
+    """Questions made from ConceptNet, if the library has it; for a trial as many as of a file."""
+    library = Library.open(inputs.index or [DEFAULT])
+    most = most if inputs.limit is None else min(most, inputs.limit)
+    held_out = HeldOut.of(inputs.pocket_kb)
+    for example in common_sense.questions(mixed, library, held_out, most, seed):
+        mixed.ask(example)
 
 
 def train(

@@ -27,9 +27,16 @@ from skipqa.training.stage1.words import Words
 
 MAX_ANSWERS = 8  # of one question
 HEAD_WIDTH = 64
-# Those that may need knowledge, then perceptual questions; the last group is not repeated, nor in a
-# phase that focuses on knowledge
-TRAIN_GROUPS = ("okvqa/train", "pocket-kb/train", "crowded/train", "fvqa/train", "coco/train")
+# Those that may need knowledge, then those made from ConceptNet, which are never repeated, then
+# perceptual questions, which are not in a phase that focuses on knowledge either
+TRAIN_GROUPS = (
+    "okvqa/train",
+    "pocket-kb/train",
+    "crowded/train",
+    "fvqa/train",
+    "common/train",
+    "coco/train",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,13 +117,13 @@ def train(
         steps = steps_for(epochs, mixed, training.batch)
         return fit(name, start, loss, Optimisation(steps, lr), run)
 
-    *knowledge, other = (inputs.groups[name] for name in TRAIN_GROUPS)
-    mixed = knowledge * training.knowledge_times + [other]
+    *knowledge, common, perceptual = (inputs.groups[name] for name in TRAIN_GROUPS)
+    mixed = knowledge * training.knowledge_times + [common, perceptual]
     decoder = phase("reader", mixed, training.epochs, training.lr, decoder)
     if training.focus_epochs:
         epochs, lr = training.focus_epochs, training.focus_lr
         low_rank.factor(decoder, published, rank)
-        decoder = phase("reader/focus", knowledge, epochs, lr, decoder)
+        decoder = phase("reader/focus", [*knowledge, common], epochs, lr, decoder)
         low_rank.merge(decoder)
     return decoder
 

@@ -28,7 +28,7 @@ from skipqa.nn.drafter import Drafter, DrafterConfig
 from skipqa.nn.tagger import Tagger, TaggerConfig
 from skipqa.training.export import read_back
 from skipqa.training.run import Run
-from skipqa.training.stage1 import backbone, encoder, mixture, photos, tagger
+from skipqa.training.stage1 import backbone, common_sense, encoder, mixture, photos, tagger
 from skipqa.training.stage1.drafter import ABSTAIN, TRAIN_GROUPS
 from skipqa.training.stage1.encoder import LabelledPhotos
 from skipqa.training.stage1.finding import Retrieval
@@ -36,6 +36,7 @@ from skipqa.training.stage1.inputs import PERCEPTUAL, Stage1Settings, group_rows
 from skipqa.training.stage1.mixture import Mixture
 from skipqa.training.stage1.networks import Networks
 from skipqa.training.stage1.photos import Things
+from skipqa.training.stage1.pocket_kb import HeldOut
 
 CPU = torch.device("cpu")
 FILES = ("vision", "tagger", "drafter", "question", "reader")
@@ -61,8 +62,12 @@ def _small_pictures() -> Iterator[None]:
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> mixture.Mixture:
     folder = tmp_path_factory.mktemp("data")
     data = tiny_training.write_fvqa(tiny_training.write_data(folder / "data"))
-    pocket_kb = tiny_training.write_pocket_kb(folder / "pocket-kb")
-    return mixture.read(data, tiny_training.add_crowded(pocket_kb))
+    pocket_kb = tiny_training.add_crowded(tiny_training.write_pocket_kb(folder / "pocket-kb"))
+    found = mixture.read(data, pocket_kb)
+    said = [("disk", "A disk can roll. A disk is made of wood."), ("red", "A red can glow.")]
+    library = Library.open([tiny_training.write_passages(folder / "conceptnet", said)])
+    found.examples += common_sense.questions(found, library, HeldOut.of(pocket_kb), 12, seed=5)
+    return found
 
 
 @pytest.fixture(scope="module")

@@ -157,7 +157,7 @@ def test_it_learns_and_leaves_the_embeddings_alone(
     text = networks().text
     before = {name: value.clone() for name, value in text.state_dict().items()}
     drafter_model = drafter.build(ANSWERS, torch.randn(4, 24), text, seen, TRAINING, seed=0)
-    rows = (torch.arange(25), torch.arange(25, 28), torch.arange(28, 31), NONE, NONE)
+    rows = (torch.arange(25), torch.arange(25, 28), torch.arange(28, 31), NONE, NONE, NONE)
     groups = dict(zip(TRAIN_GROUPS, rows, strict=True))
     inputs = DrafterInputs(questions, seen, words)
     drafter_model = drafter.train(drafter_model, inputs, groups, Run(tmp_path), TRAINING)
