@@ -61,6 +61,7 @@ class Components:
     vision: Path | None = None  # of the pocket vision encoder
     question: Path | None = None  # of the drafter's question encoder
     reader: Path | None = None  # of the pocket decoder
+    dense_reader: Path | None = None  # of the decoder of a baseline, in place of `reader`
     sparse_query: Path | None = None  # of the text encoder that writes sparse queries
     settings: Mapping[str, Any] = field(default_factory=dict)  # chosen with them on held-out data
     folder: Path | None = None  # where they were read from
@@ -81,7 +82,7 @@ _BUILDERS: dict[str, Any] = {
     "projector": (ProjectorConfig, Projector),
     "tagger": (TaggerConfig, Tagger),
 }
-DELTAS = ("vision", "question", "reader", "sparse_query")
+DELTAS = ("vision", "question", "reader", "dense_reader", "sparse_query")
 SETTINGS = "settings.toml"
 NAMES = tuple(_BUILDERS)
 

@@ -8,8 +8,9 @@ is in `pocket_vision.py`.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -68,6 +69,14 @@ class Pocket(GenerationMixin):
             else TaggedVision(config, self.texts, learned.tagger, report, learned.vision)
         )
         self.segmenter = Segmenter(report)
+
+    def with_reader(self, delta: Path) -> Pocket:
+        """The same with another decoder."""
+        other = copy.copy(self)
+        other.learned = replace(self.learned, reader=delta)
+        for name in ("decoder", "_decoder_folder"):
+            vars(other).pop(name, None)  # read anew on first use
+        return other
 
     @property
     def widths(self) -> Widths:

@@ -13,6 +13,7 @@ import math
 from functools import partial
 
 from skipqa.backbones.backbone import Backbone
+from skipqa.backbones.presets.pocket import Pocket
 from skipqa.evaluation.systems.budgets import with_budget
 from skipqa.evaluation.systems.pruners import random_pruning
 from skipqa.pipeline import Pipeline
@@ -88,8 +89,13 @@ def qvs_only(base: Pipeline, seed: int) -> Pipeline:
 
 
 def dense(base: Pipeline, seed: int) -> Pipeline:
-    """RA-CM3 style: all tokens, one query, all that it finds accepted, ranked, fused and read."""
-    return without_pruning(qvs_only(base, seed), seed)
+    """RA-CM3 style: all tokens, one query, all that it finds accepted, ranked, fused and read; by a
+    reader of its own where one was trained (`skipqa train stage1 --set reader.dense_epochs=1`)."""
+    system = without_pruning(qvs_only(base, seed), seed)
+    reader, backbone = base.components.dense_reader, base.backbone
+    if reader is None or not isinstance(backbone, Pocket):
+        return system
+    return system.with_backbone(backbone.with_reader(reader))
 
 
 def rcsr_only(base: Pipeline, seed: int) -> Pipeline:

@@ -46,7 +46,7 @@ MOST_REGIONS = 8
 MOST_PASSAGES = 16
 LEARNED_BEFORE_RETRIEVAL = ("budget", "saliency", "region_query")  # no record depends on them
 LEARNED_FROM_RECORDS = (*LEARNED_BEFORE_RETRIEVAL, "keep_head", "fusion", "verifier")
-AFTER_RETRIEVAL = ("reader",)  # where a record ends
+AFTER_RETRIEVAL = ("reader", "dense_reader")  # where a record ends
 # What a record holds of a draft does not depend on whether it would be accepted
 SETTINGS_WITHOUT_EFFECT = (
     *("draft.threshold", "draft.counting_threshold"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -37,6 +37,9 @@ class Retrieval:
     open_library: Callable[[], Library]
     components: Components  # of which sparse_query and concept_prior are used, where they are
     config: RetrieveConfig
+
+    def with_whole_passages(self) -> Retrieval:
+        return replace(self, config=replace(self.config, excerpt_words=0))
 
 
 def find_passages(

@@ -23,6 +23,12 @@ from skipqa.training.stage1.tagger import TaggerTraining
 
 HELD_OUT = "okvqa/held-out"  # what everything is chosen on
 PERCEPTUAL = "coco/held-out"  # added where the fast path is chosen
+MEASURED_LATER = frozenset(
+    f"{source}/{split}"
+    for source in ("pocket-kb", "crowded", "unseen")
+    for split in ("held-out", "val")
+)
+MOST_SCORED = 500  # of each of these
 PERCEPTUAL_RATIO = 4  # one perceptual question for so many of the others
 
 
@@ -61,12 +67,20 @@ class StageInputs:
 def group_rows(mixed: Mixture) -> dict[str, Tensor]:
     """By source and split; sources are okvqa, coco, fvqa, vqav2, common (made from ConceptNet) and,
     of Pocket-KB, pocket-kb, crowded and unseen. A group that is trained on is there even if it is
-    empty. Of the held-out perceptual questions only as many as the fast path is judged by."""
+    empty. Of the held-out perceptual questions only as many as the fast path is judged by, and
+    some of those that are looked up, which are measured through the whole pipeline."""
     kinds = {(example.source, example.split) for example in mixed.examples}
     found = {name: torch.zeros(0, dtype=torch.long) for name in TRAIN_GROUPS}
     for source, split in sorted(kinds):
         found[f"{source}/{split}"] = torch.tensor(mixed.select(source, split), dtype=torch.long)
     if PERCEPTUAL in found:
         count = max(1, len(found.get(HELD_OUT, ())) // PERCEPTUAL_RATIO)
-        found[PERCEPTUAL] = found[PERCEPTUAL][:: max(1, len(found[PERCEPTUAL]) // count)]
+        found[PERCEPTUAL] = _some(found[PERCEPTUAL], count)
+    for name in found.keys() & MEASURED_LATER:
+        found[name] = _some(found[name], MOST_SCORED)
     return found
+
+
+def _some(rows: Tensor, count: int) -> Tensor:
+    """About so many, evenly spaced."""
+    return rows[:: max(1, len(rows) // count)]

@@ -38,7 +38,7 @@ from skipqa.training.stage1.encoder import LabelledPhotos
 from skipqa.training.stage1.inputs import HELD_OUT, PERCEPTUAL, StageInputs
 from skipqa.training.stage1.photos import PhotoFeatures, Things
 from skipqa.training.stage1.pocket_kb import Thing
-from skipqa.training.stage1.reader import Prompts, ReaderInputs
+from skipqa.training.stage1.reader import Prompts, ReaderInputs, ReaderTrainer
 from skipqa.training.stage1.reading import Form, PromptWriter
 from skipqa.training.stage1.routing import Candidates, Drafted
 from skipqa.training.stage1.tagger import TagProbs, Targets
@@ -50,9 +50,11 @@ SMALL = 0.1  # of an image's area
 READ_FORMS: tuple[Form, ...] = ("few", "found", "unread", "blind")  # that the reader is scored in
 # That candidates are ranked in, by the same weights: with what retrieval finds, and without
 RANKED_FORMS: tuple[Form, ...] = ("found", "unread")
-VISION, TAGGER, DRAFTER, QUESTION, READER = (
-    f"{name}.safetensors" for name in ("vision", "tagger", "drafter", "question", "reader")
+VISION, TAGGER, DRAFTER, QUESTION, READER, DENSE_READER = (
+    f"{name}.safetensors"
+    for name in ("vision", "tagger", "drafter", "question", "reader", "dense_reader")
 )
+DENSE_SCORED = 400  # questions of each group: long prompts
 
 
 def finetune_encoder(inputs: StageInputs, targets: Targets) -> PhotoFeatures:
@@ -194,8 +196,10 @@ def train_reader(
         return Prompts(writer.prompts(examples, rows, run.seed, form), tokenizer)
 
     train_prompts = prompts_of(None, (inputs.groups[name].tolist() for name in TRAIN_GROUPS))
-    data = ReaderInputs(train_prompts, examples, inputs.groups)
-    decoder = reader.train(decoder, data, run, settings.reader, rank=max(settings.ranks))
+    trainer = ReaderTrainer(
+        ReaderInputs(train_prompts, examples, inputs.groups), run, settings.reader
+    )
+    decoder = reader.train(decoder, trainer, rank=max(settings.ranks))
     prompts = {form: prompts_of(form, rows_of.values()) for form in READ_FORMS}
 
     def accuracy(form: Form, name: str) -> float:
@@ -224,6 +228,33 @@ def train_reader(
         for form in RANKED_FORMS
     }
     return {"ranks": ranks, "shipped": shipped} | _rank(inputs, sets)
+
+
+def train_dense_reader(inputs: StageInputs, writer: PromptWriter) -> Metrics:
+    """Goes on from the exported reader with prompts in a dense system's form. A file of its own,
+    which the baseline reads where it is."""
+    networks, run, settings = inputs.networks, inputs.run, inputs.settings
+    examples, published = inputs.mixed.examples, networks.decoder.state_dict()
+    decoder = copy.deepcopy(networks.decoder).float().to(inputs.device)
+    read_back(decoder, published, run.folder / READER)
+    rows = chain.from_iterable(some.tolist() for some in inputs.groups.values())
+    texts = writer.prompts(examples, rows, run.seed, "many")
+    prompts = Prompts(texts, networks.decoder_tokenizer)
+    rows_of = {name: some.tolist()[:DENSE_SCORED] for name, some in inputs.scored.items()}
+
+    def accuracy(name: str) -> float:
+        given = reader.generate(decoder, prompts, rows_of[name])
+        pairs = zip(rows_of[name], given, strict=True)
+        return _mean(examples[row].answers.get(text, 0.0) for row, text in pairs)
+
+    before = {name: accuracy(name) for name in rows_of}
+    trainer = ReaderTrainer(ReaderInputs(prompts, examples, inputs.groups), run, settings.reader)
+    rank = max(settings.ranks)
+    decoder = reader.train_dense(decoder, published, trainer, rank)
+    truncation = Truncation((rank,), settings.max_loss)
+    path = run.folder / DENSE_READER
+    export(decoder, published, partial(accuracy, HELD_OUT), path, truncation, preset=PRESET)
+    return {"before": before, "after": {name: accuracy(name) for name in rows_of}}
 
 
 def _rank(inputs: StageInputs, sets: Mapping[Form, Mapping[str, Candidates]]) -> Metrics:

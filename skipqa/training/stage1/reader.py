@@ -42,6 +42,8 @@ class ReaderTraining:
     lr: Weight = 2e-4
     focus_lr: Weight = 5e-5
     knowledge_times: Count = 2  # how often a knowledge question is repeated per epoch
+    # Of a reader for the dense baseline alone, which goes on from this one in its form; 0: none
+    dense_epochs: Weight = 0.0
 
 
 class Prompts:
@@ -94,38 +96,67 @@ class ReaderInputs:
     groups: Mapping[str, Tensor]  # rows of prompts and examples alike, by source and split
 
 
-def train(
-    decoder: Llama, inputs: ReaderInputs, run: Run, training: ReaderTraining, rank: int
-) -> Llama:
-    """All weights are trained on the mixture, then factors of `rank` on knowledge questions, so
-    that truncating the delta to it costs nothing."""
-    device, prompts, examples = decoder.embedding.weight.device, inputs.prompts, inputs.examples
-    published = copy.deepcopy(decoder.state_dict())
-    lengths = torch.tensor([len(ids) for ids in prompts.ids])
-    decoder.requires_grad_(True)
-    decoder.embedding.requires_grad_(False)  # shared by everything learned before, and large
+@dataclass(frozen=True, slots=True)
+class ReaderTrainer:
+    """Prompts and how they are trained on."""
 
-    def phase(name: str, mixed: list[Tensor], epochs: float, lr: float, start: Llama) -> Llama:
-        batch_at = bucketed(mixed, lengths, training.batch, run.seed, most=MOST_TOKENS)
+    inputs: ReaderInputs
+    run: Run
+    training: ReaderTraining
+
+    def phase(
+        self, name: str, decoder: Llama, mixed: Sequence[Tensor], epochs: float, lr: float
+    ) -> Llama:
+        """`mixed` are rows of the prompts."""
+        prompts, examples, seed = self.inputs.prompts, self.inputs.examples, self.run.seed
+        device, batch = decoder.embedding.weight.device, self.training.batch
+        lengths = torch.tensor([len(ids) for ids in prompts.ids])
+        batch_at = bucketed(mixed, lengths, batch, seed, most=MOST_TOKENS)
 
         def loss(step: int) -> Tensor:
             rows = batch_at(step).tolist()
-            draw = random.Random(run.seed * 1_000_003 + step)
+            draw = random.Random(seed * 1_000_003 + step)
             answers = [_draw(examples[row], draw) for row in rows]
-            return losses(start, *prompts.batch(rows, answers, device))[0].mean()
+            return losses(decoder, *prompts.batch(rows, answers, device))[0].mean()
 
-        steps = steps_for(epochs, mixed, training.batch)
-        return fit(name, start, loss, Optimisation(steps, lr), run)
+        steps = steps_for(epochs, mixed, batch)
+        return fit(name, decoder, loss, Optimisation(steps, lr), self.run)
 
-    *knowledge, common, perceptual = (inputs.groups[name] for name in TRAIN_GROUPS)
+
+def train(decoder: Llama, trainer: ReaderTrainer, rank: int) -> Llama:
+    """All weights are trained on the mixture, then factors of `rank` on knowledge questions, so
+    that truncating the delta to it costs nothing."""
+    training, published = trainer.training, copy.deepcopy(decoder.state_dict())
+    _train_all_but_embeddings(decoder)
+    *knowledge, common, perceptual = (trainer.inputs.groups[name] for name in TRAIN_GROUPS)
     mixed = knowledge * training.knowledge_times + [common, perceptual]
-    decoder = phase("reader", mixed, training.epochs, training.lr, decoder)
+    decoder = trainer.phase("reader", decoder, mixed, training.epochs, training.lr)
     if training.focus_epochs:
-        epochs, lr = training.focus_epochs, training.focus_lr
         low_rank.factor(decoder, published, rank)
-        decoder = phase("reader/focus", [*knowledge, common], epochs, lr, decoder)
+        focused = [*knowledge, common]
+        epochs, lr = training.focus_epochs, training.focus_lr
+        decoder = trainer.phase("reader/focus", decoder, focused, epochs, lr)
         low_rank.merge(decoder)
     return decoder
+
+
+def train_dense(
+    decoder: Llama, published: Mapping[str, Tensor], trainer: ReaderTrainer, rank: int
+) -> Llama:
+    """A trained reader, of that rank, goes on with the knowledge questions in a dense system's
+    form, as many weights as before being trained."""
+    _train_all_but_embeddings(decoder)
+    low_rank.factor(decoder, published, rank)
+    *knowledge, _, _ = (trainer.inputs.groups[name] for name in TRAIN_GROUPS)
+    epochs, lr = trainer.training.dense_epochs, trainer.training.focus_lr
+    decoder = trainer.phase("dense_reader", decoder, knowledge, epochs, lr)
+    low_rank.merge(decoder)
+    return decoder
+
+
+def _train_all_but_embeddings(decoder: Llama) -> None:
+    decoder.requires_grad_(True)
+    decoder.embedding.requires_grad_(False)  # shared by everything learned before, and large
 
 
 def _draw(example: TrainExample, draw: random.Random) -> str:

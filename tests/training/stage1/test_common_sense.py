@@ -25,7 +25,7 @@ from skipqa.training.stage1.common_sense import BY_KIND, BY_RELATION, KIND_OF, M
 from skipqa.training.stage1.drafter import TRAIN_GROUPS
 from skipqa.training.stage1.mixture import Mixture
 from skipqa.training.stage1.pocket_kb import HeldOut
-from skipqa.training.stage1.reader import Prompts, ReaderInputs, ReaderTraining
+from skipqa.training.stage1.reader import Prompts, ReaderInputs, ReaderTrainer, ReaderTraining
 from skipqa.training.stage1.statements import read
 
 NOTHING_HELD_OUT = HeldOut({"coco": frozenset(), "entities": frozenset()})
@@ -188,7 +188,7 @@ def test_the_reader_meets_them_once_per_epoch(tmp_path: Path) -> None:
         inputs = ReaderInputs(Prompts(["?"] * 8, tiny_training.tokenizer()), [example] * 8, rows)
         training = ReaderTraining(epochs=1.0, focus_epochs=1.0, batch=1, knowledge_times=3)
         run = Run(tmp_path / str(common), progress=progress)
-        reader.train(tiny_training.decoder(), inputs, run, training, rank=2)
+        reader.train(tiny_training.decoder(), ReaderTrainer(inputs, run, training), rank=2)
         return dict(steps)
 
     assert steps_with(0) == {"reader": 16, "reader/focus": 4}

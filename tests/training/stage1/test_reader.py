@@ -21,6 +21,7 @@ from skipqa.training.stage1.reader import (
     MAX_ANSWER_TOKENS,
     Prompts,
     ReaderInputs,
+    ReaderTrainer,
     ReaderTraining,
     generate,
     log_probs,
@@ -96,9 +97,8 @@ def test_it_learns_to_answer(tmp_path: Path) -> None:
     groups |= {"okvqa/train": torch.arange(5), "pocket-kb/train": torch.arange(5, 8)}
     training = ReaderTraining(epochs=100.0, focus_epochs=100.0, batch=8, lr=2e-2, focus_lr=1e-2)
     before = {name: value.clone() for name, value in network.state_dict().items()}
-    trained = reader.train(
-        network, ReaderInputs(prompts, examples, groups), Run(tmp_path), training, rank=6
-    )
+    trainer = ReaderTrainer(ReaderInputs(prompts, examples, groups), Run(tmp_path), training)
+    trained = reader.train(network, trainer, rank=6)
     assert generate(trained, prompts, [0, 1]) == ["red", "blue"]
     assert torch.equal(trained.embedding.weight, published)
     assert trained.config == LLAMA
