@@ -23,12 +23,6 @@ from skipqa.training.stage1.tagger import TaggerTraining
 
 HELD_OUT = "okvqa/held-out"  # what everything is chosen on
 PERCEPTUAL = "coco/held-out"  # added where the fast path is chosen
-MEASURED_LATER = frozenset(
-    f"{source}/{split}"
-    for source in ("pocket-kb", "crowded", "unseen")
-    for split in ("held-out", "val")
-)
-MOST_SCORED = 500  # of each of these
 PERCEPTUAL_RATIO = 4  # one perceptual question for so many of the others
 
 
@@ -44,6 +38,8 @@ class Stage1Settings:
     tagger: TaggerTraining = field(default_factory=TaggerTraining)
     drafter: DrafterTraining = field(default_factory=DrafterTraining)
     reader: ReaderTraining = field(default_factory=ReaderTraining)
+    # Questions of each group that the reader is scored on, at most, but for those it chooses by
+    scored: Count = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +59,20 @@ class StageInputs:
         ends = ("held-out", "val")
         return {name: rows for name, rows in self.groups.items() if name.endswith(ends)}
 
+    def read(self) -> dict[str, Tensor]:
+        """Those that the reader is scored on. Reading takes longer than drafting, and most of them
+        are measured through the whole pipeline, too."""
+        most, chosen_by = self.settings.scored, (HELD_OUT, PERCEPTUAL)
+        return {
+            name: rows if name in chosen_by else _some(rows, most)
+            for name, rows in self.scored.items()
+        }
+
 
 def group_rows(mixed: Mixture) -> dict[str, Tensor]:
     """By source and split; sources are okvqa, coco, fvqa, vqav2, common (made from ConceptNet) and,
     of Pocket-KB, pocket-kb, crowded and unseen. A group that is trained on is there even if it is
-    empty. Of the held-out perceptual questions only as many as the fast path is judged by, and
-    some of those that are looked up, which are measured through the whole pipeline."""
+    empty. Of the held-out perceptual questions only as many as the fast path is judged by."""
     kinds = {(example.source, example.split) for example in mixed.examples}
     found = {name: torch.zeros(0, dtype=torch.long) for name in TRAIN_GROUPS}
     for source, split in sorted(kinds):
@@ -76,11 +80,9 @@ def group_rows(mixed: Mixture) -> dict[str, Tensor]:
     if PERCEPTUAL in found:
         count = max(1, len(found.get(HELD_OUT, ())) // PERCEPTUAL_RATIO)
         found[PERCEPTUAL] = _some(found[PERCEPTUAL], count)
-    for name in found.keys() & MEASURED_LATER:
-        found[name] = _some(found[name], MOST_SCORED)
     return found
 
 
 def _some(rows: Tensor, count: int) -> Tensor:
-    """About so many, evenly spaced."""
-    return rows[:: max(1, len(rows) // count)]
+    """So many, evenly spaced, or all."""
+    return rows[:: max(1, len(rows) // count)][:count]

@@ -189,7 +189,7 @@ def train_reader(
     networks, run, settings = inputs.networks, inputs.run, inputs.settings
     examples, tokenizer = inputs.mixed.examples, networks.decoder_tokenizer
     decoder = copy.deepcopy(networks.decoder).float().to(inputs.device)
-    rows_of = {name: rows.tolist() for name, rows in inputs.scored.items()}
+    rows_of = {name: rows.tolist() for name, rows in inputs.read().items()}
 
     def prompts_of(form: Form | None, groups: Iterable[list[int]]) -> Prompts:
         rows = chain.from_iterable(groups)
@@ -213,6 +213,7 @@ def train_reader(
     )
     shipped = {form: {name: accuracy(form, name) for name in rows_of} for form in READ_FORMS}
     vocabulary = model.drafter.vocabulary()
+    is_read = {n: torch.isin(inputs.scored[n], rows) for n, rows in inputs.read().items()}
     sets = {
         form: {
             name: routing.gather(
@@ -220,7 +221,7 @@ def train_reader(
                 prompts[form],
                 examples,
                 rows,
-                Drafted(vocabulary, model.drafter.log_probs(drafted[name])),
+                Drafted(vocabulary, model.drafter.log_probs(drafted[name].cpu()[is_read[name]])),
                 run.counted(f"scoring candidates, {name}, {form}"),
             )
             for name, rows in rows_of.items()
@@ -240,7 +241,7 @@ def train_dense_reader(inputs: StageInputs, writer: PromptWriter) -> Metrics:
     rows = chain.from_iterable(some.tolist() for some in inputs.groups.values())
     texts = writer.prompts(examples, rows, run.seed, "many")
     prompts = Prompts(texts, networks.decoder_tokenizer)
-    rows_of = {name: some.tolist()[:DENSE_SCORED] for name, some in inputs.scored.items()}
+    rows_of = {name: some.tolist()[:DENSE_SCORED] for name, some in inputs.read().items()}
 
     def accuracy(name: str) -> float:
         given = reader.generate(decoder, prompts, rows_of[name])
@@ -269,7 +270,7 @@ def _rank(inputs: StageInputs, sets: Mapping[Form, Mapping[str, Candidates]]) ->
         decode={"prompt": "short"} | asdict(weights),
     )
     joint: dict[str, Metrics] = {}
-    for name, rows in inputs.scored.items():
+    for name, rows in inputs.read().items():
         types = [inputs.mixed.examples[row].type for row in rows.tolist()]
         joint[name] = {"accuracy": found[name].accuracy(weights)} | {
             form: {
