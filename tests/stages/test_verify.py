@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -31,6 +32,7 @@ from skipqa.state import State
 from skipqa.trace import StageRecord
 from skipqa.types import (
     Budget,
+    Draft,
     KeptTokens,
     Question,
     Region,
@@ -224,14 +226,25 @@ def test_a_verifier_with_signals_has_all_it_reads_encoded_at_once(
     meaning = evidence @ backbone.concepts.embeddings
     tokens = VisualTokens(torch.rand(4, 8), evidence, meaning, evidence.mean(0), 2)
     kept = KeptTokens(torch.tensor([0, 3]), torch.rand(4), tokens)
-    scorer = SignalVerifier(trained, cast(Any, counting))
-    verified, record = verify(found, asking.add(kept=kept), scorer, budget=Budget(2, 3))
+    scorer, drafted = SignalVerifier(trained, cast(Any, counting)), Draft("", 0.0, "")
+    asking = asking.add(kept=kept, draft=drafted)
+    verified, record = verify(found, asking, scorer, budget=Budget(2, 3))
     titles = about_titles(asking.question, [passage.passage.title for passage in found.passages])
     assert counting.passes == [[TEXTS[0], TEXTS[2], TEXTS[4], *titles]]
     alone = backbone.encode_texts([passage.passage.text for passage in verified.passages])
     torch.testing.assert_close(verified.embeddings, alone.embeddings)
     encoded = backbone.encode_texts(counting.passes[0])
     assert record.flops == encoded.flops + verifier_flops(trained.config, 3)
+
+
+def test_a_verifier_reads_what_the_decoder_reads(asking: State, backbone: Pocket) -> None:
+    found = retrieved([0, 2])
+    first = replace(found.passages[0], excerpt="espresso: strong black coffee")
+    found = replace(found, passages=(first, found.passages[1]))
+    counting = Counting(backbone)
+    trained = EmbeddingVerifier(Verifier(VerifierConfig(384, WIDTH)), cast(Any, counting))
+    verify(found, asking, trained)
+    assert counting.passes == [["espresso: strong black coffee", TEXTS[2]]]
 
 
 @pytest.mark.parametrize("signals", [0, SIGNALS])

@@ -56,6 +56,7 @@ def write(folder: Path, photo: Path) -> Path:
     tiny_training.write_lines(folder / "train.jsonl", rows[: TRAIN + HELD_OUT])
     tiny_training.write_lines(folder / "val.jsonl", rows[TRAIN + HELD_OUT :])
     (folder / "held_out.json").write_text(json.dumps({"coco": [], "entities": []}))
+    (folder / "unseen.json").write_text("[]")
     texts = {f"espresso:{name}": ("espresso", text) for name, (_, _, text) in FACTS.items()}
     texts |= {f"other:{name}": (name, text) for name, text in OTHERS.items()}
     passages = [{"id": id, "title": title, "text": text} for id, (title, text) in texts.items()]
@@ -75,6 +76,7 @@ def _row(number: int, image: str) -> dict[str, Any]:
         "category": relation,
         "gold": [f"passages:espresso:{relation}"],
         "subset": ["small"],
+        "entity": "drink:espresso",
         "photo": image,
         "box": [0.3, 0.3, 0.4, 0.4] if number % 2 else None,
     }
@@ -101,7 +103,12 @@ def context(folder: Path, pipeline: Pipeline, rows: list[Gathered]) -> TrainingC
     here = workers()
     records = collect(rows, {"of": "tests"}, here, Run(folder / "records"))
     return TrainingContext(
-        records, Shared.pipeline, Shared.pipeline.components, Run(folder / "run"), here
+        records,
+        Shared.pipeline,
+        Shared.pipeline.components,
+        Run(folder / "run"),
+        here,
+        folder / "records",
     )
 
 

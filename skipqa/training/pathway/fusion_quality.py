@@ -23,7 +23,7 @@ from skipqa.state import State
 from skipqa.trace import StageRecord
 from skipqa.training.pathway.collapse import openness
 from skipqa.training.pathway.context import TrainingContext
-from skipqa.training.pathway.stage4_verifier import Cases
+from skipqa.training.pathway.verifier_cases import Cases
 from skipqa.types import Budget, Retrieved
 
 MOST_EDGES = 0.5  # that a fusion layer may keep open and still be called sparse
