@@ -32,7 +32,14 @@ FACTS = {
     "brewing": ("How is this drink brewed?", "pressure", "Espresso is brewed under pressure."),
     "cup": ("Which cup holds this drink?", "demitasse", "A demitasse cup holds espresso."),
 }
+# Longer than what is read of a passage
+COFFEE = (
+    "Coffee is a drink made from roasted beans. The plant grows in the mountains of many warm "
+    "lands, where its red cherries are picked by hand and dried in the sun. Traders carried it "
+    "over the sea in sacks. In the kitchen it is brewed in a pot or a cup. Most drink it hot."
+)
 OTHERS = {
+    "coffee": COFFEE,
     "tea": "Tea is a drink from China, brewed with leaves in a pot.",
     "milk": "Milk is a drink that comes from cows.",
     "cup": "A cup is a small container that holds drinks.",

@@ -3,8 +3,8 @@
 Enters: gathered records and the pipeline's reader. Leaves: for every question and passage, the
 log-probability of the right answers given that passage alone, minus the one without passages, in
 nats; in a file next to the records, named by what it depends on, so that a killed measurement goes
-on and later stages read it. Prompts are as `ShortReader` writes them. On a CPU a question takes
-seconds, so only some are measured there. It does not know what is trained with the gains.
+on and later stages read it. Prompts are as `ShortReader` writes them. Without a GPU it takes
+seconds per question, so only some are measured. It does not know what is trained with the gains.
 
 Shape letters: N questions, K passages.
 """
@@ -150,18 +150,16 @@ class AnswerScorer:
             [self.prompt(i, passages) for i, passages in readings], self.pocket.decoder_tokenizer
         )
         pairs = [
-            (number, answer, math.log(score))
+            (number, place, answer, math.log(score))
             for number, (i, _) in enumerate(readings)
-            for answer, score in self.answers[i].items()
+            for place, (answer, score) in enumerate(self.answers[i].items())
         ]
-        asked = [(number, answer) for number, answer, _ in pairs]
+        numbers, places, answers, log_scores = zip(*pairs, strict=True)
         size = 1_024 if self.on_gpu else 16
+        asked = list(zip(numbers, answers, strict=True))
         log_prob = log_probs(self._decoder(), prompts, asked, counted, size)
         weighted = torch.full((len(readings), MOST_ANSWERS), -torch.inf)
-        place = [0] * len(readings)
-        for (number, _, log_score), value in zip(pairs, log_prob.tolist(), strict=True):
-            weighted[number, place[number]] = value + log_score
-            place[number] += 1
+        weighted[torch.tensor(numbers), torch.tensor(places)] = log_prob + torch.tensor(log_scores)
         return weighted.logsumexp(1)
 
     def prompt(self, i: int, passages: Sequence[int]) -> str:

@@ -156,8 +156,9 @@ def test_a_record_goes_through_the_stages_as_its_question_did(context: TrainingC
         again, _ = replay(records, i, pipeline, Budget(budget.kept_tokens(256), 16))
         kept = again.kept.positions == records["kept"][i].nonzero()[:, 0]
         assert kept.float().mean() > 0.95
-        found = [p.row for p in again.retrieved.passages]
-        assert found == [p.row for p in records.candidates(i)]
+        found = [(p.row, p.text) for p in again.retrieved.passages]
+        assert found == [(p.row, p.text) for p in records.candidates(i)]
+        assert any(p.text != p.passage.text for p in again.retrieved.passages)  # an excerpt
         assert [r.box for r in again.regions] == [r.box for r in records.regions(i)]
 
 
