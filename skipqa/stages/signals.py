@@ -6,13 +6,12 @@ which of a hundred similar things it is about, nor whether the image shows that 
 compare: how probable it is that the image shows what the passage is titled with and the question
 is about, whether the passage says of it what is asked, and by how much it leads the others, those
 about other things, about the same one and from the same corpus; and whether it speaks of what the
-image shows and of the answers that the drafter thinks likely. Of a long passage what is read of it
-counts. Which corpus it is from is no signal: everyone brings their own.
+image shows. Of a long passage what is read of it counts. Which corpus it is from is no signal, as
+everyone brings their own, nor is the draft, which may be made at the same time.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 
@@ -27,7 +26,7 @@ from skipqa.stages.regions import posterior, region_means
 from skipqa.state import State
 from skipqa.types import Question, RetrievedPassage
 
-SIGNALS = 33
+SIGNALS = 32
 ANYTHING = 0.05  # relevance of a concept that the question does not seem to be about
 SMALLEST = 1e-6
 _WORD = re.compile(r"[^\W_]+")
@@ -136,18 +135,16 @@ def _own_corpus(passages: Sequence[RetrievedPassage]) -> list[Tensor]:
 
 
 def _spoken_of(state: State) -> list[Tensor]:
-    """[K] each, roots of probabilities: of the most probable word for the image in the title, of
-    the same in the text, and of all drafted answers that the text states."""
-    seen, drafted = state.kept.tokens.words, state.draft.candidates
+    """[K] each, roots of probabilities: of the most probable word for the image that is in the
+    title, and that is in the text."""
+    seen = state.kept.tokens.words
     shown = zip(seen.names, seen.probs.tolist(), strict=True) if seen else ()
     in_image = [(_as_words(name), prob) for name, prob in shown]
-    answers = [(_as_words(answer), math.exp(log_prob)) for answer, log_prob in drafted]
     pairs = [(_as_words(p.passage.title), _as_words(p.text)) for p in state.retrieved.passages]
     found = [
         (
             max((prob for name, prob in in_image if name in title), default=0.0),
             max((prob for name, prob in in_image if name in text), default=0.0),
-            min(1.0, sum(prob for answer, prob in answers if answer in text)),
         )
         for title, text in pairs
     ]

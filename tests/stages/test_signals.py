@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from skipqa.knowledge.excerpt import subject_of
 from skipqa.nn.verifier import Verifier, VerifierConfig
 from skipqa.pipeline import Pipeline
 from skipqa.stages.signals import SIGNALS, about_titles, names_in, signals
-from skipqa.types import Draft, Passage, Region, Retrieved, RetrievedPassage, SeenWords
+from skipqa.types import Passage, Region, Retrieved, RetrievedPassage, SeenWords
 
 SEEN, SEEN_LEADS, OVERLAP, SAID_LEADS, OWN_CORPUS = 4, 7, 9, 13, 26
 KNOWN = concepts(("pug", ("dog",)), ("beagle", ("dog",)), ("flag of Chad", ("flag",)))
@@ -37,8 +36,7 @@ def told(*candidates: RetrievedPassage) -> torch.Tensor:
     embeddings[0] = -embeddings[0]
     of_title = -embeddings[:1].expand(len(candidates), -1)
     retrieved = Retrieved(candidates, len(candidates), len(candidates))
-    drafted = Draft("china", 0.5, "", (("china", math.log(0.5)), ("peru", math.log(0.2))))
-    asking = state(question=asked, draft=drafted, kept=kept, regions=(region,), retrieved=retrieved)
+    asking = state(question=asked, kept=kept, regions=(region,), retrieved=retrieved)
     return signals(asking, embeddings, of_title, KNOWN)
 
 
@@ -90,17 +88,16 @@ def test_a_passage_is_compared_with_those_of_its_own_corpus() -> None:
     assert len(set(length.tolist())) == 1
 
 
-def test_a_passage_may_speak_of_what_is_seen_and_of_likely_answers() -> None:
+def test_a_passage_may_speak_of_what_is_seen() -> None:
     """In whole words; of a long passage, what is read of it counts."""
     found = told(
-        candidate("Pug", "A small dog from China, not from Peru."),
+        candidate("Pug", "A small dog from China."),
         candidate("Pugilist", "A boxer. Chinatown."),
         replace(candidate("World", "A small dog from China."), excerpt="All of it."),
     )
-    in_title, in_text, answers = found[:, OWN_CORPUS + 4 :].square().T
+    in_title, in_text = found[:, OWN_CORPUS + 4 :].square().T
     assert in_title.tolist() == pytest.approx([0.9, 0, 0])
     assert in_text.tolist() == pytest.approx([0.4, 0, 0])
-    assert answers.tolist() == pytest.approx([0.7, 0, 0])
 
 
 def test_words_of_the_question_count_in_any_form() -> None:

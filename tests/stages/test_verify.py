@@ -32,7 +32,6 @@ from skipqa.state import State
 from skipqa.trace import StageRecord
 from skipqa.types import (
     Budget,
-    Draft,
     KeptTokens,
     Question,
     Region,
@@ -226,9 +225,8 @@ def test_a_verifier_with_signals_has_all_it_reads_encoded_at_once(
     meaning = evidence @ backbone.concepts.embeddings
     tokens = VisualTokens(torch.rand(4, 8), evidence, meaning, evidence.mean(0), 2)
     kept = KeptTokens(torch.tensor([0, 3]), torch.rand(4), tokens)
-    scorer, drafted = SignalVerifier(trained, cast(Any, counting)), Draft("", 0.0, "")
-    asking = asking.add(kept=kept, draft=drafted)
-    verified, record = verify(found, asking, scorer, budget=Budget(2, 3))
+    scorer = SignalVerifier(trained, cast(Any, counting))
+    verified, record = verify(found, asking.add(kept=kept), scorer, budget=Budget(2, 3))
     titles = about_titles(asking.question, [passage.passage.title for passage in found.passages])
     assert counting.passes == [[TEXTS[0], TEXTS[2], TEXTS[4], *titles]]
     alone = backbone.encode_texts([passage.passage.text for passage in verified.passages])

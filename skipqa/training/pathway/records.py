@@ -134,7 +134,6 @@ class Records:
         state = self.before_prune(i, num_concepts)
         positions, saliency = self["kept"][i].nonzero()[:, 0], self["saliency"][i].float()
         return state.add(
-            draft=self.draft(i, ()),
             kept=KeptTokens(positions, saliency, state.tokens),
             regions=self.regions(i),
             retrieved=Retrieved(self.candidates(i), 0, 0),
