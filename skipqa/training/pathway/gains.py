@@ -39,7 +39,7 @@ from skipqa.training.stage1.reader import Prompts, log_probs
 
 MOST_ANSWERS = 4
 LARGEST = 6.0  # nats; beyond, a gain says no more
-ON_CPU = 64  # questions that are measured where there is no GPU
+ON_CPU = 32  # questions that are measured where there is no GPU
 Reading = tuple[int, tuple[int, ...]]  # a question, and its passages that are read, the best first
 
 
