@@ -5,11 +5,14 @@ passage's title. Leaves: [K, SIGNALS]. The embedding of a short passage knows it
 which of a hundred similar things it is about, nor whether the image shows that one. The signals
 compare: how probable it is that the image shows what the passage is titled with and the question
 is about, whether the passage says of it what is asked, and by how much it leads the others, those
-about other things and those about the same one.
+about other things, about the same one and from the same corpus; and whether it speaks of what the
+image shows. Of a long passage what is read of it counts. Which corpus it is from is no signal, as
+everyone brings their own, nor is the draft, which may be made at the same time.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import torch
@@ -21,11 +24,12 @@ from skipqa.language import all_forms, base_forms, content_words
 from skipqa.stages.prune import concept_relevance
 from skipqa.stages.regions import posterior, region_means
 from skipqa.state import State
-from skipqa.types import Question
+from skipqa.types import Question, RetrievedPassage
 
-SIGNALS = 26
+SIGNALS = 32
 ANYTHING = 0.05  # relevance of a concept that the question does not seem to be about
 SMALLEST = 1e-6
+_WORD = re.compile(r"[^\W_]+")
 
 
 def about_titles(question: Question, titles: Sequence[str]) -> list[str]:
@@ -49,7 +53,7 @@ def signals(state: State, embeddings_Kd: Tensor, asked_of_Kd: Tensor, concepts: 
     sure_K = torch.tensor([state.regions[p.region].concepts[0][1] for p in passages])
     topic_K = embeddings_Kd @ question.embedding
     said_K = (embeddings_Kd * asked_of_Kd).sum(1)
-    asked_K = torch.tensor([_overlap(question, p.passage.text) for p in passages])
+    asked_K = torch.tensor([_overlap(question, p.text) for p in passages])
     subject = [names[0] if names else "" for names in titles]
     same_KK = torch.tensor([[one == other for other in subject] for one in subject])
     alone_KK = same_KK & ~torch.eye(len(passages), dtype=torch.bool)
@@ -73,6 +77,8 @@ def signals(state: State, embeddings_Kd: Tensor, asked_of_Kd: Tensor, concepts: 
             _root(sure_K),
             order_K,
             *_asked_about(state, numbers, concepts),
+            *_own_corpus(passages),
+            *_spoken_of(state),
         ),
         dim=1,
     )
@@ -108,6 +114,46 @@ def _asked_about(
         torch.tensor(agreeing),
         torch.tensor([float(bool(some)) for some in numbers]),  # a thing that can be seen at all
     ]
+
+
+def _own_corpus(passages: Sequence[RetrievedPassage]) -> list[Tensor]:
+    """[K] each: the place among the passages of its corpus, how far it is behind the best of them,
+    how many of all passages they are; and how long the passage is."""
+    sources = [p.passage.source for p in passages]
+    best: dict[str, float] = {}
+    for p in passages:
+        best[p.passage.source] = max(p.relative, best.get(p.passage.source, 0.0))
+    behind = [p.relative / best[source] for p, source in zip(passages, sources, strict=True)]
+    place = [sources[:k].count(source) for k, source in enumerate(sources)]
+    words = torch.tensor([float(len(p.text.split())) for p in passages])
+    return [
+        torch.tensor(place) / len(passages),
+        torch.tensor(behind).log().clamp(min=-3),
+        torch.tensor([sources.count(source) for source in sources]) / len(passages),
+        (words.log1p() - 3) / 2,
+    ]
+
+
+def _spoken_of(state: State) -> list[Tensor]:
+    """[K] each, roots of probabilities: of the most probable word for the image that is in the
+    title, and that is in the text."""
+    seen = state.kept.tokens.words
+    shown = zip(seen.names, seen.probs.tolist(), strict=True) if seen else ()
+    in_image = [(_as_words(name), prob) for name, prob in shown]
+    pairs = [(_as_words(p.passage.title), _as_words(p.text)) for p in state.retrieved.passages]
+    found = [
+        (
+            max((prob for name, prob in in_image if name in title), default=0.0),
+            max((prob for name, prob in in_image if name in text), default=0.0),
+        )
+        for title, text in pairs
+    ]
+    return list(_root(torch.tensor(found)).T)
+
+
+def _as_words(text: str) -> str:
+    """In lower case, each word between spaces, so that whole words are found in it."""
+    return f" {' '.join(_WORD.findall(text.lower()))} "
 
 
 def _own_and_next(prob_C: Tensor, own: Sequence[int]) -> tuple[float, float]:

@@ -164,4 +164,5 @@ def mean_token(kept: KeptTokens) -> Tensor:
 
 
 def _texts(passages: Sequence[RetrievedPassage]) -> list[str]:
-    return [passage.passage.text for passage in passages]
+    """What the decoder would read of each."""
+    return [passage.text for passage in passages]

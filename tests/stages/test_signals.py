@@ -13,9 +13,9 @@ from skipqa.knowledge.excerpt import subject_of
 from skipqa.nn.verifier import Verifier, VerifierConfig
 from skipqa.pipeline import Pipeline
 from skipqa.stages.signals import SIGNALS, about_titles, names_in, signals
-from skipqa.types import Passage, Region, Retrieved, RetrievedPassage
+from skipqa.types import Passage, Region, Retrieved, RetrievedPassage, SeenWords
 
-SEEN, SEEN_LEADS, OVERLAP, SAID_LEADS = 4, 7, 9, 13
+SEEN, SEEN_LEADS, OVERLAP, SAID_LEADS, OWN_CORPUS = 4, 7, 9, 13, 26
 KNOWN = concepts(("pug", ("dog",)), ("beagle", ("dog",)), ("flag of Chad", ("flag",)))
 
 
@@ -27,7 +27,9 @@ def told(*candidates: RetrievedPassage) -> torch.Tensor:
     """The image shows a pug."""
     kept = kept_tokens(3, [0, 4], seed=1, num_concepts=3)
     evidence = torch.tensor([0.8, 0.15, 0.05]).expand(9, -1)
-    kept = replace(kept, tokens=replace(kept.tokens, concept_probs=evidence, overview=evidence[0]))
+    words = SeenWords(("pug", "small dog"), torch.tensor([0.9, 0.4]), torch.zeros(2, WIDTH))
+    tokens = replace(kept.tokens, concept_probs=evidence, overview=evidence[0], words=words)
+    kept = replace(kept, tokens=tokens)
     region = Region((0.0, 0.0, 1.0, 1.0), (0, 4), ((0, 0.8),), 0.5)
     asked = question("Where does this dog come from?", "dog", "origin")
     embeddings = torch.nn.functional.normalize(torch.ones(len(candidates), WIDTH), dim=-1)
@@ -67,6 +69,35 @@ def test_a_passage_is_compared_with_the_best_of_its_own_index() -> None:
     compared, raw = 0, 1
     assert found[:, compared].exp().tolist() == pytest.approx([1.0, 1.0, 0.5])
     assert found[0, raw] > found[1, raw] > found[2, raw]
+
+
+def test_a_passage_is_compared_with_those_of_its_own_corpus() -> None:
+    first, second, third = (
+        replace(one, passage=replace(one.passage, source=source))
+        for one, source in (
+            (candidate("pug", "Pugs.", relative=1.0), "a"),
+            (candidate("pug", "Pugs.", relative=0.5), "b"),
+            (candidate("pug", "Pugs.", relative=0.25), "b"),
+        )
+    )
+    found = told(first, second, third)
+    place, behind, how_many, length = found[:, OWN_CORPUS : OWN_CORPUS + 4].T
+    assert place.tolist() == pytest.approx([0, 0, 1 / 3])
+    assert behind.exp().tolist() == pytest.approx([1.0, 1.0, 0.5])
+    assert how_many.tolist() == pytest.approx([1 / 3, 2 / 3, 2 / 3])
+    assert len(set(length.tolist())) == 1
+
+
+def test_a_passage_may_speak_of_what_is_seen() -> None:
+    """In whole words; of a long passage, what is read of it counts."""
+    found = told(
+        candidate("Pug", "A small dog from China."),
+        candidate("Pugilist", "A boxer. Chinatown."),
+        replace(candidate("World", "A small dog from China."), excerpt="All of it."),
+    )
+    in_title, in_text = found[:, OWN_CORPUS + 4 :].square().T
+    assert in_title.tolist() == pytest.approx([0.9, 0, 0])
+    assert in_text.tolist() == pytest.approx([0.4, 0, 0])
 
 
 def test_words_of_the_question_count_in_any_form() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -232,6 +233,16 @@ def test_a_verifier_with_signals_has_all_it_reads_encoded_at_once(
     torch.testing.assert_close(verified.embeddings, alone.embeddings)
     encoded = backbone.encode_texts(counting.passes[0])
     assert record.flops == encoded.flops + verifier_flops(trained.config, 3)
+
+
+def test_a_verifier_reads_what_the_decoder_reads(asking: State, backbone: Pocket) -> None:
+    found = retrieved([0, 2])
+    first = replace(found.passages[0], excerpt="espresso: strong black coffee")
+    found = replace(found, passages=(first, found.passages[1]))
+    counting = Counting(backbone)
+    trained = EmbeddingVerifier(Verifier(VerifierConfig(384, WIDTH)), cast(Any, counting))
+    verify(found, asking, trained)
+    assert counting.passes == [["espresso: strong black coffee", TEXTS[2]]]
 
 
 @pytest.mark.parametrize("signals", [0, SIGNALS])

@@ -32,7 +32,14 @@ FACTS = {
     "brewing": ("How is this drink brewed?", "pressure", "Espresso is brewed under pressure."),
     "cup": ("Which cup holds this drink?", "demitasse", "A demitasse cup holds espresso."),
 }
+# Longer than what is read of a passage
+COFFEE = (
+    "Coffee is a drink made from roasted beans. The plant grows in the mountains of many warm "
+    "lands, where its red cherries are picked by hand and dried in the sun. Traders carried it "
+    "over the sea in sacks. In the kitchen it is brewed in a pot or a cup. Most drink it hot."
+)
 OTHERS = {
+    "coffee": COFFEE,
     "tea": "Tea is a drink from China, brewed with leaves in a pot.",
     "milk": "Milk is a drink that comes from cows.",
     "cup": "A cup is a small container that holds drinks.",
@@ -56,6 +63,7 @@ def write(folder: Path, photo: Path) -> Path:
     tiny_training.write_lines(folder / "train.jsonl", rows[: TRAIN + HELD_OUT])
     tiny_training.write_lines(folder / "val.jsonl", rows[TRAIN + HELD_OUT :])
     (folder / "held_out.json").write_text(json.dumps({"coco": [], "entities": []}))
+    (folder / "unseen.json").write_text("[]")
     texts = {f"espresso:{name}": ("espresso", text) for name, (_, _, text) in FACTS.items()}
     texts |= {f"other:{name}": (name, text) for name, text in OTHERS.items()}
     passages = [{"id": id, "title": title, "text": text} for id, (title, text) in texts.items()]
@@ -75,6 +83,7 @@ def _row(number: int, image: str) -> dict[str, Any]:
         "category": relation,
         "gold": [f"passages:espresso:{relation}"],
         "subset": ["small"],
+        "entity": "drink:espresso",
         "photo": image,
         "box": [0.3, 0.3, 0.4, 0.4] if number % 2 else None,
     }
@@ -101,7 +110,12 @@ def context(folder: Path, pipeline: Pipeline, rows: list[Gathered]) -> TrainingC
     here = workers()
     records = collect(rows, {"of": "tests"}, here, Run(folder / "records"))
     return TrainingContext(
-        records, Shared.pipeline, Shared.pipeline.components, Run(folder / "run"), here
+        records,
+        Shared.pipeline,
+        Shared.pipeline.components,
+        Run(folder / "run"),
+        here,
+        folder / "records",
     )
 
 

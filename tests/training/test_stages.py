@@ -129,10 +129,10 @@ def test_records_lie_next_to_the_folder_and_are_limited(
     start = tmp_path / "start"
     (start / "trained").mkdir(parents=True)
     inputs = Inputs(tmp_path, tmp_path, limit=9, components=start)
-    changes = ["train.steps=7", "records.val=3"]
+    changes = ["train.steps=7", "records.okvqa_train=3"]
     with pytest.raises(Stop):
         train("stage4", inputs, Run(tmp_path / "out"), changes)
-    assert begun == [(replace(Gathering().at_most(9), val=3), tmp_path / "records")]
+    assert begun == [(replace(Gathering().at_most(9), okvqa_train=3), tmp_path / "records")]
     with pytest.raises(UserError, match="holds a run with other settings"):
         train("stage4", inputs, Run(tmp_path / "out"))
     (start / "trained" / "saliency.safetensors").touch()

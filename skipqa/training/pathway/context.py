@@ -35,29 +35,46 @@ QUESTIONS_PER_JOB = 8
 
 @dataclass(frozen=True, slots=True)
 class Gathering:
-    """How many questions of each kind are gathered."""
+    """How many questions of each source and split are gathered, at most."""
 
-    train: NonNegative = 2_500
-    fresh: NonNegative = 500  # of photos that stage I never saw, also to train on
-    held_out: NonNegative = 500
-    val: NonNegative = 400
-    okvqa: NonNegative = 300  # held-out questions, where retrieval seldom helps
-    okvqa_val: NonNegative = 150
+    pocket_kb_train: NonNegative = 1_500
+    pocket_kb_fresh: NonNegative = 500  # of photos that stage I never saw, also to train on
+    pocket_kb_held_out: NonNegative = 500
+    pocket_kb_val: NonNegative = 400
+    crowded_train: NonNegative = 1_000
+    crowded_fresh: NonNegative = 300
+    crowded_held_out: NonNegative = 300
+    crowded_val: NonNegative = 200
+    unseen_val: NonNegative = 200
+    fvqa_train: NonNegative = 1_000
+    fvqa_held_out: NonNegative = 200
+    fvqa_val: NonNegative = 0
+    okvqa_train: NonNegative = 2_500
+    okvqa_held_out: NonNegative = 800
+    okvqa_val: NonNegative = 0
     workers: NonNegative = 0  # processes; 0: as many as there are cores
 
     def at_most(self, limit: int) -> Gathering:
-        names = ("train", "fresh", "held_out", "val", "okvqa", "okvqa_val")
-        return replace(self, **{name: min(limit, getattr(self, name)) for name in names})
+        return replace(self, **{name: min(limit, getattr(self, name)) for name in _KINDS})
 
     def counts(self) -> dict[str, int]:
-        return {
-            "pocket-kb/train": self.train,
-            "pocket-kb/fresh": self.fresh,
-            "pocket-kb/held-out": self.held_out,
-            "pocket-kb/val": self.val,
-            "okvqa/held-out": self.okvqa,
-            "okvqa/val": self.okvqa_val,
-        }
+        """By `source/split`, as `gather.questions` names them."""
+        return {kind: getattr(self, name) for name, kind in _KINDS.items()}
+
+
+# The field of each `source/split`
+_KINDS = {
+    f"{source}_{split}".replace("-", "_"): f"{source}/{split}"
+    for source, splits in {
+        "pocket-kb": ("train", "fresh", "held-out", "val"),
+        "crowded": ("train", "fresh", "held-out", "val"),
+        "unseen": ("val",),
+        "fvqa": ("train", "held-out", "val"),
+        "okvqa": ("train", "held-out", "val"),
+    }.items()
+    for split in splits
+}
+NAMING_GOLD = ("pocket-kb", "crowded")  # sources that name the passages of most answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +84,13 @@ class TrainingContext:
     learned: Components  # what earlier stages trained, whether it ships or not
     run: Run
     workers: PipelineWorkers  # the same pipeline in other processes
+    records_folder: Path  # for what else is computed from the records alone
     texts: dict[str, Tensor] = field(default_factory=dict)  # embeddings
 
     def rows(self, split: str, *, gold: bool = False) -> list[int]:
-        """Of Pocket-KB, whose answers are known to be in passages; `gold`: those that name them."""
-        found = self.records.select(split, "pocket-kb")
+        """Of Pocket-KB, whose answers are known to be in passages; `gold`: those that name them.
+        Unseen entities are scored by stage IV alone."""
+        found = [i for source in NAMING_GOLD for i in self.records.select(split, source)]
         return [i for i in found if self.records.about[i]["gold_rows"]] if gold else found
 
     def categories(self, rows: Sequence[int]) -> list[str]:
@@ -137,7 +156,7 @@ def begin(
             copy_components(start / TRAINED, run.folder / TRAINED)
         table = records.table
         known = {p.text: e for p, e in zip(table.passages, table.embeddings, strict=True)}
-        yield TrainingContext(records, pipeline, learned, run, workers, known)
+        yield TrainingContext(records, pipeline, learned, run, workers, folder, known)
 
 
 def _joined(below: Components, above: Components) -> Components:

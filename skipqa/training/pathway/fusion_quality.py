@@ -23,7 +23,7 @@ from skipqa.state import State
 from skipqa.trace import StageRecord
 from skipqa.training.pathway.collapse import openness
 from skipqa.training.pathway.context import TrainingContext
-from skipqa.training.pathway.stage4_verifier import Cases
+from skipqa.training.pathway.verifier_cases import Cases
 from skipqa.types import Budget, Retrieved
 
 MOST_EDGES = 0.5  # that a fusion layer may keep open and still be called sparse
@@ -83,9 +83,7 @@ def _verified(context: TrainingContext, nu_K: Tensor, i: int) -> State:
     records, config = context.records, context.pipeline.config
     state = records.after_retrieve(i, len(context.pipeline.backbone.concepts))
     passages = state.retrieved.passages[: config.budget.passages]
-    places = records.places(i)[: len(passages)]
-    states = tuple(records.table.states[place].float() for place in places)
-    encoded = EncodedTexts(records.table.embeddings[places], states, 0)
+    encoded = context.pipeline.backbone.encode_texts([passage.text for passage in passages])
     verify = Verify(config.verify, GivenScores(nu_K[: len(passages)], encoded))
     budget = Budget(len(state.kept.positions), config.budget.passages)
     state = state.add(budget=budget, retrieved=Retrieved(passages, 0, 0))

@@ -1,10 +1,11 @@
 """What stages II to VI learn from: records of the pipeline, run on training questions.
 
-Enters: Pocket-KB's and OK-VQA's questions, a pipeline. Leaves a folder of records, one file per few
-questions, so that a killed gathering resumes with the next file: what the image shows token by
-token, the question, the regions, and the passages they retrieved with flags of those that hold the
-answer. A record holds enough to run the later stages again without the photo (`records.py`). It
-trains nothing.
+Enters: questions of Pocket-KB (`pocket-kb`, `crowded`, `unseen`), FVQA and OK-VQA, a pipeline.
+Leaves a folder of records, one file per few questions, so that a killed gathering resumes with the
+next file: what the image shows token by token, the question, the regions, and the passages they
+retrieved, as the decoder reads them, with flags of those that are known to hold the answer. A
+record holds enough to run the later stages again without the photo (`records.py`). It trains
+nothing.
 
 Shape letters: V visual tokens, R regions, K passages, d text width.
 """
@@ -27,17 +28,21 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from skipqa.data.held_out import Split, is_fresh, is_held_out, photos_of_val, pocket_kb_split
+from skipqa.data.held_out import Split, is_fresh, pocket_kb_split
 from skipqa.data.pocket_kb.text import accepted, says
 from skipqa.errors import UserError
-from skipqa.files import atomic, check_rows, read_jsonl
+from skipqa.files import atomic
 from skipqa.pipeline import Pipeline
 from skipqa.stages.signals import about_titles
 from skipqa.state import State
 from skipqa.tasks.example import Example
+from skipqa.tasks.facts import states
 from skipqa.tasks.pocket_kb import POCKET_KB
 from skipqa.training.pipelines import PipelineWorkers, Source, run_jobs
 from skipqa.training.run import Run
+from skipqa.training.stage1.mixture import read_knowledge_questions
+from skipqa.training.stage1.pocket_kb import HeldOut
+from skipqa.types import RetrievedPassage
 
 SPLITS: tuple[Split, ...] = ("train", "val")
 A_FILE = 32  # questions
@@ -73,9 +78,15 @@ class Gathered(Example):
             "split": self.split,
             "category": self.category,
             "gold": list(self.gold_ids),
+            "fact": self.fact,
             "box": self.box,
             "fresh": self.fresh,
         }
+
+    def is_gold(self, found: RetrievedPassage) -> bool:
+        """By its id, or because what is read of it states the fact behind the answer."""
+        by_fact = self.fact is not None and states(self.fact, found.text)
+        return by_fact or found.passage.id in self.gold_ids
 
 
 def questions(
@@ -86,10 +97,11 @@ def questions(
     What the photo of a row shows decides whether it is held out, so that no photo is on both sides.
     """
     found: list[Gathered] = []
+    held_out = HeldOut.of(pocket_kb)
     if pocket_kb is not None:
-        found += [row for split in SPLITS for row in _pocket_kb(pocket_kb, split)]
+        found += [row for split in SPLITS for row in _pocket_kb(pocket_kb, held_out, split)]
     if data is not None:
-        found += [row for split in SPLITS for row in _okvqa(data, pocket_kb, split)]
+        found += _photo_questions(data, held_out)
     groups: dict[str, list[Gathered]] = {}
     for row in found:
         groups.setdefault(f"{row.source}/{'fresh' if row.fresh else row.split}", []).append(row)
@@ -103,13 +115,16 @@ def questions(
     return drawn
 
 
-def _pocket_kb(folder: Path, split: Split) -> Iterator[Gathered]:
+def _pocket_kb(folder: Path, held_out: HeldOut, split: Split) -> Iterator[Gathered]:
     for example in POCKET_KB.load(folder, split):
-        row = example.record
-        side = pocket_kb_split(row) if split == "train" else split
+        row, side = example.record, split
+        if split == "train":
+            held_out.check_apart(f"{folder / split}.jsonl: {example.place}", row)
+            side = pocket_kb_split(row)
         fresh = side == "held-out" and is_fresh(row.get("photo") or example.image)
         yield Gathered(
-            **_fields(example) | {"split": "train" if fresh else side},
+            **_fields(example)
+            | {"split": "train" if fresh else side, "source": held_out.source_of(row)},
             archive=POCKET_KB.images(folder, split),
             gold_ids=tuple(row.get("gold") or ()),
             fresh=fresh,
@@ -122,23 +137,16 @@ def _fields(example: Example) -> dict[str, Any]:
     return {name: getattr(example, name) for name in names if name != "record"}
 
 
-def _okvqa(data: Path, pocket_kb: Path | None, name: Split) -> Iterator[Gathered]:
-    taken = photos_of_val(pocket_kb)["coco"]
-    path = data / "okvqa" / f"{name}.jsonl"
-    fields = {"image": str, "question": str, "answers": dict}
-    for number, row in enumerate(check_rows(str(path), read_jsonl(path), fields)):
-        if (name == "train" and row["image"] in taken) or not row["answers"]:
-            continue
-        yield Gathered(
-            row.get("question_id", number),
-            row["image"],
-            row["question"],
-            row["answers"],
-            category=str(row.get("category", "okvqa")),
-            split="held-out" if name == "train" and is_held_out(row["image"]) else name,
-            source="okvqa",
-            archive=data / "okvqa" / f"{name}.zip",
-        )
+def _photo_questions(data: Path, held_out: HeldOut) -> Iterator[Gathered]:
+    """OK-VQA's and FVQA's, split as stage I splits them."""
+    mixture = read_knowledge_questions(data, held_out)
+    archives = [archive for archive, _ in mixture.photos]
+    for example in mixture.examples:
+        if example.answers:
+            category = example.category or example.source
+            yield Gathered(
+                **_fields(example) | {"category": category}, archive=archives[example.photo]
+            )
 
 
 def gather(
@@ -214,10 +222,13 @@ def observe(
     passages = state.retrieved.passages[:MOST_PASSAGES]
 
     titles = about_titles(question, [p.passage.title for p in passages])
-    different = list(dict.fromkeys(titles))
+    different = list(dict.fromkeys([*titles, *(p.text for p in passages)]))
     encoded = pipeline.backbone.encode_texts(different).embeddings
-    asked_of = torch.zeros(MOST_PASSAGES, len(question.embedding))
-    asked_of[: len(titles)] = encoded[[different.index(title) for title in titles]]
+
+    def embedded(texts: Sequence[str]) -> Tensor:
+        found = torch.zeros(MOST_PASSAGES, len(question.embedding))
+        found[: len(texts)] = encoded[[different.index(text) for text in texts]]
+        return found.half()
 
     def of_passages(values: Sequence[float], dtype: torch.dtype, absent: float) -> Tensor:
         return _padded(torch.tensor(values, dtype=dtype), MOST_PASSAGES, absent)
@@ -234,17 +245,19 @@ def observe(
         "kept": torch.isin(torch.arange(len(tokens)), kept.positions),
         "region_of": region_of,
         "boxes": boxes,
-        "asked_of": asked_of.half(),
+        "asked_of": embedded(titles),
+        "read_as": embedded([p.text for p in passages]),
         "passages": of_passages([p.row for p in passages], torch.int32, -1),
         "scores": of_passages([p.score for p in passages], torch.float32, 0),
         "relative": of_passages([p.relative for p in passages], torch.float64, 0),
         "asked_by": of_passages([p.region for p in passages], torch.int8, -1),
-        "gold": of_passages([p.passage.id in row.gold_ids for p in passages], torch.bool, 0),
-        "stated": of_passages([says(p.passage.text, answers) for p in passages], torch.bool, 0),
+        "gold": of_passages([row.is_gold(p) for p in passages], torch.bool, 0),
+        "stated": of_passages([says(p.text, answers) for p in passages], torch.bool, 0),
     }, {
         "gold_rows": [
             found for id in row.gold_ids if (found := pipeline.library.row_of(id)) is not None
         ],
+        "excerpts": ["" if p.text == p.passage.text else p.text for p in passages],
         "words": list(question.words),
         "information": prior.information if prior else 0.0,
         "seen": list(tokens.words.names) if tokens.words else [],

@@ -48,7 +48,7 @@ WORDS_PER_PASSAGE = 64  # whose states are kept
 @dataclass(frozen=True, slots=True)
 class PassageTable:
     passages: tuple[Passage, ...]
-    place: dict[int, int]  # a row of the index -> a row here
+    place: dict[int, int]  # a row of the library -> a row here
     embeddings: Tensor  # [P, d]
     states: tuple[Tensor, ...]  # [L, d] each, half precision
 
@@ -116,7 +116,7 @@ class Records:
             meaning=self["meaning"][i].float(),
             overview=self["overview"][i].float(),
             grid=self.grid,
-            words=self._words(i),
+            words=self.seen_words(i),
         )
 
     def before_prune(self, i: int, num_concepts: int) -> State:
@@ -139,7 +139,7 @@ class Records:
             retrieved=Retrieved(self.candidates(i), 0, 0),
         )
 
-    def _words(self, i: int) -> SeenWords | None:
+    def seen_words(self, i: int) -> SeenWords | None:
         """As a decoder is told them; their embeddings are not kept."""
         names, probs = self.about[i]["seen"], torch.tensor(self.about[i]["probs"])
         return SeenWords(tuple(names), probs, torch.zeros(len(names), 0)) if names else None
@@ -177,10 +177,14 @@ class Records:
         """The passages that were retrieved, best first."""
         names = ("passages", "scores", "asked_by", "relative")
         found = zip(*(self[name][i].tolist() for name in names), strict=True)
+        there = [one for one in found if one[0] >= 0]
         return tuple(
-            RetrievedPassage(row, self.table.passages[self.table.place[row]], *others)
-            for row, *others in found
-            if row >= 0
+            RetrievedPassage(
+                row, self.table.passages[self.table.place[row]], score, asked_by, relative, excerpt
+            )
+            for (row, score, asked_by, relative), excerpt in zip(
+                there, self.about[i]["excerpts"], strict=True
+            )
         )
 
     def places(self, i: int) -> list[int]:

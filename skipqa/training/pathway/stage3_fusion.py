@@ -46,7 +46,7 @@ from skipqa.training.pathway.stage2_saliency import (
     open_gates,
     passage_logits,
 )
-from skipqa.training.pathway.stage4_verifier import collect_cases
+from skipqa.training.pathway.verifier_cases import collect_cases
 from skipqa.training.sampling import inverse_frequency
 from skipqa.training.stage import Metrics
 

@@ -1,49 +1,47 @@
-"""Stage IV: the verifier (SKV) learns which retrieved passages hold the answer.
+"""Stage IV: the verifier (SKV) learns which retrieved passages help the reader to the answer.
 
-Enters: gathered records. Leaves: a verifier, and how it compares with the training-free verdict on
-held-out questions. The paper's label is the dense oracle's: how often the answer is right with
-passage j alone, relative to all passages (eq. D.4). A reader is right about a passage that states
-the answer and wrong about one that does not, so here a passage's label is whether it is gold; for
-`oracle_questions` of the questions the reader itself is asked, passage by passage, and its verdict
-replaces the label. A passage that states the answer about another object is no evidence; F1 with
-those counted as positive is reported too. Questions without a gold passage are neither trained on
-nor counted.
-
-Shape letters: N questions, K passages, d text width, S signals.
+Enters: gathered records of all data sets. Leaves: a verifier, the threshold and the least number
+of passages that go with it, and how it compares with the training-free verdict on held-out
+questions. The paper's label is the dense oracle's: how often the answer is right with passage j
+alone, relative to all passages (eq. D.4). Here a passage that is known to be gold has label 1;
+where gold passages are not named, the label is how much likelier the passage makes the right
+answers (`verifier_cases.labelled` has the rule, `gains.py` the measure). Data sets count alike,
+whatever their size, and in each of them categories, and photos that stage I never saw.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from random import Random
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
-from skipqa.backbones.backbone import Decoding
-from skipqa.config import Between, Count, Fraction, NonNegative, preset
+from skipqa.config import Between, Count, Fraction, NonNegative
 from skipqa.nn.verifier import Verifier, VerifierConfig, distillation_loss
-from skipqa.pipeline import Pipeline
-from skipqa.stages.prompts import reading_prompt
-from skipqa.stages.signals import SIGNALS, signals
-from skipqa.stages.verify import SimilarityVerifier, mean_token
-from skipqa.tasks.okvqa import normalise
+from skipqa.stages.signals import SIGNALS
 from skipqa.training.loop import Decay, Loss, Optimisation
+from skipqa.training.pathway import gains
 from skipqa.training.pathway.context import TrainingContext
-from skipqa.training.pathway.records import Records
+from skipqa.training.pathway.gains import Gains
 from skipqa.training.pathway.stage import PathwayPart, PathwaySettings, PathwayStage
-from skipqa.training.sampling import inverse_frequency
+from skipqa.training.pathway.verifier_cases import Cases, collect_cases
+from skipqa.training.pathway.verifier_quality import (
+    best_threshold,
+    by_source,
+    compare_min_passages,
+    compare_verifiers,
+)
+from skipqa.training.sampling import nested_inverse_frequency
 from skipqa.training.stage import Metrics
 
 SPLITS = ("held-out", "val")  # the first decides, the other is reported
-THRESHOLDS = tuple(n / 20 for n in range(4, 17))
 
 
 @dataclass(frozen=True, slots=True)
 class VerifierTraining:
-    steps: Count = 1_500
+    steps: Count = 2_000
     lr: Annotated[float, Between(1e-7, 1.0)] = 2e-3
     warmup: NonNegative = 100
     batch: Count = 64  # questions, of up to 16 passages each
@@ -51,116 +49,23 @@ class VerifierTraining:
     hidden: Count = 128
     rivals: NonNegative = 8
     dropout: Fraction = 0.3
-    oracle_questions: NonNegative = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Cases:
-    """The inputs and labels of a verifier for every question, padded to K passages."""
-
-    question: Tensor  # [N, d]
-    visual: Tensor  # [N, d]
-    passages: Tensor  # [N, K, d]
-    signals: Tensor  # [N, K, S]
-    there: Tensor  # [N, K] bool: a passage, not padding
-    labels: Tensor  # [N, K] in [0, 1]
-    stating: Tensor  # [N, K] bool: gold, or stating the answer about another object
-    untrained: Tensor  # [N, K]: nu_j of the training-free stage
-
-    def logits(self, verifier: Verifier, rows: Tensor) -> Tensor:
-        inputs = (self.question, self.visual, self.passages, self.signals, self.there)
-        return verifier(*(x[rows] for x in inputs))
-
-
-def stating(records: Records) -> Tensor:
-    """[N, K] bool: gold, or of the same relation as a gold one and stating the answer."""
-    found = records["gold"].clone()
-    for i, about in enumerate(records.about):
-        asked = {_relation(id) for id in about["gold"]}
-        for k, candidate in enumerate(records.candidates(i)):
-            if bool(records["stated"][i, k]) and _relation(candidate.passage.id) in asked:
-                found[i, k] = True
-    return found
-
-
-def _relation(passage_id: str) -> str:
-    """Of "passages:dog:pug:origin" the origin; of WordNet's ids something that no other has."""
-    return passage_id.rpartition(":")[2].partition("#")[0]
-
-
-def collect_cases(context: TrainingContext, compared: Collection[int] = ()) -> Cases:
-    """Over all records, in their order; of those `compared` also the training-free scores."""
-    records = context.records
-    num, most = records["passages"].shape
-    width = records["question"].shape[1]
-    passages, all_signals = torch.zeros(num, most, width), torch.zeros(num, most, SIGNALS)
-    visual, untrained = torch.zeros(num, width), torch.zeros(num, most)
-    groups = [(False, [i for i in range(num) if i not in compared]), (True, sorted(compared))]
-    for scored, rows in groups:
-        found = context.spread(_observe, rows, "reading records", scored)
-        for i, (token, own_signals, scores) in zip(rows, found, strict=True):
-            here = slice(len(own_signals))
-            visual[i] = torch.tensor(token)
-            all_signals[i, here] = torch.tensor(own_signals).view(-1, SIGNALS)
-            passages[i, here] = records.table.embeddings[records.places(i)]
-            if scored:
-                untrained[i, here] = torch.tensor(scores)
-    return Cases(
-        question=records["question"].float(),
-        visual=visual,
-        passages=passages,
-        signals=all_signals,
-        there=records["passages"] >= 0,
-        labels=records["gold"].float(),
-        stating=stating(records),
-        untrained=untrained,
-    )
-
-
-Observed = tuple[list[float], list[list[float]], list[float]]
-
-
-@torch.no_grad()
-def _observe(pipeline: Pipeline, records: Records, scored: bool) -> list[Observed]:
-    """Of each question the mean kept token, the signals of its passages and, if `scored`, their
-    training-free scores."""
-    return [_observe_one(pipeline, records, i, scored) for i in range(len(records))]
-
-
-def _observe_one(pipeline: Pipeline, records: Records, i: int, scored: bool) -> Observed:
-    backbone = pipeline.backbone
-    state = records.after_retrieve(i, len(backbone.concepts))
-    visual, passages = mean_token(state.kept).tolist(), state.retrieved.passages
-    if not passages:
-        return visual, [], []
-    embeddings = records.table.embeddings[records.places(i)]
-    asked_of = records["asked_of"][i, : len(passages)].float()
-    of_passages = signals(state, embeddings, asked_of, backbone.concepts)
-    nu: list[float] = []
-    if scored:
-        nu, _ = SimilarityVerifier(pipeline.config.verify, backbone).score(state, embeddings)
-    return visual, of_passages.tolist(), nu
+    oracle_questions: NonNegative = gains.ON_CPU  # whose gains a CPU measures; a GPU does all
 
 
 @dataclass(frozen=True, slots=True)
 class VerifierInputs:
     cases: Cases
-    oracle: Metrics | None  # how far it agreed with the labels
+    gains: Gains
 
 
 class VerifierPart(PathwayPart[VerifierTraining, VerifierInputs, Verifier]):
     name = "verifier"
 
     def prepare(self, context: TrainingContext, settings: VerifierTraining) -> VerifierInputs:
-        compared = {row for split in SPLITS for row in context.rows(split, gold=True)}
+        measured = gains.load_or_measure(context, settings.oracle_questions)
+        compared = [i for split in SPLITS for i in context.records.select(split)]
         cases = collect_cases(context, compared)
-        train_rows = context.rows("train", gold=True)
-        asked = min(settings.oracle_questions, len(train_rows))
-        rows = Random(context.run.seed).sample(train_rows, asked)
-        if not rows:
-            return VerifierInputs(cases, oracle=None)
-        labels, agreement = ask_the_oracle(cases, context, rows)
-        return VerifierInputs(replace(cases, labels=labels), agreement)
+        return VerifierInputs(cases.with_gains(context.records, measured), measured)
 
     def build(self, context: TrainingContext, settings: VerifierTraining) -> Verifier:
         width = context.records["question"].shape[1]
@@ -177,17 +82,18 @@ class VerifierPart(PathwayPart[VerifierTraining, VerifierInputs, Verifier]):
         data: VerifierInputs,
         model: Verifier,
     ) -> Loss:
-        cases = data.cases
-        rows = [i for i in context.rows("train", gold=True) if bool(cases.there[i].any())]
+        cases, about = data.cases, context.records.about
+        rows = [i for i in context.records.select("train") if bool(cases.known[i].any())]
         # Stage I is overconfident about the photos it was trained on: the others count as much
-        fresh = (str(context.records.about[i]["fresh"]) for i in rows)
-        kinds = ["/".join(pair) for pair in zip(context.categories(rows), fresh, strict=True)]
-        draw = inverse_frequency(rows, kinds, settings.batch, context.run.seed)
+        kinds = [
+            (one["source"], one["category"], str(one["fresh"])) for one in (about[i] for i in rows)
+        ]
+        draw = nested_inverse_frequency(rows, kinds, settings.batch, context.run.seed)
 
         def loss(step: int) -> Tensor:
             batch = draw(step)
-            there = cases.there[batch]
-            return distillation_loss(cases.logits(model, batch)[there], cases.labels[batch][there])
+            known = cases.known[batch]
+            return distillation_loss(cases.logits(model, batch)[known], cases.labels[batch][known])
 
         return loss
 
@@ -201,13 +107,17 @@ class VerifierPart(PathwayPart[VerifierTraining, VerifierInputs, Verifier]):
         data: VerifierInputs,
         model: Verifier,
     ) -> Metrics:
-        held_out, val = (context.rows(split, gold=True) for split in SPLITS)
-        threshold = best_threshold(model, data.cases, held_out)
+        cases = data.cases
+        held_out, val = (_labelled(context, cases, split) for split in SPLITS)
+        threshold = best_threshold(model, cases, held_out)
+        with torch.inference_mode():
+            nu = cases.logits(model, torch.arange(len(context.records))).sigmoid()
         return {
             "threshold": threshold,
-            "oracle": data.oracle,
-            "held-out": compare_verifiers(context, model, data.cases, held_out, threshold),
-            "val": compare_verifiers(context, model, data.cases, val, threshold) if val else None,
+            "gains": summary(context, data.gains),
+            "min_passages": compare_min_passages(context, nu, data.gains, held_out, threshold),
+            "held-out": compare_verifiers(context, model, cases, held_out, threshold),
+            "val": compare_verifiers(context, model, cases, val, threshold) if val else None,
         }
 
     def ships(self, context: TrainingContext, compared: Metrics) -> dict[str, bool]:
@@ -219,8 +129,8 @@ class VerifierPart(PathwayPart[VerifierTraining, VerifierInputs, Verifier]):
     ) -> dict[str, dict[str, Any]]:
         if not ships["verifier"]:
             return {}
-        least = context.pipeline.config.decode.max_passages  # as many as may be read
-        return {"verify": {"threshold": compared["threshold"], "min_passages": least}}
+        chosen, least = {"threshold": compared["threshold"]}, compared["min_passages"]["chosen"]
+        return {"verify": chosen if least is None else {**chosen, "min_passages": least}}
 
     def components(self, settings: VerifierTraining, model: Verifier) -> Mapping[str, nn.Module]:
         return {"verifier": model}
@@ -229,81 +139,24 @@ class VerifierPart(PathwayPart[VerifierTraining, VerifierInputs, Verifier]):
 STAGE = PathwayStage("stage4", PathwaySettings(VerifierTraining()), (VerifierPart(),))
 
 
-@torch.inference_mode()
-def compare_verifiers(
-    context: TrainingContext, verifier: Verifier, cases: Cases, rows: Sequence[int], tau_nu: float
-) -> Metrics:
-    """Trained, at tau_nu, and training-free, at the preset's own threshold, on the same passages:
-    F1 of the verdict, and of the questions with an answering passage the fraction that has one
-    among the two best, which are read."""
-    some = torch.tensor(rows)
-    nu = cases.logits(verifier, some).sigmoid()
-    untrained = preset(context.pipeline.config.preset).verify.threshold
-    return {
-        "questions": len(rows),
-        "passages": int(cases.there[some].sum()),
-        "positive": float(cases.labels[some][cases.there[some]].mean()),
-        "trained": verifier_metrics(nu, cases, some, tau_nu),
-        "training_free": verifier_metrics(cases.untrained[some], cases, some, untrained),
-    }
+def _labelled(context: TrainingContext, cases: Cases, split: str) -> list[int]:
+    """Questions with a passage whose label is known."""
+    return [i for i in context.records.select(split) if bool(cases.known[i].any())]
 
 
-def verifier_metrics(nu: Tensor, cases: Cases, rows: Tensor, threshold: float) -> dict[str, float]:
-    there, right = cases.there[rows], cases.labels[rows] > 0.5
-    accepted = (nu >= threshold) & there
-    f1, precision, recall = _agreement(accepted, right)
-    best = nu.masked_fill(~there, -1.0).topk(2, dim=1).indices
-    findable = right.any(1)
-    read = right.gather(1, best).any(1)[findable]
-    return {
-        "f1": f1,
-        "precision": precision,
-        "recall": recall,
-        "f1_stating": _agreement(accepted, cases.stating[rows])[0],
-        "read": float(read.float().mean()) if len(read) else 0.0,
-    }
+def summary(context: TrainingContext, measured: Gains) -> Metrics:
+    """How much gold passages and others gain, by source."""
+    gold, found = context.records["gold"], {}
+    for name, rows in by_source(context, measured.known.nonzero()[:, 0].tolist()).items():
+        gain, right = measured.passage[rows], gold[rows]
+        found[name] = {
+            "questions": len(rows),
+            "unread": float(measured.unread[rows].mean()),
+            "gold": _mean(gain[right]),
+            "other": _mean(gain[~right & ~gain.isnan()]),
+        }
+    return {"questions": int(measured.known.sum()), "by_source": found}
 
 
-def _agreement(accepted: Tensor, right: Tensor) -> tuple[float, float, float]:
-    """F1, precision, recall."""
-    both, given, expected = (int(x.sum()) for x in (accepted & right, accepted, right))
-    precision, recall = both / max(1, given), both / max(1, expected)
-    return 2 * both / max(1, given + expected), precision, recall
-
-
-def best_threshold(verifier: Verifier, cases: Cases, rows: Sequence[int]) -> float:
-    """The tau_nu of the best F1; of equals the one nearest to the paper's 0.5."""
-    some = torch.tensor(rows)
-    with torch.inference_mode():
-        nu = cases.logits(verifier, some).sigmoid()
-    return max(
-        THRESHOLDS,
-        key=lambda t: (round(verifier_metrics(nu, cases, some, t)["f1"], 3), -abs(t - 0.5)),
-    )
-
-
-def ask_the_oracle(
-    cases: Cases, context: TrainingContext, rows: Sequence[int]
-) -> tuple[Tensor, Metrics]:
-    """All labels [N, K], those of these questions replaced by the reader's verdict on each passage
-    alone; and how far labels and verdicts agree."""
-    records, pipeline, labels = context.records, context.pipeline, cases.labels.clone()
-    counted, agreed, asked = context.run.counted("asking the oracle"), 0, 0
-    decoding = Decoding(pipeline.config.decode.max_new_tokens)
-    for done, i in enumerate(rows):
-        counted(done, len(rows))
-        about = records.about[i]
-        right = {normalise(text): float(score) for text, score in about["answers"].items()}
-        for k, candidate in enumerate(records.candidates(i)):
-            prompt = reading_prompt([candidate.text], about["seen"], about["question"])
-            answer = pipeline.backbone.generate(prompt, decoding).text
-            verdict = right.get(normalise(answer), 0.0)
-            agreed += (verdict > 0.5) == bool(cases.labels[i, k] > 0.5)
-            asked += 1
-            labels[i, k] = verdict
-    counted(len(rows), len(rows))
-    return labels, {
-        "questions": len(rows),
-        "passages": asked,
-        "agreement": agreed / max(1, asked),
-    }
+def _mean(values: Tensor) -> float | None:
+    return float(values.mean()) if len(values) else None

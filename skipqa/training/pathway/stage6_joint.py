@@ -17,12 +17,7 @@ from torch import Tensor, nn
 from skipqa.config import Count, NonNegative
 from skipqa.nn.verifier import Verifier
 from skipqa.training.loop import Decay, LearningRate, Loss, Optimisation
-from skipqa.training.pathway import (
-    saliency_quality,
-    stage2_saliency,
-    stage3_fusion,
-    stage4_verifier,
-)
+from skipqa.training.pathway import saliency_quality, stage2_saliency, stage3_fusion
 from skipqa.training.pathway.context import TrainingContext
 from skipqa.training.pathway.fusion_quality import compare_fusion, fraction_read, fusion_ships
 from skipqa.training.pathway.saliency_quality import RECALL, Trial
@@ -35,11 +30,12 @@ from skipqa.training.pathway.stage3_fusion import (
     PathwayTraining,
 )
 from skipqa.training.pathway.stage4_verifier import (
-    Cases,
     VerifierInputs,
     VerifierPart,
     VerifierTraining,
 )
+from skipqa.training.pathway.verifier_cases import Cases
+from skipqa.training.pathway.verifier_quality import compare_verifiers, verifier_metrics
 from skipqa.training.stage import Metrics
 
 
@@ -62,15 +58,15 @@ class JointModel(nn.Module):
 @dataclass(frozen=True, slots=True)
 class JointInputs:
     fusion: FusionInputs
-    cases: Cases
+    verifier: VerifierInputs
 
 
 class JointPart(PathwayPart[JointTraining, JointInputs, JointModel]):
     name = "joint"
 
     def prepare(self, context: TrainingContext, settings: JointTraining) -> JointInputs:
-        cases = stage4_verifier.collect_cases(context, context.rows("held-out", gold=True))
-        return JointInputs(PathwaysPart().prepare(context, settings.pathways), cases)
+        verifier = VerifierPart().prepare(context, settings.verifier)
+        return JointInputs(PathwaysPart().prepare(context, settings.pathways), verifier)
 
     def build(self, context: TrainingContext, settings: JointTraining) -> JointModel:
         paths = PathwaysPart().build(context, settings.pathways)
@@ -87,8 +83,7 @@ class JointPart(PathwayPart[JointTraining, JointInputs, JointModel]):
         paths = stage3_fusion.loss_at(
             context, settings.pathways, data.fusion, model.paths, lambda _: FINAL
         )
-        inputs = VerifierInputs(data.cases, oracle=None)
-        verify = VerifierPart().loss(context, settings.verifier, inputs, model.verifier)
+        verify = VerifierPart().loss(context, settings.verifier, data.verifier, model.verifier)
         return lambda step: paths(step) + verify(step)
 
     def optimisation(self, settings: JointTraining) -> Optimisation:
@@ -101,15 +96,13 @@ class JointPart(PathwayPart[JointTraining, JointInputs, JointModel]):
         data: JointInputs,
         model: JointModel,
     ) -> Metrics:
-        cases, held_out = data.cases, context.rows("held-out", gold=True)
+        cases, held_out = data.verifier.cases, context.rows("held-out", gold=True)
         threshold, nu = context.pipeline.config.verify.threshold, _nu(context, cases)
         return {
             "before": _before(context, cases, threshold),
             "held-out": {
                 "saliency": stage2_saliency.compare_saliency(context, model.paths.saliency),
-                "verifier": stage4_verifier.compare_verifiers(
-                    context, model.verifier, cases, held_out, threshold
-                ),
+                "verifier": compare_verifiers(context, model.verifier, cases, held_out, threshold),
                 "fusion": compare_fusion(context, model.paths.fusion, cases, nu),
             },
         }
@@ -149,7 +142,7 @@ def _before(context: TrainingContext, cases: Cases, threshold: float) -> dict[st
     held_out, today = context.rows("held-out", gold=True), context.pipeline.components
     nu = _nu(context, cases)
     fusion = fraction_read(context, context.pipeline, cases, nu)
-    f1 = stage4_verifier.verifier_metrics(nu[held_out], cases, torch.tensor(held_out), threshold)
+    f1 = verifier_metrics(nu[held_out], cases, torch.tensor(held_out), threshold)
     tokens = stage2_saliency.kept_tokens(context)
     trial = Trial(tokens, today.saliency, today.region_query)
     [found] = saliency_quality.recall_and_boxes(context, held_out, [trial])

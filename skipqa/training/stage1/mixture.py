@@ -90,6 +90,15 @@ def read(data: Path, pocket_kb: Path | None = None, limit: int | None = None) ->
     return mixture
 
 
+def read_knowledge_questions(data: Path, held_out: HeldOut) -> Mixture:
+    """OK-VQA's and, where it is there, FVQA's."""
+    mixture = Mixture()
+    _read_okvqa(mixture, data, held_out, None)
+    _read_fvqa(mixture, data, held_out, None)
+    _check_photos(mixture)
+    return mixture
+
+
 def answer_vocabulary(
     examples: Iterable[TrainExample], size: int, least: int = 4
 ) -> tuple[str, ...]:

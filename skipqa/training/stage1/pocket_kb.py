@@ -70,6 +70,12 @@ class HeldOut:
         """Without those that name an unseen entity: whoever gives one, the image shows it."""
         return {text: score for text, score in answers.items() if text not in self.names}
 
+    def source_of(self, row: Mapping[str, Any]) -> str:
+        """Groups of their own, so that the numbers of the rest stay comparable."""
+        if row.get("entity") in self.entities:
+            return "unseen"
+        return "crowded" if row.get("things") else "pocket-kb"
+
     def check_apart(self, where: str, row: Mapping[str, Any]) -> None:
         """Of a row to train on: neither a photo nor an entity in it is held out."""
         shown = things_shown(row, where)
@@ -108,16 +114,10 @@ class PocketKbData:
         found: Counter[str] = Counter()
         rows = check_rows(str(path), read_jsonl(path), fields | {"name": str})
         for number, row in enumerate(rows):
-            source = self._source(row)
+            source = self.held_out.source_of(row)
             found[source] += 1
             if limit is None or found[source] <= limit:
                 yield self._row({"question_id": number} | row, f"{path} row {number}", name)
-
-    def _source(self, row: Mapping[str, Any]) -> str:
-        """Groups of their own, so that the numbers of the rest stay comparable."""
-        if row["entity"] in self.held_out.entities:
-            return "unseen"
-        return "crowded" if row.get("things") else "pocket-kb"
 
     def _row(self, row: Mapping[str, Any], where: str, name: str) -> PocketKbRow:
         split: Split = "val"
@@ -132,7 +132,7 @@ class PocketKbData:
             scored(row["answers"]),
             box=box,
             split=split,
-            source=self._source(row),
+            source=self.held_out.source_of(row),
             hops=tuple(tuple(map(self._passage, hop)) for hop in row["hops"]),
         )
         return PocketKbRow(example, _things(row, where, box))
