@@ -161,12 +161,7 @@ def _compare(decided: Decided, unseen: BudgetGrid, known: BudgetGrid) -> Metrics
     weight_Sn = torch.stack([torch.bincount(r, minlength=len(unseen)) for r in resampled])
     weight_Sn = torch.cat((torch.ones(1, len(unseen)), weight_Sn)) / len(unseen)  # as it is, first
     adaptive_S, flops_S = weight_Sn @ score, weight_Sn @ spent
-    hindsight_S = torch.stack(
-        [
-            best_fixed(v, c, float(f))[0]
-            for v, c, f in zip(weight_Sn @ value, weight_Sn @ giga, flops_S, strict=True)
-        ]
-    )
+    hindsight_S, _ = best_fixed(weight_Sn @ value, weight_Sn @ giga, flops_S)
     found: Metrics = {
         "questions": len(unseen),
         "adaptive": {"score": float(adaptive_S[0]), "giga_flops": float(flops_S[0])},
@@ -183,12 +178,13 @@ def _compare(decided: Decided, unseen: BudgetGrid, known: BudgetGrid) -> Metrics
         "mean_passages": float(decided.passages.mean()),
     }
     if len(known):
-        known_value, known_giga = known.value.flatten(1).mean(0), known.giga.flatten(1).mean(0)
-        mixed = best_fixed(known_value, known_giga, float(flops_S[0]))[1]
-        from_train_S = weight_Sn @ (value @ mixed)
+        known_value_1P = known.value.flatten(1).mean(0, keepdim=True)
+        known_giga_1P = known.giga.flatten(1).mean(0, keepdim=True)
+        drawn_P = best_fixed(known_value_1P, known_giga_1P, flops_S[:1])[1][0]
+        from_train_S = weight_Sn @ (value @ drawn_P)
         found["fixed_from_train"] = {
             "score": float(from_train_S[0]),
-            "giga_flops": float((giga @ mixed).mean()),
+            "giga_flops": float((giga @ drawn_P).mean()),
         }
         found["gain_over_fixed_from_train"] = asdict(_gain(adaptive_S - from_train_S))
     return found
@@ -200,18 +196,22 @@ def _gain(samples_S: Tensor) -> Gain:
     return Gain(float(samples_S[0]), low, high)
 
 
-def best_fixed(value_P: Tensor, giga_P: Tensor, flops: float) -> tuple[Tensor, Tensor]:
-    """The best score of a fixed budget, or of a mixture of two, at no more than `flops`; and how
-    often each is drawn, [P]. Where even the cheapest costs more, the cheapest."""
-    flops = max(flops, float(giga_P.min())) + 1e-6
-    affordable = giga_P <= flops
-    step_PP = (giga_P[None, :] - giga_P[:, None]).clamp(min=1e-9)
-    fraction_PP = ((flops - giga_P[:, None]) / step_PP).clamp(0, 1)  # of the dearer of the two
-    fraction_PP = fraction_PP.masked_fill(affordable[None, :], 0.0)
-    mixed_PP = value_P[:, None] + fraction_PP * (value_P[None, :] - value_P[:, None])
-    mixed_PP = mixed_PP.masked_fill(~affordable[:, None], -torch.inf)
-    below, above = divmod(int(mixed_PP.argmax()), len(value_P))
-    drawn_P = torch.zeros_like(value_P)
-    drawn_P[below] += 1 - fraction_PP[below, above]
-    drawn_P[above] += fraction_PP[below, above]
-    return mixed_PP[below, above], drawn_P
+def best_fixed(value_SP: Tensor, giga_SP: Tensor, flops_S: Tensor) -> tuple[Tensor, Tensor]:
+    """The best score of a fixed budget, or of a mixture of two, at no more than `flops_S`, [S]; and
+    how often each is drawn, [S, P]. Where even the cheapest costs more, the cheapest."""
+    flops_S = flops_S.maximum(giga_SP.amin(-1)) + 1e-6
+    affordable = giga_SP <= flops_S[:, None]
+    step_SPP = (giga_SP[:, None, :] - giga_SP[:, :, None]).clamp(min=1e-9)
+    left_SP = flops_S[:, None] - giga_SP
+    fraction_SPP = (left_SP[:, :, None] / step_SPP).clamp(0, 1)  # of the dearer of the two
+    fraction_SPP = fraction_SPP.masked_fill(affordable[:, None, :], 0.0)
+    mixed_SPP = value_SP[:, :, None].lerp(value_SP[:, None, :], fraction_SPP)
+    mixed_SPP = mixed_SPP.masked_fill(~affordable[:, :, None], -torch.inf)
+    best_S, place_S = mixed_SPP.flatten(1).max(1)
+    below_S1, above_S1 = (
+        (place_S // value_SP.shape[1])[:, None],
+        (place_S % value_SP.shape[1])[:, None],
+    )
+    fraction_S1 = fraction_SPP.flatten(1).gather(1, place_S[:, None])
+    drawn_SP = torch.zeros_like(value_SP).scatter_add_(1, below_S1, 1 - fraction_S1)
+    return best_S, drawn_SP.scatter_add_(1, above_S1, fraction_S1)
