@@ -242,9 +242,9 @@ class BudgetPart(PathwayPart[BudgetTraining, BudgetInputs, Models]):
                 decided = decide([trained.controller], first, data.val, num_tokens)
                 decided = _gated(decided, [trained.controller], first)
                 own["val"] = compare_budgets(decided, data.val, data.train)
-            if trained.curve is not None and trained.sources is not None:
-                own["threshold"] = trained.curve.best()
-                own["curve"] = trained.curve.metrics()
+            if trained.curve is not None:
+                own |= {"threshold": trained.curve.best(), "curve": trained.curve.metrics()}
+            if trained.sources is not None:
                 own["sources"] = asdict(trained.sources)
             found[variant] = own
         return {"variant": settings.variant, **found[settings.variant], **found}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,11 @@ from skipqa.evaluation import systems
 from skipqa.evaluation.systems import Variant
 from skipqa.nn.region_query import RegionQueryConfig, SparseRegionQuery
 from skipqa.pipeline import Pipeline
+from skipqa.stages.budget_signals import signals
+from skipqa.state import State
 from skipqa.trace import StageRecord
 from skipqa.training.pathway import (
+    budget_grid,
     gather,
     saliency_quality,
     stage2_saliency,
@@ -163,6 +168,38 @@ def test_records_do_not_depend_on_what_is_learned_from_them(context: TrainingCon
     query = SparseRegionQuery(RegionQueryConfig(width, width, hidden=8))
     gathering = gather.with_most_passages(context.pipeline.with_components(region_query=query))
     assert {getattr(gathering.components, n) for n in gather.LEARNED_BEFORE_RETRIEVAL} == {None}
+
+
+def photo_of(row: Gathered) -> BytesIO:
+    with zipfile.ZipFile(row.archive) as archive:
+        return BytesIO(archive.read(row.image))
+
+
+def test_records_hold_the_signals_that_answering_sees(
+    context: TrainingContext, rows: list[Gathered]
+) -> None:
+    for i in (0, 7):
+        state = context.pipeline.run(State(photo_of(rows[i]), rows[i].question), stop="draft")
+        found = signals(state.question, state.low_res, state.draft)
+        torch.testing.assert_close(context.records["signals"][i], found)
+        assert context.records.question(i).span == state.question.span
+
+
+def test_the_grid_costs_what_answering_costs(
+    context: TrainingContext, rows: list[Gathered]
+) -> None:
+    i = 1
+    grid = budget_grid.evaluate_grid(context, [i])
+    assert grid.value.shape == grid.giga.shape == (1, 2, 4)
+    assert (grid.giga[0, :, 0] == grid.giga[0, 0, 0]).all()
+    assert (grid.value[0, :, 0] == grid.value[0, 0, 0]).all()
+    for column, passages in ((0, 0), (2, 6)):
+        fixed = context.pipeline.with_config(budget={"tokens": 32, "passages": passages})
+        answer = fixed.answer(photo_of(rows[i]), rows[i].question, fast_path=False)
+        spent = answer.trace.flops / budget_grid.GIGA
+        assert float(grid.giga[0, 0, column]) == pytest.approx(spent, rel=0.01)
+        right = rows[i].answers.get(answer.text.lower(), 0.0)
+        assert float(grid.value[0, 0, column]) == right
 
 
 def test_the_oracle_leaves_the_labels_alone(context: TrainingContext) -> None:
