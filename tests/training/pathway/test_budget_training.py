@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -24,6 +25,7 @@ from skipqa.training.pathway.budget_quality import (
 from skipqa.training.pathway.budget_settings import BudgetTraining
 from skipqa.training.pathway.budget_targets import Targets
 from skipqa.training.pathway.context import TrainingContext
+from skipqa.training.pathway.source_quality import choose_sources
 from skipqa.training.pathway.stage5_budget import BudgetInputs, BudgetPart, CrossValidated
 from skipqa.training.run import Run
 
@@ -217,3 +219,43 @@ def test_fifty_questions_can_be_learned_by_heart(tmp_path: Path) -> None:
     gain = model.controller(grid.visual, grid.question, 256, 16, grid.signals).gain
     assert gain is not None
     assert F.mse_loss(gain, grid.gain) < 0.02
+
+
+class Answers:
+    """A context in which every question that is answered again gets the same score."""
+
+    def __init__(self, score: float, count: int) -> None:
+        self.score = score
+        self.asked: dict[str, tuple[str, ...]] = {}
+        about = [{"source": "made", "id": str(i)} for i in range(count)]
+        self.records = SimpleNamespace(about=about)
+        self.pipeline = SimpleNamespace(library=SimpleNamespace(names=("facts", "letters", "maps")))
+
+    def spread(self, work: object, rows: list[int], what: str, skipped: Any) -> list[float]:
+        self.asked = skipped
+        return [self.score] * len(rows)
+
+
+@pytest.mark.parametrize("score", [0.0, 1.0])
+def test_indexes_are_left_out_where_no_answer_is_lost(score: float) -> None:
+    """Two thirds of the questions need an index of their own, the others are unknown."""
+    grid, n = made(60), 60
+    useful = F.one_hot(torch.arange(n) % 3, 3).float()
+    probs = 0.1 + 0.8 * useful
+    useful[::3] = torch.nan
+    context = Answers(score, n)
+    found = choose_sources(
+        cast(TrainingContext, context), list(range(n)), grid, probs, useful, recall=0.98
+    )
+    assert found.tried == pytest.approx(0.9)
+    assert found.recall == 1.0
+    assert (found.questions, found.searched) == (n, pytest.approx(1 / 3))
+    assert found.threshold == (found.tried if score else 0.0)
+    assert context.asked["made/1"] == ("facts", "maps")
+
+
+def test_where_no_passage_is_known_to_be_useful_all_indexes_are_searched() -> None:
+    grid, unknown = made(6), torch.full((6, 3), torch.nan)
+    context = cast(TrainingContext, Answers(1.0, 6))
+    found = choose_sources(context, list(range(6)), grid, torch.rand(6, 3), unknown, 0.98)
+    assert found.threshold == 0.0
