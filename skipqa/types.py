@@ -146,6 +146,8 @@ class Budget:
     level: Level = "MEDIUM"
     rho_r: float = 1.0  # verification keeps at most this fraction of what was retrieved
     high_res: bool = True  # whether the image is also encoded at the finer scales
+    expected_gain: float | None = None  # in score, of looking up; None where nothing predicts it
+    skipped_indexes: tuple[str, ...] = ()  # names of those that are not searched
 
     def most_passages(self, num_retrieved: int) -> int:
         """At most K', and ceil(rho_r K) of the K retrieved (Algorithm 1)."""

@@ -1,8 +1,10 @@
 """DBC: how many tokens and passages a question deserves.
 
-Enters: the mean visual token [..., D_v] and the pooled question [..., D_q]. Leaves: an
+Enters: the mean visual token [..., D_v], the pooled question [..., D_q] and, where the controller
+was trained with them, a few signals [..., S] that are known before the budget. Leaves: an
 `Allocation`, real-valued and differentiable, which becomes a hard `Budget` at inference and a
-relaxed or straight-through count in training. It does not select what fills the budget.
+relaxed or straight-through count in training. It does not select what fills the budget; the heads
+that say whether and where to look are in `lookup.py`.
 """
 
 from __future__ import annotations
@@ -17,10 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from skipqa.errors import UserError
+from skipqa.nn import lookup
+from skipqa.nn.lookup import LookupGate, SourceHead
 from skipqa.nn.relaxation import soft_round, straight_through, widened
 from skipqa.types import Budget, Level
 
 Range = tuple[float, float]
+NO_SIGNALS = torch.zeros(0)  # of a controller that was trained without
 ROUNDING = 1e-4  # 0.9 * 10 must not become 10 tokens because float32 says 9.000001
 
 
@@ -33,6 +38,9 @@ class DiscreteBudgetConfig:
     hidden: int = 256
     tokens: tuple[int, int] = (32, 128)
     passages: tuple[int, int] = (0, 16)
+    signals: int = 0  # how many it reads besides
+    gate: bool = False  # whether it predicts what looking up gains; K' = 0 where that is too little
+    index_width: int = 0  # of the embedding that describes an index; 0: all indexes are searched
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +55,34 @@ class DifficultyBudgetConfig:
     grid: int = 20  # points of Phi_B
     easy: float = 0.15  # below: no retrieval (SKIP-NR)
     hard: float = 0.70
+    signals: int = 0
 
 
 class Allocation(NamedTuple):
-    """Real-valued counts, one per question; `difficulty` where the variant estimates it."""
+    """Real-valued counts, one per question; `difficulty` and the expected `gain` in score of
+    looking up where the controller estimates them."""
 
     tokens: Tensor
     passages: Tensor
     difficulty: Tensor | None = None
+    gain: Tensor | None = None
 
 
 class BudgetController(nn.Module):
     """What both variants share: from a real-valued allocation to counts."""
+
+    config: DiscreteBudgetConfig | DifficultyBudgetConfig
+
+    @property
+    def chooses_indexes(self) -> bool:
+        """Whether `useful` depends on the question."""
+        return False
+
+    def useful(
+        self, visual: Tensor, question: Tensor, signals: Tensor, indexes_ID: Tensor
+    ) -> Tensor:
+        """[I] bool: which of the indexes, each described by an embedding, are worth searching."""
+        return torch.ones(len(indexes_ID), dtype=torch.bool)
 
     def relaxed(self, allocation: Allocation, temperature: float) -> Allocation:
         """Counts on a staircase that tends to the hard counts; at temperature 0 they are hard."""
@@ -66,13 +90,24 @@ class BudgetController(nn.Module):
 
     @torch.no_grad()
     def decide(
-        self, visual: Tensor, question: Tensor, num_tokens: int, num_passages: int
+        self,
+        visual: Tensor,
+        question: Tensor,
+        num_tokens: int,
+        num_passages: int,
+        signals: Tensor = NO_SIGNALS,
     ) -> Budget:
         """The hard form, for one question; nothing exceeds what there is."""
-        counts = self.relaxed(self(visual, question, num_tokens, num_passages), 0.0)
+        counts = self.relaxed(self(visual, question, num_tokens, num_passages, signals), 0.0)
         difficulty = None if counts.difficulty is None else float(counts.difficulty)
-        level = self.level(difficulty)
-        return Budget(int(counts.tokens), int(counts.passages), difficulty, level)
+        gain = None if counts.gain is None else float(counts.gain)
+        return Budget(
+            int(counts.tokens),
+            int(counts.passages),
+            difficulty,
+            self.level(difficulty),
+            expected_gain=gain,
+        )
 
     def level(self, difficulty: float | None) -> Level:
         """Which prompt the decoder gets (prompt E.4); the middle one where nothing is known."""
@@ -84,12 +119,17 @@ class BudgetController(nn.Module):
 
 
 class DiscreteBudget(BudgetController):
-    """Variant A: a three-layer MLP reads ([v ; q]) and places V' and K' in their ranges."""
+    """Variant A: a three-layer MLP reads ([v ; q ; signals]) and places V' and K' in their ranges.
+
+    With a gate, K' is how many to retrieve if anything is looked up at all.
+    """
+
+    config: DiscreteBudgetConfig
 
     def __init__(self, config: DiscreteBudgetConfig) -> None:
         super().__init__()
         self.config = config
-        width = config.visual_width + config.question_width
+        width = _width(config)
         self.mlp = nn.Sequential(
             nn.Linear(width, config.hidden),
             nn.GELU(),
@@ -97,20 +137,50 @@ class DiscreteBudget(BudgetController):
             nn.GELU(),
             nn.Linear(config.hidden, 2),
         )
+        self.gate = LookupGate(width, config.hidden) if config.gate else None
+        self.sources = (
+            SourceHead(width, config.index_width, config.hidden) if config.index_width else None
+        )
 
     def forward(
-        self, visual: Tensor, question: Tensor, num_tokens: int, num_passages: int
+        self,
+        visual: Tensor,
+        question: Tensor,
+        num_tokens: int,
+        num_passages: int,
+        signals: Tensor = NO_SIGNALS,
     ) -> Allocation:
         """`num_tokens` and `num_passages` are what there is: no budget exceeds them."""
-        probs = widened(self.mlp(torch.cat((visual, question), dim=-1))).sigmoid()
+        known = joined(visual, question, signals)
+        probs = widened(self.mlp(known)).sigmoid()
         # Narrower ranges, not clipped counts: a clipped count would get no gradient.
         tokens = tuple(min(limit, num_tokens) for limit in self.config.tokens)
         passages = tuple(min(limit, num_passages) for limit in self.config.passages)
-        return Allocation(_between(probs[..., 0], tokens), _between(probs[..., 1], passages))
+        return Allocation(
+            _between(probs[..., 0], tokens),
+            _between(probs[..., 1], passages),
+            gain=None if self.gate is None else self.gate(known),
+        )
 
     def relaxed(self, allocation: Allocation, temperature: float) -> Allocation:
-        tokens, passages, _ = allocation
-        return Allocation(_staircase(tokens, temperature), _staircase(passages, temperature))
+        tokens, passages, _, gain = allocation
+        counts = _staircase(passages, temperature)
+        if self.gate is not None:
+            assert gain is not None
+            counts = counts * _opened(gain - self.gate.threshold, temperature)
+        return Allocation(_staircase(tokens, temperature), counts, gain=gain)
+
+    @property
+    def chooses_indexes(self) -> bool:
+        return self.sources is not None and float(self.sources.threshold) > 0
+
+    @torch.no_grad()
+    def useful(
+        self, visual: Tensor, question: Tensor, signals: Tensor, indexes_ID: Tensor
+    ) -> Tensor:
+        if self.sources is None:
+            return super().useful(visual, question, signals, indexes_ID)
+        return self.sources.chosen(joined(visual, question, signals), indexes_ID)
 
 
 class DifficultyBudget(BudgetController):
@@ -119,13 +189,14 @@ class DifficultyBudget(BudgetController):
     Phi_B is data, not weights: stage V fits its values at the grid points and stores them.
     """
 
+    config: DifficultyBudgetConfig
     grid_rho_v: Tensor
     grid_rho_r: Tensor
 
     def __init__(self, config: DifficultyBudgetConfig) -> None:
         super().__init__()
         self.config = config
-        self.difficulty = nn.Linear(config.visual_width + config.question_width, 1)
+        self.difficulty = nn.Linear(_width(config), 1)
         self.register_buffer("grid_rho_v", torch.linspace(*config.rho_v, config.grid))
         self.register_buffer("grid_rho_r", torch.linspace(*config.rho_r, config.grid))
 
@@ -157,14 +228,19 @@ class DifficultyBudget(BudgetController):
         return rho_v, rho_r
 
     def forward(
-        self, visual: Tensor, question: Tensor, num_tokens: int, num_passages: int
+        self,
+        visual: Tensor,
+        question: Tensor,
+        num_tokens: int,
+        num_passages: int,
+        signals: Tensor = NO_SIGNALS,
     ) -> Allocation:
         """`num_tokens` is L, `num_passages` what retrieval returns at most."""
-        return self.allocate(self.estimate(visual, question), num_tokens, num_passages)
+        return self.allocate(self.estimate(visual, question, signals), num_tokens, num_passages)
 
-    def estimate(self, visual: Tensor, question: Tensor) -> Tensor:
+    def estimate(self, visual: Tensor, question: Tensor, signals: Tensor = NO_SIGNALS) -> Tensor:
         """d in [0, 1], eq. B.7."""
-        return widened(self.difficulty(torch.cat((question, visual), dim=-1)))[..., 0].sigmoid()
+        return widened(self.difficulty(joined(question, visual, signals)))[..., 0].sigmoid()
 
     def allocate(self, difficulty: Tensor, num_tokens: int, num_passages: int) -> Allocation:
         rho_v, rho_r = self.phi(_between(difficulty, self.config.gflops))
@@ -172,21 +248,25 @@ class DifficultyBudget(BudgetController):
 
     def relaxed(self, allocation: Allocation, temperature: float) -> Allocation:
         """ceil(rho_v L) tokens, ceil(rho_r K) passages; EASY closes retrieval (SKIP-NR)."""
-        tokens, passages, difficulty = allocation
+        tokens, passages, difficulty, _ = allocation
         assert difficulty is not None
-        margin = difficulty - self.config.easy
-        retrieve = (margin / temperature).sigmoid() if temperature else (margin >= 0).to(margin)
+        opened = _opened(difficulty - self.config.easy, temperature)
         return Allocation(
             _staircase(tokens + 0.5 - ROUNDING, temperature),  # rounding half up, so: ceil
-            _staircase(passages + 0.5 - ROUNDING, temperature) * retrieve,
+            _staircase(passages + 0.5 - ROUNDING, temperature) * opened,
             difficulty,
         )
 
     def decide(
-        self, visual: Tensor, question: Tensor, num_tokens: int, num_passages: int
+        self,
+        visual: Tensor,
+        question: Tensor,
+        num_tokens: int,
+        num_passages: int,
+        signals: Tensor = NO_SIGNALS,
     ) -> Budget:
         """As always, but verification applies rho_r: only there is the retrieved K known."""
-        budget = super().decide(visual, question, num_tokens, num_passages)
+        budget = super().decide(visual, question, num_tokens, num_passages, signals)
         assert budget.difficulty is not None
         if budget.passages == 0:  # SKIP-NR, or there is nothing to retrieve
             return budget
@@ -221,11 +301,16 @@ class AveragedRouting:
         self.decay = decay
 
     def __call__(
-        self, visual: Tensor, question: Tensor, num_tokens: int, num_passages: int
+        self,
+        visual: Tensor,
+        question: Tensor,
+        num_tokens: int,
+        num_passages: int,
+        signals: Tensor = NO_SIGNALS,
     ) -> Allocation:
-        soft = self.live(visual, question, num_tokens, num_passages)
+        soft = self.live(visual, question, num_tokens, num_passages, signals)
         with torch.no_grad():
-            steady = self.averaged(visual, question, num_tokens, num_passages)
+            steady = self.averaged(visual, question, num_tokens, num_passages, signals)
             hard = self.averaged.relaxed(steady, 0.0)
         return _straight_through(hard, soft)
 
@@ -244,12 +329,32 @@ def cost_loss(
     return weight * spent.mean()
 
 
-def flops(config: DiscreteBudgetConfig | DifficultyBudgetConfig) -> int:
-    """FLOPs of one decision, a multiply and an add counted as two."""
-    width = config.visual_width + config.question_width
+def flops(config: DiscreteBudgetConfig | DifficultyBudgetConfig, num_indexes: int = 0) -> int:
+    """FLOPs of one decision, a multiply and an add counted as two; `num_indexes` are described
+    where the controller chooses among them."""
+    width = _width(config)
     if isinstance(config, DifficultyBudgetConfig):
         return 2 * width
-    return 2 * config.hidden * (width + config.hidden + 2)
+    spent = 2 * config.hidden * (width + config.hidden + 2)
+    if config.gate:
+        spent += lookup.gate_flops(width, config.hidden)
+    if config.index_width:
+        spent += lookup.source_flops(width, config.index_width, config.hidden, num_indexes)
+    return spent
+
+
+def joined(first: Tensor, second: Tensor, signals: Tensor) -> Tensor:
+    """What a controller reads, [..., W]."""
+    return torch.cat((first, second, signals.to(first)), dim=-1)
+
+
+def _width(config: DiscreteBudgetConfig | DifficultyBudgetConfig) -> int:
+    return config.visual_width + config.question_width + config.signals
+
+
+def _opened(margin: Tensor, temperature: float) -> Tensor:
+    """1 where retrieval is open, and 0 below the margin."""
+    return (margin / temperature).sigmoid() if temperature else (margin >= 0).to(margin)
 
 
 def _between(prob: Tensor, limits: Sequence[float]) -> Tensor:
@@ -266,4 +371,5 @@ def _straight_through(hard: Allocation, soft: Allocation) -> Allocation:
         straight_through(hard.tokens, soft.tokens),
         straight_through(hard.passages, soft.passages),
         soft.difficulty,
+        soft.gain,
     )

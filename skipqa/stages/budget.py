@@ -1,9 +1,10 @@
 """budget: how many tokens V' and passages K' the question may cost (DBC).
 
-A trained controller decides by the mean low-resolution token and the question, before the image
-is encoded again; it may close retrieval altogether (K' = 0, SKIP-NR). Untrained, every question
-gets the same (V', K'). Whether high resolution pays depends on the question alone: small things
-matter where it is about one kind of thing, and seldom where it is about a scene.
+A trained controller decides by the mean low-resolution token, the question and what the draft said,
+before the image is encoded again; it may close retrieval altogether (K' = 0, SKIP-NR) and leave
+indexes out. Untrained, every question gets the same (V', K') and every index is searched. Whether
+high resolution pays depends on the question alone: small things matter where it is about one kind
+of thing, and seldom where it is about a scene.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from skipqa.config import BudgetConfig
+from skipqa.errors import UserError
 from skipqa.nn import budget as network
 from skipqa.nn.budget import BudgetController
+from skipqa.stages.budget_signals import NUM_SIGNALS, UNKNOWN_DRAFT, signals
+from skipqa.stages.budget_sources import DescribedIndexes
 from skipqa.stages.stage import Parts
 from skipqa.state import State
 from skipqa.trace import StageRecord
-from skipqa.types import Budget, Question, VisualTokens
+from skipqa.types import Budget, Draft, Question, VisualTokens
 
 
 class Decision(NamedTuple):
@@ -27,7 +31,7 @@ class Decision(NamedTuple):
 
 
 class Budgeter(Protocol):
-    def __call__(self, question: Question, low_res: VisualTokens) -> Decision: ...
+    def __call__(self, question: Question, low_res: VisualTokens, draft: Draft) -> Decision: ...
 
 
 class FixedBudgeter:
@@ -37,22 +41,49 @@ class FixedBudgeter:
         tokens = config.kept_tokens(num_tokens)
         self.budget = Budget(tokens, config.passages, rho_r=config.rho_r)
 
-    def __call__(self, question: Question, low_res: VisualTokens) -> Decision:
+    def __call__(self, question: Question, low_res: VisualTokens, draft: Draft) -> Decision:
         return Decision(self.budget, 0, "the same for every question")
 
 
 class TrainedBudgeter:
-    def __init__(self, controller: BudgetController, config: BudgetConfig, num_tokens: int) -> None:
+    def __init__(
+        self,
+        controller: BudgetController,
+        config: BudgetConfig,
+        num_tokens: int,
+        indexes: DescribedIndexes,
+    ) -> None:
+        if (read := controller.config.signals) not in (0, NUM_SIGNALS):
+            raise UserError(f"this controller reads {read} signals, not {NUM_SIGNALS}: train again")
         self.controller, self.config, self.num_tokens = controller, config, num_tokens
+        self.indexes = indexes
 
-    def __call__(self, question: Question, low_res: VisualTokens) -> Decision:
-        visual, most = low_res.meaning.mean(0), self.config.max_passages
-        budget = self.controller.decide(visual, question.embedding, self.num_tokens, most)
-        spent = network.flops(self.controller.config)  # type: ignore[arg-type]
+    def __call__(self, question: Question, low_res: VisualTokens, draft: Draft) -> Decision:
+        visual, controller = low_res.meaning.mean(0), self.controller
+        known = signals(question, low_res, draft)[: controller.config.signals]
+        most = self.config.max_passages
+        budget = controller.decide(visual, question.embedding, self.num_tokens, most, known)
+        num_indexes = 0
+        if budget.passages and controller.chooses_indexes:
+            names, embeddings_ID = self.indexes.names, self.indexes.embeddings_ID
+            useful = controller.useful(visual, question.embedding, known, embeddings_ID).tolist()
+            skipped = tuple(name for name, use in zip(names, useful, strict=True) if not use)
+            budget, num_indexes = replace(budget, skipped_indexes=skipped), len(names)
+        spent = network.flops(controller.config, num_indexes)
+        return Decision(budget, spent, self._why(budget))
+
+    def _why(self, budget: Budget) -> str:
         why = "decided by the controller"
         if budget.difficulty is not None:
             why = f"difficulty {budget.difficulty:.2f}"
-        return Decision(budget, spent, why)
+        if budget.expected_gain is not None:
+            why = f"expected gain {budget.expected_gain:+.2f}"
+            if budget.passages == 0:
+                why = f"nothing to look up: {why}"
+        if budget.skipped_indexes:
+            searched = [n for n in self.indexes.names if n not in budget.skipped_indexes]
+            why += f", looks in {', '.join(searched)}"
+        return why
 
 
 class SetBudget:
@@ -60,13 +91,19 @@ class SetBudget:
         self.config, self.budgeter = config, budgeter
 
     def __call__(self, state: State, record: StageRecord) -> State:
-        budget, record.flops, why = self.budgeter(state.question, state.low_res)
-        prior = state.question.concept_prior
-        particular = prior is None or prior.information >= self.config.min_information
-        budget = replace(budget, high_res=budget.passages > 0 and particular)
+        draft = state.draft if "draft" in state else UNKNOWN_DRAFT
+        budget, record.flops, why = self.budgeter(state.question, state.low_res, draft)
+        high_res = budget.passages > 0 and is_particular(state.question, self.config)
+        budget = replace(budget, high_res=high_res)
         kept = f" of which rho_r = {budget.rho_r:.2f}" if budget.rho_r < 1 else ""
         record.why = f"V' = {budget.tokens}, K' = {budget.passages}{kept}, {why}"
         return state.add(budget=budget)
+
+
+def is_particular(question: Question, config: BudgetConfig) -> bool:
+    """Whether it is about one kind of thing, of which small ones matter."""
+    prior = question.concept_prior
+    return prior is None or prior.information >= config.min_information
 
 
 def build(parts: Parts) -> SetBudget:
@@ -74,4 +111,5 @@ def build(parts: Parts) -> SetBudget:
     controller = parts.components.budget
     if controller is None:
         return SetBudget(config, FixedBudgeter(config, num_tokens))
-    return SetBudget(config, TrainedBudgeter(controller, config, num_tokens))
+    indexes = DescribedIndexes(parts.library, parts.backbone)
+    return SetBudget(config, TrainedBudgeter(controller, config, num_tokens, indexes))

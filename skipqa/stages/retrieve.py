@@ -108,9 +108,9 @@ class DenseQuerier:
         return Found(hits, (), network.flops(self.query.config, len(state.regions)))
 
 
-def all_alike(state: State) -> Mapping[str, float]:
-    """Every index counts the same, whatever is asked."""
-    return {}
+def as_budgeted(state: State) -> Mapping[str, float]:
+    """Every index counts the same, but those that the budget skips."""
+    return dict.fromkeys(state.budget.skipped_indexes, 0.0)
 
 
 class Retrieve:
@@ -122,7 +122,7 @@ class Retrieve:
         querier: RegionQuerier,
         library: Library,
         config: RetrieveConfig,
-        weights: SourceWeights = all_alike,
+        weights: SourceWeights = as_budgeted,
     ) -> None:
         self.querier, self.library, self.weights = querier, library, weights
         self.config = config

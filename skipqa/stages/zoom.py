@@ -40,7 +40,7 @@ class Zoom:
         if state.budget.passages == 0:
             record.why = "nothing will be retrieved"
             return state
-        if (prob := _best_prob(state.kept.tokens.overview, prior)) >= self.config.sure:
+        if (prob := best_prob(state.kept.tokens.overview, prior)) >= self.config.sure:
             record.why = f"the image is certain enough of what it shows ({prob:.2f})"
             return state
         chosen = [
@@ -79,7 +79,7 @@ def build(parts: Parts) -> Zoom:
     return Zoom(parts.config.zoom, parts.backbone)
 
 
-def _best_prob(overview_C: Tensor, prior: ConceptPrior) -> float:
+def best_prob(overview_C: Tensor, prior: ConceptPrior) -> float:
     """The highest posterior of a concept, by Bayes' rule over the whole image."""
     weight_C = overview_C * prior.weights
     return float(weight_C.max() / weight_C.sum().clamp(min=SMALLEST))

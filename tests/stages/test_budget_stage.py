@@ -12,18 +12,35 @@ from hypothesis import strategies as st
 from synthetic import WIDTH, question, run, state, visual_tokens
 
 from skipqa.config import BudgetConfig
+from skipqa.errors import UserError
 from skipqa.nn.budget import (
     BudgetController,
     DifficultyBudget,
     DifficultyBudgetConfig,
+    DiscreteBudget,
     DiscreteBudgetConfig,
     build_budget,
 )
 from skipqa.stages.budget import Budgeter, FixedBudgeter, SetBudget, TrainedBudgeter
+from skipqa.stages.budget_signals import NUM_SIGNALS
+from skipqa.stages.budget_sources import DescribedIndexes
 from skipqa.trace import StageRecord
-from skipqa.types import Budget, ConceptPrior
+from skipqa.types import Budget, ConceptPrior, Draft
 
 B = DifficultyBudgetConfig(WIDTH, WIDTH)
+GATED = DiscreteBudgetConfig(
+    WIDTH, WIDTH, passages=(2, 16), signals=NUM_SIGNALS, gate=True, index_width=WIDTH
+)
+
+
+class Described(DescribedIndexes):
+    """Three indexes, each along an axis of its own."""
+
+    names = ("facts", "letters", "maps")
+    embeddings_ID = torch.eye(WIDTH)[:3]
+
+    def __init__(self) -> None:
+        pass
 
 
 def decided(
@@ -31,14 +48,31 @@ def decided(
     config: BudgetConfig,
     controller: BudgetController | None = None,
     prior: ConceptPrior | None = None,
+    **more: Draft,
 ) -> tuple[Budget, StageRecord]:
     asked = replace(question(), concept_prior=prior)
-    entering = state(question=asked, low_res=visual_tokens(grid, 3, seed=0))
+    entering = state(question=asked, low_res=visual_tokens(grid, 3, seed=0), **more)
     budgeter: Budgeter = FixedBudgeter(config, grid * grid)
     if controller is not None:
-        budgeter = TrainedBudgeter(controller, config, grid * grid)
+        budgeter = TrainedBudgeter(controller, config, grid * grid, Described())
     leaving, record = run(SetBudget(config, budgeter), entering)
     return leaving.budget, record
+
+
+def gated(gain_per_confidence: float) -> DiscreteBudget:
+    """Expects a gain of so much times what the draft lacks in confidence."""
+    torch.manual_seed(0)
+    controller = DiscreteBudget(GATED)
+    assert controller.gate is not None
+    with torch.no_grad():
+        for parameter in controller.gate.parameters():
+            parameter.zero_()
+        controller.gate.trunk[0].weight[0, 2 * WIDTH] = 1.0  # the draft's confidence
+        controller.gate.trunk[0].bias[0] = 10.0  # where GELU is linear
+        controller.gate.gain.weight[0, 0] = -gain_per_confidence
+        controller.gate.gain.bias[0] = gain_per_confidence * 11.0
+        controller.gate.threshold.fill_(0.05)
+    return controller
 
 
 @given(grid=st.integers(1, 8), tokens=st.integers(1, 100), passages=st.integers(0, 20))
@@ -109,3 +143,44 @@ def test_high_resolution_is_for_questions_about_particular_things(
     assert allowed.high_res == (passages > 0 and information >= least)
     untrained, _ = decided(4, config)
     assert untrained.high_res == (passages > 0)
+
+
+def test_a_confident_draft_is_not_looked_up() -> None:
+    config, controller = BudgetConfig(), gated(0.5)
+    closed, record = decided(4, config, controller, draft=Draft("a", 0.98, ""))
+    assert (closed.passages, closed.high_res) == (0, False)
+    assert closed.expected_gain == pytest.approx(0.01, abs=1e-4)
+    assert record.why.endswith("nothing to look up: expected gain +0.01")
+    opened, record = decided(4, config, controller, draft=Draft("a", 0.2, ""))
+    assert opened.passages >= 2
+    assert opened.high_res
+    assert record.why.endswith("expected gain +0.40")
+    assert opened.skipped_indexes == ()
+
+
+def test_without_a_draft_its_signals_are_0() -> None:
+    """As where the drafter runs at the same time."""
+    early, _ = decided(4, BudgetConfig(), gated(0.5))
+    assert early.expected_gain == pytest.approx(0.5, abs=1e-4)
+
+
+def test_indexes_that_seem_useless_are_skipped() -> None:
+    controller = gated(0.5)
+    assert controller.sources is not None
+    with torch.no_grad():
+        for parameter in controller.sources.parameters():
+            parameter.zero_()
+        controller.sources.prior.weight[0, :3] = torch.tensor([2.0, -5.0, 1.0])
+        controller.sources.threshold.fill_(0.3)
+    allowed, record = decided(4, BudgetConfig(), controller)
+    assert allowed.skipped_indexes == ("letters",)
+    assert record.why.endswith("looks in facts, maps")
+    closed, record = decided(4, BudgetConfig(), controller, draft=Draft("a", 1.0, ""))
+    assert closed.skipped_indexes == ()
+    assert "looks in" not in record.why
+
+
+def test_other_signals_are_refused() -> None:
+    controller = build_budget(DiscreteBudgetConfig(WIDTH, WIDTH, signals=NUM_SIGNALS + 1))
+    with pytest.raises(UserError, match="signals"):
+        TrainedBudgeter(controller, BudgetConfig(), 16, Described())

@@ -181,6 +181,17 @@ def test_a_question_may_weight_its_sources(
     assert [p.relative for p in found] == sorted((p.relative for p in found), reverse=True)
 
 
+@pytest.mark.parametrize("skipped", [(), ("factbook",), ("wordnet",)])
+def test_the_budget_may_skip_indexes(
+    pipeline: Pipeline, cup: Region, skipped: tuple[str, ...]
+) -> None:
+    budget = Budget(1, 100, skipped_indexes=skipped)
+    asking = state(question=question("…", "brewed"), regions=(cup,), budget=budget)
+    leaving, _ = run(retrieve.build(pipeline.parts), asking)
+    searched = {pipeline.library.name_of(p.row) for p in leaving.retrieved.passages}
+    assert searched == set(pipeline.library.names) - set(skipped)
+
+
 def test_where_no_source_counts_nothing_is_found(pipeline: Pipeline, cup: Region) -> None:
     querier = ConceptQuerier(RetrieveConfig(), pipeline.backbone)
     closed = dict.fromkeys(pipeline.library.names, 0)

@@ -7,13 +7,14 @@ from typing import Any
 
 from torch import Tensor
 
-from skipqa.nn.budget import BudgetController
+from skipqa.nn.budget import NO_SIGNALS, BudgetController
 from skipqa.pipeline import Pipeline
 from skipqa.types import Budget
 
 
 class FixedBudget(BudgetController):
-    """A trained controller that is overruled: its V', its K' or both are fixed."""
+    """A trained controller that is overruled: its V', its K' or both are fixed. With a fixed K',
+    neither its gate nor its choice of indexes applies."""
 
     def __init__(
         self, controller: BudgetController, tokens: int | None, passages: int | None
@@ -23,14 +24,30 @@ class FixedBudget(BudgetController):
         self.controller = controller
         self.tokens, self.passages = tokens, passages
 
+    @property
+    def chooses_indexes(self) -> bool:
+        return self.passages is None and self.controller.chooses_indexes
+
+    def useful(
+        self, visual: Tensor, question: Tensor, signals: Tensor, indexes_ID: Tensor
+    ) -> Tensor:
+        return self.controller.useful(visual, question, signals, indexes_ID)
+
     def decide(
-        self, visual: Tensor, question: Tensor, num_tokens: int, num_passages: int
+        self,
+        visual: Tensor,
+        question: Tensor,
+        num_tokens: int,
+        num_passages: int,
+        signals: Tensor = NO_SIGNALS,
     ) -> Budget:
-        decided = self.controller.decide(visual, question, num_tokens, num_passages)
+        decided = self.controller.decide(visual, question, num_tokens, num_passages, signals)
         tokens = decided.tokens if self.tokens is None else min(self.tokens, num_tokens)
         if self.passages is None:
             return dataclasses.replace(decided, tokens=tokens)
-        return dataclasses.replace(decided, tokens=tokens, passages=self.passages, rho_r=1.0)
+        return dataclasses.replace(
+            decided, tokens=tokens, passages=self.passages, rho_r=1.0, expected_gain=None
+        )
 
 
 def with_budget(base: Pipeline, tokens: int | None = None, passages: int | None = None) -> Pipeline:

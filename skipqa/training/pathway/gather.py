@@ -33,16 +33,18 @@ from skipqa.data.pocket_kb.text import accepted, says
 from skipqa.errors import UserError
 from skipqa.files import atomic
 from skipqa.pipeline import Pipeline
+from skipqa.stages.budget_signals import signals
 from skipqa.stages.signals import about_titles
 from skipqa.state import State
 from skipqa.tasks.example import Example
 from skipqa.tasks.facts import states
 from skipqa.tasks.pocket_kb import POCKET_KB
+from skipqa.trace import Trace
 from skipqa.training.pipelines import PipelineWorkers, Source, run_jobs
 from skipqa.training.run import Run
 from skipqa.training.stage1.mixture import read_knowledge_questions
 from skipqa.training.stage1.pocket_kb import HeldOut
-from skipqa.types import RetrievedPassage
+from skipqa.types import RetrievedPassage, SeenWords
 
 SPLITS: tuple[Split, ...] = ("train", "val")
 A_FILE = 32  # questions
@@ -77,6 +79,7 @@ class Gathered(Example):
             "source": self.source,
             "split": self.split,
             "category": self.category,
+            "type": self.type,
             "gold": list(self.gold_ids),
             "fact": self.fact,
             "box": self.box,
@@ -207,9 +210,11 @@ def observe(
     pipeline: Pipeline, row: Gathered, photo: bytes
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """One question through the pipeline up to retrieval: tensors, and what is said in words."""
-    state = pipeline.run(State(BytesIO(photo), row.question), stop="retrieve")
+    trace = Trace()
+    state = pipeline.run(State(BytesIO(photo), row.question), stop="retrieve", trace=trace)
     question, drafted, kept, regions = state.question, state.draft, state.kept, state.regions
     prior, tokens = question.concept_prior, kept.tokens
+    low_res_words = state.low_res.words
     prob, concept = tokens.concept_probs.topk(
         min(NAMES_PER_TOKEN, tokens.concept_probs.shape[1]), dim=1
     )
@@ -237,6 +242,7 @@ def observe(
         "question": question.embedding.half(),
         "concept_prior": prior.weights.half() if prior else torch.zeros(0),
         "low_res": state.low_res.meaning.mean(0).half(),
+        "signals": signals(question, state.low_res, drafted),
         "meaning": tokens.meaning.half(),
         "evidence": prob.half(),
         "concepts": concept.to(torch.int16),
@@ -259,15 +265,25 @@ def observe(
         ],
         "excerpts": ["" if p.text == p.passage.text else p.text for p in passages],
         "words": list(question.words),
+        "span": question.span,
         "information": prior.information if prior else 0.0,
         "seen": list(tokens.words.names) if tokens.words else [],
         "probs": [round(s, 4) for s in tokens.words.probs.tolist()] if tokens.words else [],
+        "low_res_seen": _named_probs(low_res_words),
         "regions": [[(c, round(s, 5)) for c, s in region.concepts] for region in regions],
         "draft": drafted.answer,
         "confidence": round(drafted.confidence, 4),
         "candidates": list(drafted.candidates),
         "abstain_prob": drafted.abstain_prob,
+        "flops": {record.name: record.flops for record in trace.stages},
     }
+
+
+def _named_probs(words: SeenWords | None) -> list[tuple[str, float]]:
+    if words is None:
+        return []
+    probs = (round(prob, 4) for prob in words.probs.tolist())
+    return list(zip(words.names, probs, strict=True))
 
 
 def _padded(values: Tensor, length: int, absent: float) -> Tensor:

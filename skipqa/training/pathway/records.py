@@ -104,6 +104,7 @@ class Records:
             tuple(row["words"]),
             embedding[None],
             concept_prior=ConceptPrior(prior, row["information"]) if len(prior) else None,
+            span=(row["span"][0], row["span"][1]) if row["span"] else None,
         )
 
     def tokens(self, i: int, num_concepts: int) -> VisualTokens:

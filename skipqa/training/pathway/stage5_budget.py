@@ -1,16 +1,18 @@
-"""Stage V: the budget controller (DBC) learns which (V', K') each question needs.
+"""Stage V: the budget controller (DBC) learns whether to look anything up, where, and how much.
 
-Enters: held-out records. Leaves: a controller, and how it compares with every fixed budget at the
-same mean FLOPs on questions that it was not trained on, with the interval of the gain.
+Enters: records. Leaves: a controller, and how it compares with every fixed budget at the same mean
+FLOPs on questions that it was not trained on, with the interval of the gain.
 
-Each question goes through all stages from prune to decode at every point of a grid of budgets
-(`budget_grid.py`); its value there is the score of the answer, its cost the FLOPs. The controller's
-real-valued (V', K') is looked up among the points around it, in a wide neighbourhood at first: an
-answer is right or wrong, so most neighbouring points have equal value. The loss is eq. 9; variant B
-learns which questions need passages at all. Half of the questions are OK-VQA's, whose answers are
-seldom in a passage.
+Each held-out question goes through all stages from prune to decode at every point of a grid of
+budgets (`budget_grid.py`); its value there is the score of the answer, its cost the FLOPs. The gate
+learns the gain of the usual budget over no retrieval. The real-valued (V', K') is looked up among
+the points around it, in a wide neighbourhood at first: an answer is right or wrong, so most
+neighbouring points have equal value. That loss is eq. 9; variant B learns which questions need
+passages at all. Other targets (`budget_targets.py`) join the loss.
 
-Shape letters: n questions, G points of V', H points of K', S samples.
+There are few questions, so all are trained on and all are judged, by controllers of five folds, of
+which none is asked about a photo that it saw. The folds choose the number of steps and the
+thresholds; the controller that is exported is trained in the same way on all of them.
 """
 
 from __future__ import annotations
@@ -18,13 +20,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from random import Random
-from typing import Annotated, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from skipqa.config import Between, Count, Fraction, NonNegative
 from skipqa.nn.budget import (
     BudgetController,
     DifficultyBudget,
@@ -32,100 +31,148 @@ from skipqa.nn.budget import (
     DiscreteBudget,
     DiscreteBudgetConfig,
 )
-from skipqa.nn.relaxation import linear_schedule
-from skipqa.training.loop import Decay, LearningRate, Loss, Optimisation, fit
+from skipqa.stages.budget_signals import NUM_SIGNALS
+from skipqa.training.loop import Loss, Optimisation, fit
 from skipqa.training.pathway.budget_grid import PASSAGES, TOKENS, BudgetGrid, evaluate_grid
+from skipqa.training.pathway.budget_loss import (
+    GatedTraining,
+    cost_range,
+    difficulty_loss,
+    error_on,
+    gated_loss,
+)
+from skipqa.training.pathway.budget_quality import (
+    Decided,
+    GateCurve,
+    compare_budgets,
+    decide,
+    gate_curve,
+)
+from skipqa.training.pathway.budget_settings import BudgetTraining, Variant
+from skipqa.training.pathway.budget_targets import (
+    ALWAYS,
+    ReaderGains,
+    Targets,
+    collect_targets,
+    not_measured,
+)
 from skipqa.training.pathway.context import TrainingContext
+from skipqa.training.pathway.source_quality import SourceChoice, choose_sources, useful_probs
 from skipqa.training.pathway.stage import PathwayPart, PathwaySettings, PathwayStage
 from skipqa.training.stage import Metrics
 
-Variant = Literal["A", "B"]
-WIDTH = (2.0, 0.25)  # of the neighbourhood of a budget, in grid points, first and last
 LR_SCALE_B = 20  # a single layer that reads unit vectors has far to go
-SAMPLES = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class BudgetTraining:
-    steps: Count = 600
-    lr: LearningRate = 1e-3
-    warmup: NonNegative = 20
-    weight_decay: Decay = 0.05
-    variant: Variant = "A"  # of the one that may ship; both are trained and compared
-    hidden: Count = 32
-    dropout: Fraction = 0.3  # of what it decides by, while training
-    price: Annotated[float, Between(0.0, 10.0)] = 0.1  # lambda_2, of the whole range of costs
-    questions: Count = 200  # of each data set and split, at most
+OF_STEPS = (1.0, 0.5, 0.2)  # fractions of the steps that the folds try
+JUDGED = ("okvqa", "pocket-kb")  # a controller that loses on one of them does not ship
+ROUNDING = 1e-5  # what its own FLOPs, and floats, cost a controller that equals a fixed budget
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetInputs:
-    """Two thirds of a held-out split are trained on; the last third decides what ships."""
+    train: BudgetGrid  # of held-out questions
+    fold: Tensor  # [n] of each of them
+    targets: Targets  # of them, in the same order, and then of training questions
+    rows: tuple[int, ...]  # of the records, of each question in `train`
+    val: BudgetGrid | None = None
 
-    train: BudgetGrid
-    compared: dict[str, BudgetGrid]  # by split
+    def without(self, fold: int) -> BudgetInputs:
+        some = [i for i, own in enumerate(self.fold.tolist()) if own != fold]
+        return replace(
+            self,
+            train=self.train.only(some),
+            fold=self.fold[some],
+            targets=self.targets.without(fold),
+            rows=tuple(self.rows[i] for i in some),
+        )
 
 
-class BudgetPart(PathwayPart[BudgetTraining, BudgetInputs, dict[Variant, BudgetController]]):
+class CrossValidated(nn.Module):
+    """A controller of all questions, and one of each fold, which saw the other folds alone."""
+
+    def __init__(
+        self, controller: BudgetController, folds: list[BudgetController], errors: dict[int, float]
+    ) -> None:
+        super().__init__()
+        self.controller = controller
+        self.folds = folds
+        self.errors = errors  # on questions that were not seen, by the number of steps
+        self.curve: GateCurve | None = None
+        self.sources: SourceChoice | None = None
+
+    def decide(self, data: BudgetInputs, num_tokens: int) -> Decided:
+        """For the questions of every fold, by the controller that did not see them."""
+        return decide(self.folds, data.fold, data.train, num_tokens)
+
+
+Models = dict[Variant, nn.Module]
+
+
+class BudgetPart(PathwayPart[BudgetTraining, BudgetInputs, Models]):
     """Both variants are trained and compared; `settings.variant` may ship."""
 
     name = "budget"
 
+    def __init__(self, reader_gains: ReaderGains = not_measured) -> None:
+        self.reader_gains = reader_gains
+
     def prepare(self, context: TrainingContext, settings: BudgetTraining) -> BudgetInputs:
-        random = Random(context.run.seed)
+        random, records = Random(context.run.seed), context.records
 
         def sample(split: str) -> list[int]:
-            groups = [context.records.select(split, source) for source in ("pocket-kb", "okvqa")]
+            groups: dict[str, list[int]] = {}
+            for i in records.select(split):
+                groups.setdefault(records.about[i]["source"], []).append(i)
             return [
                 i
-                for rows in groups
-                for i in random.sample(rows, min(settings.questions, len(rows)))
+                for _, rows in sorted(groups.items())
+                for i in sorted(random.sample(rows, min(settings.questions, len(rows))))
             ]
 
-        held_out, val = sample("held-out"), sample("val")
-        random.shuffle(held_out)
-        others = max(1, len(held_out) // 3)
-        grid = evaluate_grid(context, [*held_out, *val])
-        compared = {"held-out": grid[:others]} | ({"val": grid[len(held_out) :]} if val else {})
-        return BudgetInputs(grid[others : len(held_out)], compared)
+        held_out, val, train = sample("held-out"), sample("val"), records.select("train")
+        photos = sorted({records.about[i]["image"] for i in held_out})
+        random.shuffle(photos)
+        fold_of = {photo: number % settings.folds for number, photo in enumerate(photos)}
+        fold = torch.tensor([fold_of[records.about[i]["image"]] for i in held_out])
+        folds = torch.cat((fold, torch.full((len(train),), ALWAYS)))
+        return BudgetInputs(
+            evaluate_grid(context, held_out),
+            fold,
+            collect_targets(context, [*held_out, *train], folds, self.reader_gains),
+            tuple(held_out),
+            evaluate_grid(context, val) if val else None,
+        )
 
-    def build(
-        self, context: TrainingContext, settings: BudgetTraining
-    ) -> dict[Variant, BudgetController]:
+    def build(self, context: TrainingContext, settings: BudgetTraining) -> Models:
         width = context.records["question"].shape[1]
         torch.manual_seed(context.run.seed)
         config = DiscreteBudgetConfig(
-            width, width, settings.hidden, (TOKENS[0], TOKENS[-1]), (PASSAGES[0], PASSAGES[-1])
+            width,
+            width,
+            settings.hidden,
+            (TOKENS[0], TOKENS[-1]),
+            (PASSAGES[1], PASSAGES[-1]),
+            NUM_SIGNALS,
+            gate=True,
+            index_width=width,
         )
-        discrete = DiscreteBudget(config)
+        gated = GatedTraining(DiscreteBudget(config))
         torch.manual_seed(context.run.seed)
-        return {"A": discrete, "B": DifficultyBudget(DifficultyBudgetConfig(width, width))}
+        difficulty = DifficultyBudgetConfig(width, width, signals=NUM_SIGNALS)
+        return {"A": gated, "B": DifficultyBudget(difficulty)}
 
     def loss(
         self,
         context: TrainingContext,
         settings: BudgetTraining,
         data: BudgetInputs,
-        model: dict[Variant, BudgetController],
+        model: Models,
     ) -> Loss:
-        """Of `settings.variant`, on the whole grid at once: a held-out split is small."""
-        grid, controller = data.train, model[settings.variant]
-        least, most = _range(grid)
-        num_tokens = context.records["meaning"].shape[1]
-        needs_passages = (grid.value.amax((1, 2)) > grid.value[:, :, 0].amax(1)).float()
-
-        def loss(step: int) -> Tensor:
-            visual = F.dropout(grid.visual, settings.dropout)
-            question = F.dropout(grid.question, settings.dropout)
-            if isinstance(controller, DifficultyBudget):
-                d = controller.estimate(visual, question).clamp(1e-6, 1 - 1e-6)
-                return F.binary_cross_entropy(d, needs_passages)
-            chosen = controller(visual, question, num_tokens, PASSAGES[-1])
-            width = linear_schedule(*WIDTH, step, settings.steps)
-            value, giga = grid.around(chosen.tokens, chosen.passages, width)
-            return settings.price * ((giga - least) / (most - least)).mean() - value.mean()
-
-        return loss
+        """Of `settings.variant`."""
+        trained = model[settings.variant]
+        if isinstance(trained, DifficultyBudget):
+            return difficulty_loss(trained, data.train, settings)
+        assert isinstance(trained, GatedTraining)
+        return gated_loss(trained, data.train, data.targets, settings, _num_tokens(context))
 
     def optimisation(self, settings: BudgetTraining) -> Optimisation:
         lr = settings.lr if settings.variant == "A" else LR_SCALE_B * settings.lr
@@ -133,58 +180,159 @@ class BudgetPart(PathwayPart[BudgetTraining, BudgetInputs, dict[Variant, BudgetC
 
     def train(
         self, context: TrainingContext, settings: BudgetTraining, data: BudgetInputs
-    ) -> dict[Variant, BudgetController]:
-        model, trained = self.build(context, settings), {}
-        for variant, controller in model.items():
-            if isinstance(controller, DifficultyBudget):
-                _store_phi(controller, data.train, context.records["meaning"].shape[1])
+    ) -> Models:
+        found: Models = {}
+        for variant in ("A", "B"):
             own = replace(settings, variant=variant)
-            name = f"{self.name}/{variant}-{own.price:g}"
-            loss, optimisation = self.loss(context, own, data, model), self.optimisation(own)
-            trained[variant] = fit(name, controller, loss, optimisation, context.run)
-        return trained
+            trained = self._cross_validated(context, own, data)
+            if variant == "A":
+                _choose_thresholds(trained, context, own, data)
+            found[variant] = trained
+        return found
+
+    def _cross_validated(
+        self, context: TrainingContext, settings: BudgetTraining, data: BudgetInputs
+    ) -> CrossValidated:
+        tried: dict[int, list[nn.Module]] = {}
+        errors: dict[int, float] = {}
+        for fraction in OF_STEPS:
+            own = replace(settings, steps=max(2, round(fraction * settings.steps)))
+            folds = [
+                self._fit(context, own, data.without(fold), f"fold{fold}")
+                for fold in range(settings.folds)
+            ]
+            error = torch.stack([error_on(model, data.train) for model in folds])
+            errors[own.steps] = float(error[data.fold, torch.arange(len(data.train))].mean())
+            tried[own.steps] = folds
+        steps = min(errors, key=lambda steps: (errors[steps], steps))
+        whole = self._fit(context, replace(settings, steps=steps), data, "all")
+        return CrossValidated(
+            _controller(whole), [_controller(fold) for fold in tried[steps]], errors
+        )
+
+    def _fit(
+        self, context: TrainingContext, settings: BudgetTraining, data: BudgetInputs, name: str
+    ) -> nn.Module:
+        model, variant = self.build(context, settings), settings.variant
+        if isinstance(controller := model[variant], DifficultyBudget):
+            _store_phi(controller, data.train, _num_tokens(context))
+        loss = self.loss(context, settings, data, model)
+        name = f"{self.name}/{variant}-{settings.steps}-{name}"
+        return fit(name, controller, loss, self.optimisation(settings), context.run)
 
     def compare(
         self,
         context: TrainingContext,
         settings: BudgetTraining,
         data: BudgetInputs,
-        model: dict[Variant, BudgetController],
+        model: Models,
     ) -> Metrics:
-        num_tokens = context.records["meaning"].shape[1]
-        found = {
-            variant: {
-                split: compare_budgets(controller, data.train, grid, num_tokens)
-                for split, grid in data.compared.items()
+        num_tokens = _num_tokens(context)
+        found: dict[str, Metrics] = {}
+        for variant, trained in model.items():
+            assert isinstance(trained, CrossValidated)
+            decided = trained.decide(data, num_tokens)
+            own: Metrics = {
+                "errors": {str(steps): error for steps, error in trained.errors.items()},
+                "held-out": compare_budgets(
+                    _gated(decided, trained.folds, data.fold), data.train, data.train
+                ),
             }
-            for variant, controller in model.items()
-        }
-        return {"variant": settings.variant, **found[settings.variant]} | found
+            if data.val is not None:
+                first = torch.zeros(len(data.val), dtype=torch.long)
+                decided = decide([trained.controller], first, data.val, num_tokens)
+                decided = _gated(decided, [trained.controller], first)
+                own["val"] = compare_budgets(decided, data.val, data.train)
+            if trained.curve is not None:
+                own |= {"threshold": trained.curve.best(), "curve": trained.curve.metrics()}
+            if trained.sources is not None:
+                own["sources"] = asdict(trained.sources)
+            found[variant] = own
+        return {"variant": settings.variant, **found[settings.variant], **found}
 
     def ships(self, context: TrainingContext, compared: Metrics) -> dict[str, bool]:
         # A split is small: a gain within chance is no gain
-        return {"budget": compared["held-out"]["gain"]["low"] > 0}
+        held_out = compared["held-out"]
+        judged = [held_out["by_source"].get(source) for source in JUDGED]
+        no_loss = all(found is not None and found["gain"]["mean"] >= -ROUNDING for found in judged)
+        return {"budget": held_out["gain"]["low"] > 0 and no_loss}
 
-    def components(
-        self, settings: BudgetTraining, model: dict[Variant, BudgetController]
-    ) -> Mapping[str, nn.Module]:
-        return {"budget": model[settings.variant]}
+    def components(self, settings: BudgetTraining, model: Models) -> Mapping[str, nn.Module]:
+        trained = model[settings.variant]
+        assert isinstance(trained, CrossValidated)
+        return {"budget": trained.controller}
 
 
 STAGE = PathwayStage("stage5", PathwaySettings(BudgetTraining()), (BudgetPart(),))
 
 
-def _range(known: BudgetGrid) -> tuple[float, float]:
-    """The mean cost of the cheapest budget, and of the dearest."""
-    giga = known.giga.mean(0)
-    return float(giga.min()), float(giga.max())
+def _num_tokens(context: TrainingContext) -> int:
+    return int(context.records["meaning"].shape[1])
+
+
+def _controller(model: nn.Module) -> BudgetController:
+    found = model.controller if isinstance(model, GatedTraining) else model
+    assert isinstance(found, BudgetController)
+    return found
+
+
+def _choose_thresholds(
+    trained: CrossValidated,
+    context: TrainingContext,
+    settings: BudgetTraining,
+    data: BudgetInputs,
+) -> None:
+    """Of the exported controller by all folds; of a fold by the others, so that the questions by
+    which it is judged choose nothing."""
+    opened = trained.decide(data, _num_tokens(context))
+    trained.curve = gate_curve(opened, data.train, settings.most_flops)
+    _gate(trained.controller).fill_(trained.curve.best())
+    for fold, controller in enumerate(trained.folds):
+        others = (data.fold != fold).nonzero()[:, 0].tolist()
+        curve = gate_curve(opened.where(others), data.train.only(others), settings.most_flops)
+        _gate(controller).fill_(curve.best())
+    gated = _gated(opened, trained.folds, data.fold)
+    looked_up = (gated.passages > 0).nonzero()[:, 0].tolist()
+    if not looked_up:
+        return
+    folds = [fold for fold in trained.folds if isinstance(fold, DiscreteBudget)]
+    grid, targets = data.train.only(looked_up), data.targets
+    probs_nI = useful_probs(folds, data.fold[looked_up], grid, targets.indexes_ID)
+    trained.sources = choose_sources(
+        context,
+        [data.rows[i] for i in looked_up],
+        grid,
+        probs_nI,
+        targets.useful[looked_up],
+        settings.source_recall,
+    )
+    assert isinstance(trained.controller, DiscreteBudget)
+    assert trained.controller.sources is not None
+    trained.controller.sources.threshold.fill_(trained.sources.threshold)
+
+
+def _gate(controller: BudgetController) -> Tensor:
+    assert isinstance(controller, DiscreteBudget)
+    assert controller.gate is not None
+    return controller.gate.threshold
+
+
+def _gated(opened: Decided, controllers: list[BudgetController], fold_n: Tensor) -> Decided:
+    """With the gate of each fold, where its controller has one."""
+    thresholds = [
+        float(one.gate.threshold)
+        if isinstance(one, DiscreteBudget) and one.gate is not None
+        else 0.0
+        for one in controllers
+    ]
+    return opened.with_gate(torch.tensor(thresholds)[fold_n])
 
 
 def _store_phi(controller: DifficultyBudget, known: BudgetGrid, num_tokens: int) -> None:
     """At each of 20 budgets the (rho_v, rho_r) that the split gets most from, never decreasing."""
     config = controller.config
     value, giga = known.value.mean(0), known.giga.mean(0)
-    least, most = _range(known)
+    least, most = cost_range(known)
     rho_v, rho_r = [config.rho_v[0]], [config.rho_r[0]]
     for point in range(config.grid):
         allowed = least + (most - least) * point / (config.grid - 1)
@@ -198,87 +346,3 @@ def _store_phi(controller: DifficultyBudget, known: BudgetGrid, num_tokens: int)
         rho_v.append(best[1])
         rho_r.append(best[2])
     controller.store_phi(rho_v[1:], rho_r[1:])
-
-
-@dataclass(frozen=True, slots=True)
-class Gain:
-    """Of adaptive over fixed budgets, with the 95 % interval over resampled questions."""
-
-    mean: float
-    low: float
-    high: float
-
-
-@torch.inference_mode()
-def compare_budgets(
-    controller: BudgetController, known: BudgetGrid, unseen: BudgetGrid, num_tokens: int
-) -> Metrics:
-    """The controller's mean score and FLOPs, and what fixed budgets, or a random mixture of two,
-    score at as many FLOPs: the best with hindsight, and the best on the questions that the
-    controller was trained on."""
-    decided = [
-        controller.decide(v, q, num_tokens, PASSAGES[-1])
-        for v, q in zip(unseen.visual, unseen.question, strict=True)
-    ]
-    tokens = torch.tensor([float(one.tokens) for one in decided])
-    # What is retrieved and verified; a fraction of it (variant B) is more than the decoder reads
-    passages = torch.tensor([float(one.passages) for one in decided])
-    score, spent = unseen.at(tokens, passages)
-    value, giga = unseen.value.flatten(1), unseen.giga.flatten(1)
-    generator = torch.Generator().manual_seed(len(unseen))
-    resampled = torch.randint(len(unseen), (SAMPLES, len(unseen)), generator=generator)
-    weight_Sn = torch.stack([torch.bincount(r, minlength=len(unseen)) for r in resampled])
-    weight_Sn = torch.cat((torch.ones(1, len(unseen)), weight_Sn)) / len(unseen)  # as it is, first
-    adaptive_S, flops_S = weight_Sn @ score, weight_Sn @ spent
-    hindsight_S = torch.stack(
-        [
-            best_fixed(v, c, float(f))[0]
-            for v, c, f in zip(weight_Sn @ value, weight_Sn @ giga, flops_S, strict=True)
-        ]
-    )
-    known_value, known_giga = known.value.flatten(1).mean(0), known.giga.flatten(1).mean(0)
-    mixed = best_fixed(known_value, known_giga, float(flops_S[0]))[1]
-    from_train_S = weight_Sn @ (value @ mixed)
-    return {
-        "questions": len(unseen),
-        "adaptive": {"score": float(adaptive_S[0]), "giga_flops": float(flops_S[0])},
-        "fixed_at_equal_flops": float(hindsight_S[0]),
-        "gain": asdict(_gain(adaptive_S - hindsight_S)),
-        "fixed_from_train": {
-            "score": float(from_train_S[0]),
-            "giga_flops": float((giga @ mixed).mean()),
-        },
-        "gain_over_fixed_from_train": asdict(_gain(adaptive_S - from_train_S)),
-        "fixed": [
-            {"tokens": t, "passages": p, "score": float(v), "giga_flops": float(c)}
-            for (t, p), v, c in zip(
-                ((t, p) for t in TOKENS for p in PASSAGES), value.mean(0), giga.mean(0), strict=True
-            )
-        ],
-        "no_retrieval": float((passages == 0).float().mean()),
-        "mean_tokens": float(tokens.mean()),
-        "mean_passages": float(passages.mean()),
-    }
-
-
-def _gain(samples_S: Tensor) -> Gain:
-    """The first is of the questions as they are."""
-    low, high = samples_S[1:].quantile(torch.tensor([0.025, 0.975])).tolist()
-    return Gain(float(samples_S[0]), low, high)
-
-
-def best_fixed(value_P: Tensor, giga_P: Tensor, flops: float) -> tuple[Tensor, Tensor]:
-    """The best score of a fixed budget, or of a mixture of two, at no more than `flops`; and how
-    often each is drawn, [P]. Where even the cheapest costs more, the cheapest."""
-    flops = max(flops, float(giga_P.min())) + 1e-6
-    affordable = giga_P <= flops
-    step_PP = (giga_P[None, :] - giga_P[:, None]).clamp(min=1e-9)
-    fraction_PP = ((flops - giga_P[:, None]) / step_PP).clamp(0, 1)  # of the dearer of the two
-    fraction_PP = fraction_PP.masked_fill(affordable[None, :], 0.0)
-    mixed_PP = value_P[:, None] + fraction_PP * (value_P[None, :] - value_P[:, None])
-    mixed_PP = mixed_PP.masked_fill(~affordable[:, None], -torch.inf)
-    below, above = divmod(int(mixed_PP.argmax()), len(value_P))
-    drawn_P = torch.zeros_like(value_P)
-    drawn_P[below] += 1 - fraction_PP[below, above]
-    drawn_P[above] += fraction_PP[below, above]
-    return mixed_PP[below, above], drawn_P

@@ -16,7 +16,7 @@ from skipqa.cli.eval import app
 from skipqa.errors import UserError
 from skipqa.evaluation import systems
 from skipqa.evaluation.systems import Variant, variants
-from skipqa.nn.budget import DiscreteBudgetConfig, build_budget
+from skipqa.nn.budget import DiscreteBudget, DiscreteBudgetConfig, build_budget
 from skipqa.nn.fusion import BipartiteFusion, FusionConfig
 from skipqa.pipeline import NAMES, Answer, Pipeline
 
@@ -192,6 +192,26 @@ def test_trained_components_are_overruled_too(pipeline: Pipeline) -> None:
     assert budget("late") == (256, 32)
     assert budget(Variant("dense", "tome", 0.25)) == (64, 16)
     assert systems.build("skip-fixed-budget", trained).components.budget is None
+
+    gated = DiscreteBudget(
+        DiscreteBudgetConfig(4, 4, passages=(2, 16), signals=8, gate=True, index_width=4)
+    )
+    assert gated.gate is not None
+    assert gated.sources is not None
+    gated.gate.threshold.fill_(1_000.0)  # nothing is looked up
+    gated.sources.threshold.fill_(0.5)
+    trained = pipeline.with_components(budget=gated, fusion=layer)
+    for name, passages, chooses in (
+        ("skip", 0, True),
+        ("skip-no-pruning", 0, True),
+        ("no-retrieval", 0, False),
+        ("dense", 16, False),
+    ):
+        overruled = systems.build(name, trained).components.budget
+        assert overruled is not None
+        found = overruled.decide(*asked, torch.zeros(8))
+        assert (found.passages, overruled.chooses_indexes) == (passages, chooses)
+        assert (found.expected_gain is None) is not chooses  # nothing is expected of a fixed K'
 
     dense = systems.build("skip-dense-fusion", trained).components.fusion
     assert dense is not None

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 import small_world
 import torch
-import torch.nn.functional as F
 from safetensors.torch import load_file
 
 from skipqa import components
@@ -20,6 +21,8 @@ from skipqa.evaluation import systems
 from skipqa.evaluation.systems import Variant
 from skipqa.nn.region_query import RegionQueryConfig, SparseRegionQuery
 from skipqa.pipeline import Pipeline
+from skipqa.stages.budget_signals import signals
+from skipqa.state import State
 from skipqa.trace import StageRecord
 from skipqa.training.pathway import (
     budget_grid,
@@ -31,6 +34,7 @@ from skipqa.training.pathway import (
     stage5_budget,
     stage6_joint,
 )
+from skipqa.training.pathway.budget_settings import BudgetTraining
 from skipqa.training.pathway.collapse import openness
 from skipqa.training.pathway.context import Gathering, TrainingContext
 from skipqa.training.pathway.gather import Gathered
@@ -58,7 +62,7 @@ STAGES: dict[str, tuple[PathwayStage, Any, tuple[str, ...]]] = {
     ),
     "budget": (
         stage5_budget.STAGE,
-        stage5_budget.BudgetTraining(steps=10, questions=4),
+        BudgetTraining(steps=10, questions=4, folds=2),
         ("budget",),
     ),
     "joint": (
@@ -167,6 +171,38 @@ def test_records_do_not_depend_on_what_is_learned_from_them(context: TrainingCon
     query = SparseRegionQuery(RegionQueryConfig(width, width, hidden=8))
     gathering = gather.with_most_passages(context.pipeline.with_components(region_query=query))
     assert {getattr(gathering.components, n) for n in gather.LEARNED_BEFORE_RETRIEVAL} == {None}
+
+
+def photo_of(row: Gathered) -> BytesIO:
+    with zipfile.ZipFile(row.archive) as archive:
+        return BytesIO(archive.read(row.image))
+
+
+def test_records_hold_the_signals_that_answering_sees(
+    context: TrainingContext, rows: list[Gathered]
+) -> None:
+    for i in (0, 7):
+        state = context.pipeline.run(State(photo_of(rows[i]), rows[i].question), stop="draft")
+        found = signals(state.question, state.low_res, state.draft)
+        torch.testing.assert_close(context.records["signals"][i], found)
+        assert context.records.question(i).span == state.question.span
+
+
+def test_the_grid_costs_what_answering_costs(
+    context: TrainingContext, rows: list[Gathered]
+) -> None:
+    i = 1
+    grid = budget_grid.evaluate_grid(context, [i])
+    assert grid.value.shape == grid.giga.shape == (1, 2, 4)
+    assert (grid.giga[0, :, 0] == grid.giga[0, 0, 0]).all()
+    assert (grid.value[0, :, 0] == grid.value[0, 0, 0]).all()
+    for column, passages in ((0, 0), (2, 6)):
+        fixed = context.pipeline.with_config(budget={"tokens": 32, "passages": passages})
+        answer = fixed.answer(photo_of(rows[i]), rows[i].question, fast_path=False)
+        spent = answer.trace.flops / budget_grid.GIGA
+        assert float(grid.giga[0, 0, column]) == pytest.approx(spent, rel=0.01)
+        right = rows[i].answers.get(answer.text.lower(), 0.0)
+        assert float(grid.value[0, 0, column]) == right
 
 
 def test_gathering_goes_on_after_a_kill(
@@ -328,46 +364,6 @@ def test_boxes_are_tokens() -> None:
     assert saliency_quality.in_box((0, 0, 1, 1), 4).all()
     assert saliency_quality.in_box((0.0, 0.0, 0.5, 0.25), 4).nonzero()[:, 0].tolist() == [0, 1]
     assert int(saliency_quality.in_box((0.52, 0.52, 0.53, 0.53), 4).sum()) == 1
-
-
-def test_fixed_budgets_may_be_mixed() -> None:
-    value, giga = torch.tensor([0.2, 0.6, 0.5]), torch.tensor([10.0, 30.0, 40.0])
-    expected = {
-        5.0: (0.2, [1.0, 0.0, 0.0]),  # there is nothing cheaper
-        10.0: (0.2, [1.0, 0.0, 0.0]),
-        20.0: (0.4, [0.5, 0.5, 0.0]),
-        35.0: (0.6, [0.0, 1.0, 0.0]),  # to spend more may be worse
-        50.0: (0.6, [0.0, 1.0, 0.0]),
-    }
-    for flops, (best, drawn) in expected.items():
-        found = stage5_budget.best_fixed(value, giga, flops)
-        assert float(found[0]) == pytest.approx(best, abs=1e-5)
-        assert found[1].tolist() == pytest.approx(drawn, abs=1e-5)
-
-
-def test_a_controller_learns_who_needs_passages(context: TrainingContext, tmp_path: Path) -> None:
-    """Where the question says whether passages help, adaptive budgets beat all fixed ones."""
-    generator = torch.Generator().manual_seed(0)
-    n, needs = 240, torch.arange(240) % 2 == 0
-    points = torch.tensor(budget_grid.PASSAGES)
-    value = torch.where(needs[:, None], (points > 0).float(), (points == 0).float())
-    direction = torch.randn(384, generator=generator)
-    question = torch.randn(n, 384, generator=generator) + 2 * needs[:, None] * direction
-    whole = budget_grid.BudgetGrid(
-        value[:, None, :].expand(-1, len(budget_grid.TOKENS), -1),
-        (10.0 + points).expand(n, len(budget_grid.TOKENS), -1),
-        torch.zeros(n, 384),
-        F.normalize(question, dim=1),
-    )
-    known, others = whole[:160], whole[160:]
-    inputs = stage5_budget.BudgetInputs(known, {})
-    again = small_world.again(context, tmp_path)
-    trained = stage5_budget.BudgetPart().train(again, stage5_budget.BudgetTraining(), inputs)
-    assert trained.keys() == {"A", "B"}
-    for controller in trained.values():
-        found = stage5_budget.compare_budgets(controller, known, others, 256)
-        assert found["gain"]["low"] > 0
-        assert 0.3 < found["no_retrieval"] < 0.7
 
 
 def test_a_limit_is_of_every_kind() -> None:
