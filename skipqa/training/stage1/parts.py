@@ -213,7 +213,10 @@ def train_reader(
     )
     shipped = {form: {name: accuracy(form, name) for name in rows_of} for form in READ_FORMS}
     vocabulary = model.drafter.vocabulary()
-    is_read = {n: torch.isin(inputs.scored[n], rows) for n, rows in inputs.read().items()}
+    is_read = {
+        name: torch.isin(inputs.scored[name], rows).to(inputs.device)
+        for name, rows in inputs.read().items()
+    }
     sets = {
         form: {
             name: routing.gather(
@@ -221,7 +224,7 @@ def train_reader(
                 prompts[form],
                 examples,
                 rows,
-                Drafted(vocabulary, model.drafter.log_probs(drafted[name].cpu()[is_read[name]])),
+                Drafted(vocabulary, model.drafter.log_probs(drafted[name])[is_read[name]]),
                 run.counted(f"scoring candidates, {name}, {form}"),
             )
             for name, rows in rows_of.items()
