@@ -338,7 +338,7 @@ def flops(config: DiscreteBudgetConfig | DifficultyBudgetConfig, num_indexes: in
     spent = 2 * config.hidden * (width + config.hidden + 2)
     if config.gate:
         spent += lookup.gate_flops(width, config.hidden)
-    if config.index_width:
+    if num_indexes:
         spent += lookup.source_flops(width, config.index_width, config.hidden, num_indexes)
     return spent
 

@@ -69,7 +69,8 @@ def choose_sources(
     }
     asked = [rows[n] for n in some]
     found = context.spread(scores_without, asked, "leaving indexes out", skipped)
-    score = sum(found) / len(found) if found else 0.0
+    # Both means in the same precision: equal answers have to give equal scores
+    score = float(torch.tensor(found).mean()) if some else 0.0
     of_all = float(grid.value[some][:, USUAL[0], USUAL[1]].mean()) if some else 0.0
     return SourceChoice(
         tried if score >= of_all and some else 0.0,
