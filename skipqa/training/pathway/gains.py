@@ -55,6 +55,11 @@ class Gains:
         """[N] bool."""
         return ~self.unread.isnan()
 
+    def of_best(self) -> Tensor:
+        """[N] of the passage that gains most; NaN where there is none."""
+        found = self.passage.nan_to_num(-torch.inf).amax(1)
+        return found.masked_fill(found.isinf(), math.nan)
+
     @staticmethod
     def unknown(records: Records) -> Gains:
         passages = torch.full(records["passages"].shape, math.nan)

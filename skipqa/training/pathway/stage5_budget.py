@@ -57,6 +57,7 @@ from skipqa.training.pathway.budget_targets import (
     not_measured,
 )
 from skipqa.training.pathway.context import TrainingContext
+from skipqa.training.pathway.gains import load_or_measure
 from skipqa.training.pathway.source_quality import SourceChoice, choose_sources, useful_probs
 from skipqa.training.pathway.stage import PathwayPart, PathwaySettings, PathwayStage
 from skipqa.training.stage import Metrics
@@ -263,7 +264,12 @@ class BudgetPart(PathwayPart[BudgetTraining, BudgetInputs, Models]):
         return {"budget": trained.controller}
 
 
-STAGE = PathwayStage("stage5", PathwaySettings(BudgetTraining()), (BudgetPart(),))
+def best_gains(context: TrainingContext) -> Tensor:
+    """What the verifier was trained on tells how much there is to gain."""
+    return load_or_measure(context).of_best()
+
+
+STAGE = PathwayStage("stage5", PathwaySettings(BudgetTraining()), (BudgetPart(best_gains),))
 
 
 def _num_tokens(context: TrainingContext) -> int:

@@ -93,12 +93,6 @@ class Excerpter:
         self.library, self.config, self.most = library, config, most
         self.vocabulary = vocabulary_of(library)
 
-    @staticmethod
-    def open(open_library: Callable[[], Library], config: RetrieveConfig, most: int) -> Excerpter:
-        """In a process of several, which has one core."""
-        torch.set_num_threads(1)
-        return Excerpter(open_library(), config, most)
-
     def __call__(self, searched: Searched) -> list[Excerpts]:
         sources = self.library.searched({})
         found = []
@@ -114,6 +108,21 @@ class Excerpter:
         for hit, passage in zip(ranked, passages, strict=True):
             weights = searched.query(b, hit.source, hit.query)
             yield excerpt_of(passage, weights, terms_of.__getitem__, self.config.excerpt_words)
+
+
+def open_excerpter(
+    open_library: Callable[[], Library], config: RetrieveConfig, most: int
+) -> Excerpter:
+    return Excerpter(open_library(), config, most)
+
+
+def open_excerpter_alone(
+    open_library: Callable[[], Library], config: RetrieveConfig, most: int
+) -> Excerpter:
+    """In a process of several, which has one core. Where everything is done in one process this
+    would change the last bits of whatever it computes later."""
+    torch.set_num_threads(1)
+    return open_excerpter(open_library, config, most)
 
 
 def vocabulary_of(library: Library) -> Vocabulary:

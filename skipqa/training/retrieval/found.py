@@ -29,9 +29,10 @@ from skipqa.knowledge.vocabulary import cut_pieces
 from skipqa.language import content_words
 from skipqa.parallel import InProcess, Workers
 from skipqa.training.retrieval.excerpts import (
-    Excerpter,
     Excerpts,
     Searched,
+    open_excerpter,
+    open_excerpter_alone,
     terms_of_texts,
     vocabulary_of,
 )
@@ -92,11 +93,17 @@ class Finder:
         self, asked: Sequence[Asked], most: int, counted: Counted = lambda *_: None
     ) -> Iterator[Excerpts]:
         """At most `most` excerpts for each question, in their order."""
-        prepare = partial(Excerpter.open, self.open_library, self.config, most)
-        few = len(asked) < FEW
-        with InProcess(prepare) if few else Workers(prepare, available_cores()) as workers:
+        with self._workers(len(asked), most) as workers:
             for found in workers.map(self._searched(asked, counted)):
                 yield from found
+
+    def _workers(
+        self, questions: int, most: int
+    ) -> InProcess[Searched, list[Excerpts]] | Workers[Searched, list[Excerpts]]:
+        given = self.open_library, self.config, most
+        if questions < FEW:
+            return InProcess(partial(open_excerpter, *given))
+        return Workers(partial(open_excerpter_alone, *given), available_cores())
 
     def _searched(self, asked: Sequence[Asked], counted: Counted) -> Iterator[Searched]:
         for start in range(0, len(asked), AT_ONCE):

@@ -200,3 +200,10 @@ def test_two_passages_are_read_together(context: TrainingContext, measured: Gain
         assert found["by_min_passages"][least]["gain"] == pytest.approx(expected, abs=0.02)
         assert found["by_min_passages"][least]["passages_read"] == 2.0
     assert found["chosen"] == 0
+
+
+def test_the_best_passage_of_each_question() -> None:
+    nan = torch.nan
+    gains = Gains(torch.tensor([[0.5, 2.0], [-1.0, nan], [nan, nan]]), torch.zeros(3))
+    assert gains.of_best()[:2].tolist() == [2.0, -1.0]
+    assert gains.of_best()[2].isnan()
