@@ -108,7 +108,7 @@ def context(folder: Path, pipeline: Pipeline, rows: list[Gathered]) -> TrainingC
     library = Library.open([folder / "index"])
     Shared.pipeline = Pipeline(replace(pipeline.parts, library=library))
     here = workers()
-    records = collect(rows, {"of": "tests"}, here, Run(folder / "records"))
+    records = collect(rows, {"of": "tests"}, library, here, Run(folder / "records"))
     return TrainingContext(
         records,
         Shared.pipeline,

@@ -98,10 +98,9 @@ class TrainingContext:
 
     def embed(self, texts: Sequence[str]) -> Tensor:
         """[len(texts), d], each text encoded once; to be used in training."""
-        for text in texts:
-            if text not in self.texts:
-                encoded = self.pipeline.backbone.encode_texts([text])
-                self.texts[text] = encoded.embeddings[0].clone()
+        missing = [text for text in dict.fromkeys(texts) if text not in self.texts]
+        encoded = self.pipeline.backbone.encode_texts(missing).embeddings
+        self.texts.update(zip(missing, encoded.clone(), strict=True))
         return torch.stack([self.texts[text] for text in texts])
 
     def spread(
@@ -143,8 +142,9 @@ def begin(
     gets, the records of `rows`."""
     with open_workers(source, gathering.workers or None) as workers:
         gathered = Run(folder, run.seed, run.progress, run.say)
-        records = collect(rows, records_fingerprint(source), workers, gathered)
         loaded = source.load()
+        fingerprint = records_fingerprint(source)
+        records = collect(rows, fingerprint, loaded.library, workers, gathered)
         pipeline = loaded.with_backbone(CachedBackbone(loaded.backbone))
         start = pipeline.components.folder
         if start is not None:
@@ -154,9 +154,7 @@ def begin(
             more = components.load(start / TRAINED, preset=pipeline.config.preset)
             learned = _joined(learned, more)
             copy_components(start / TRAINED, run.folder / TRAINED)
-        table = records.table
-        known = {p.text: e for p, e in zip(table.passages, table.embeddings, strict=True)}
-        yield TrainingContext(records, pipeline, learned, run, workers, folder, known)
+        yield TrainingContext(records, pipeline, learned, run, workers, folder)
 
 
 def _joined(below: Components, above: Components) -> Components:

@@ -1,8 +1,8 @@
 """Gathered records in memory, the passages that they name, and their replay through the stages.
 
 Enters: the folder that `gather.py` filled. Leaves: tensors over all questions, a table of every
-passage once (its embedding, its words' states), and `replay`, which runs the pipeline on a record
-from prune to retrieve with any budget and any components.
+passage once (for stages that need it also its embedding and its words' states), and `replay`, which
+runs the pipeline on a record from prune to retrieve with any budget and any components.
 
 Shape letters: N questions, V visual tokens, K passages, P passages of the table, d text width.
 """
@@ -10,8 +10,9 @@ Shape letters: N questions, V visual tokens, K passages, P passages of the table
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from skipqa.files import atomic
+from skipqa.knowledge import Library
 from skipqa.pipeline import Pipeline
 from skipqa.state import State
 from skipqa.trace import Trace
@@ -46,11 +48,21 @@ WORDS_PER_PASSAGE = 64  # whose states are kept
 
 
 @dataclass(frozen=True, slots=True)
+class EncodedPassages:
+    embeddings: Tensor  # [P, d]
+    states: tuple[Tensor, ...]  # [L, d] each, half precision
+
+
+@dataclass(frozen=True)
 class PassageTable:
     passages: tuple[Passage, ...]
     place: dict[int, int]  # a row of the library -> a row here
-    embeddings: Tensor  # [P, d]
-    states: tuple[Tensor, ...]  # [L, d] each, half precision
+    encode: Callable[[], EncodedPassages]
+
+    @cached_property
+    def encoded(self) -> EncodedPassages:
+        """On first use: not every stage needs it, and it takes a while."""
+        return self.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +94,14 @@ class Records:
         return replace(self, about=[self.about[i] for i in rows], tensors=tensors)
 
     def part(self, rows: Sequence[int]) -> Records:
-        """These questions alone, to be worked on elsewhere; the states of passages stay here."""
+        """These questions alone, to be worked on elsewhere; encoded passages stay here."""
         fewer = self.only(rows)
         found = sorted(set(fewer["passages"].flatten().tolist()) - {-1})
         places = [self.table.place[row] for row in found]
         table = PassageTable(
             tuple(self.table.passages[place] for place in places),
             {row: number for number, row in enumerate(found)},
-            self.table.embeddings[places],
-            (),
+            _stays_there,
         )
         return replace(fewer, table=table)
 
@@ -196,10 +207,11 @@ class Records:
 def collect(
     rows: Sequence[gather.Gathered],
     fingerprint: Mapping[str, Any],
+    library: Library,
     workers: PipelineWorkers,
     run: Run,
 ) -> Records:
-    """Gather what is missing, encode each passage once, read everything."""
+    """Gather what is missing, read everything."""
     files = gather.gather(rows, fingerprint, workers, run)
     about: list[dict[str, Any]] = []
     parts: list[dict[str, Tensor]] = []
@@ -210,24 +222,31 @@ def collect(
     tensors = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     needed = {row for row in tensors["passages"].flatten().tolist() if row >= 0}
     needed |= {row for one in about for row in one["gold_rows"]}
-    return Records(about, tensors, _table(sorted(needed), workers, run))
+    found = sorted(needed)
+    table = PassageTable(
+        tuple(map(library.passage, found)),
+        {row: number for number, row in enumerate(found)},
+        partial(_encode, found, workers, run),
+    )
+    return Records(about, tensors, table)
 
 
-def _table(rows: list[int], workers: PipelineWorkers, run: Run) -> PassageTable:
+def _encode(rows: Sequence[int], workers: PipelineWorkers, run: Run) -> EncodedPassages:
+    """In files of some passages each, so that a killed run goes on."""
     batches = [rows[n : n + PASSAGES_PER_FILE] for n in range(0, len(rows), PASSAGES_PER_FILE)]
     files = [run.folder / f"passages-{number:04d}.safetensors" for number in range(len(batches))]
     todo = [pair for pair in zip(batches, files, strict=True) if not pair[1].exists()]
     run_jobs(workers, _write_passages, todo, run.counted("encoding passages"))
-    passages: list[Passage] = []
     embeddings, states = [], []
     for path in files:
-        with safe_open(path, framework="pt") as file:
-            passages += [Passage(*one) for one in json.loads(file.metadata()["passages"])]
         part = load_file(path)
         embeddings.append(part["embeddings"].float())
         states += part["states"].split(part["lengths"].tolist())
-    place = {row: number for number, row in enumerate(rows)}
-    return PassageTable(tuple(passages), place, torch.cat(embeddings), tuple(states))
+    return EncodedPassages(torch.cat(embeddings), tuple(states))
+
+
+def _stays_there() -> EncodedPassages:
+    raise RuntimeError("passages are encoded where the records are whole")
 
 
 def _write_passages(pipeline: Pipeline, rows: Sequence[int], path: Path) -> None:
@@ -239,9 +258,8 @@ def _write_passages(pipeline: Pipeline, rows: Sequence[int], path: Path) -> None
         "states": torch.cat(states),
         "lengths": torch.tensor([len(some) for some in states]),
     }
-    texts = [(p.id, p.title, p.text, p.source) for p in passages]
-    with atomic(path) as partial:
-        save_file(tensors, partial, metadata={"passages": json.dumps(texts)})
+    with atomic(path) as unfinished:
+        save_file(tensors, unfinished)
 
 
 def replaying(pipeline: Pipeline, **components: Any) -> Pipeline:

@@ -182,7 +182,7 @@ class SaliencyPart(PathwayPart[SaliencyTraining, SaliencyInputs, Saliency]):
             tokens, question = records["meaning"][batch].float(), records["question"][batch].float()
             logits = model(tokens, question)
             gates = open_gates(logits, settings.temperature, run.seed, step)
-            passages = records.table.embeddings[known.rows[batch]]
+            passages = records.table.encoded.embeddings[known.rows[batch]]
             z = passage_logits(question, tokens, gates, passages)
             chosen = gold_loss(z, known.gold[batch], known.there[batch])
             placed = object_loss(logits, data.inside[batch])

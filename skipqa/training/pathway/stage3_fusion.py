@@ -106,7 +106,7 @@ class FusionInputs:
         self, layer: BipartiteFusion, batch: Tensor, gates_BV: Tensor, temperatures: Temperatures
     ) -> tuple[Tensor, list[Tensor]]:
         """The logit of every answer by the fused tokens [B, A], and the gates of the edges."""
-        table, pooled, edges = self.records.table, [], []
+        table, pooled, edges = self.records.table.encoded, [], []
         for b, i in enumerate(batch.tolist()):
             open_V = gates_BV[b].topk(self.num_tokens).indices
             chosen = self.candidates.rows[i][self.candidates.there[i]][: self.num_passages]
@@ -242,7 +242,7 @@ def loss_at(
         logits = model.saliency(tokens, question)
         gates = open_gates(logits, temperatures.gates, run.seed, step)
         gold, there = known.gold[batch], known.there[batch]
-        passages = records.table.embeddings[known.rows[batch]]
+        passages = records.table.encoded.embeddings[known.rows[batch]]
         by_tokens = gold_loss(passage_logits(question, tokens, gates, passages), gold, there)
         scores, distance = data.queries.scores(model.region_query, batch, tokens, question, gates)
         by_queries = gold_loss(scores, gold, there) + settings.like_untrained * distance
