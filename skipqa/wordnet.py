@@ -21,6 +21,7 @@ class Synset:
     lemmas: tuple[str, ...]  # most common first, with spaces instead of underscores
     gloss: str
     hypernyms: tuple[str, ...]  # ids, also for instances ("Rome" is an instance of "city")
+    file: int = 3  # of the lexicographers: 5 animals, 6 artefacts, 13 food; 3 is the top of all
 
 
 def read_synsets(folder: Path, part_of_speech: str) -> Iterator[Synset]:
@@ -65,4 +66,4 @@ def _synset(line: str, part_of_speech: str) -> Synset:
     # Adjectives may have a syntactic marker, for example "galore(ip)".
     lemmas = tuple(word.partition("(")[0].replace("_", " ") for word in words)
     id = PARTS_OF_SPEECH[part_of_speech] + fields[0]
-    return Synset(id, part_of_speech, lemmas, gloss.strip(), hypernyms)
+    return Synset(id, part_of_speech, lemmas, gloss.strip(), hypernyms, int(fields[1]))

@@ -36,6 +36,7 @@ def test_lines(small: Path) -> None:
         lemmas=("ice axe", "iceax"),
         gloss='an axe for ice; "a | in the gloss"',
         hypernyms=("n00000029", "n00000041"),
+        file=6,
     )
     assert many.lemmas == tuple("abcdefghijk")
     assert many.hypernyms == ()

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from skipqa import assets
 from skipqa.assets import Report
 from skipqa.backbones.networks import efficientnet_lite
 from skipqa.components import TRAINING_FREE
@@ -43,10 +44,12 @@ from skipqa.training.stage1.inputs import (
     StageInputs,
     group_rows,
 )
+from skipqa.training.stage1.mentioned import mentioned
 from skipqa.training.stage1.mixture import Mixture
 from skipqa.training.stage1.networks import Networks
 from skipqa.training.stage1.pocket_kb import HeldOut
 from skipqa.training.stage1.reading import PromptWriter
+from skipqa.wordnet import Nouns
 
 # What the image has to add to the question, without passages, before later stages build on it
 GATE = {"okvqa/val": 0.05, "pocket-kb/val": 0.15}
@@ -136,7 +139,9 @@ def train(
     groups = group_rows(mixed)
     _check_enough(mixed, groups, settings)
     inputs = StageInputs(mixed, groups, networks(run.say), settings, run, device)
-    targets = tagger.targets(mixed)
+    labelled = {name for names in mixed.labels.values() for name in names}
+    nouns = Nouns(assets.fetch(assets.WORDNET, run.say))
+    targets = tagger.targets(mixed, mentioned(mixed.examples, labelled, nouns))
     features = parts.finetune_encoder(inputs, targets)
     low_res, high_res = parts.train_tagger(inputs, features, targets)
     model, drafted = parts.train_drafter(inputs, features, low_res)

@@ -1,7 +1,8 @@
 """The tagger: which names an image deserves, from labels of whole photos.
 
-Enters: frozen features, labels of COCO photos (everything they show, of 80 classes) and of entity
-photos (the one breed, flower, product or flag they show, or all that a crowded image shows).
+Enters: frozen features, labels of COCO photos (everything they show, of 80 classes), words that
+people use of photos (`mentioned.py`) and labels of entity photos (the one breed, flower, product or
+flag they show, or all that a crowded image shows).
 Leaves: a `Tagger`, and for every photo the probabilities that later parts read, at low and at high
 resolution. They are cross-fitted: those of a training photo come from a tagger that was not trained
 on it, or the readers would learn to trust words that are never as accurate again.
@@ -20,6 +21,7 @@ from skipqa.config import Count, Weight
 from skipqa.nn.tagger import Tagger, TaggerConfig, pooled
 from skipqa.training.loop import Optimisation, batches, fit, steps_for
 from skipqa.training.run import Run
+from skipqa.training.stage1.mentioned import NOT_MENTIONED, Mentioned
 from skipqa.training.stage1.mixture import Mixture
 from skipqa.training.stage1.photos import CUT, PhotoFeatures
 from skipqa.training.stage1.pocket_kb import Thing
@@ -65,10 +67,11 @@ class Targets:
         return Targets(self.names, self.kinds, self.labels.to(device), self.columns.to(device))
 
 
-def targets(mixture: Mixture) -> Targets:
+def targets(mixture: Mixture, mentioned: Mentioned = NOT_MENTIONED) -> Targets:
     """An entity photo shows its entities and, as far as that can be told apart, no other. A COCO
     photo without a dog shows no breed of dog; with one, nobody knows which."""
-    common = sorted({name for names in mixture.labels.values() for name in names})
+    labelled = sorted({name for names in mixture.labels.values() for name in names})
+    common = [*labelled, *mentioned.photos]
     entities = sorted({(one.kind, one.name) for some in mixture.things.values() for one in some})
     place = {name: i for i, name in enumerate(common)}
     entity_place = {entity: len(common) + i for i, entity in enumerate(entities)}
@@ -77,12 +80,15 @@ def targets(mixture: Mixture) -> Targets:
     }
     labels = torch.full((len(mixture.photos), len(common) + len(entities)), UNKNOWN)
     for photo, shown in mixture.labels.items():
-        labels[photo, : len(common)] = 0
+        labels[photo, : len(labelled)] = 0
         for name in shown:
             labels[photo, place[name]] = 1
         for kind, hiding in HIDDEN.items():
             if hiding.isdisjoint(shown):
                 labels[photo, of_kind[kind]] = 0
+    labels[sorted(mentioned.asked_about), len(labelled) : len(common)] = 0
+    for word, photos in mentioned.photos.items():
+        labels[sorted(photos), place[word]] = 1
     places = {
         photo: [entity_place.get((one.kind, one.name), -1) for one in some]
         for photo, some in mixture.shown().items()
