@@ -3,7 +3,7 @@
 Enters: components, OK-VQA's questions on held-out photos and, a quarter as many, perceptual ones
 of COCO. Each goes the full path whatever the drafter says; then every threshold is known: how many
 questions the drafter would answer alone, and what that loses. Leaves: the components with
-`draft.threshold` in their `settings.toml`. Three questions in ten are drafted, or fewer where that
+`draft.threshold` in their `settings.toml`. Four questions in ten are drafted, or fewer where that
 would lose more than a point. `benchmarks/fast_path.py` measures the same on validation questions,
 on which nothing is chosen.
 """
@@ -29,9 +29,9 @@ PERCEPTUAL: dict[Split, str] = {"held-out": "coco", "val": "vqav2"}
 
 @dataclass(frozen=True, slots=True)
 class FastPathSettings:
-    questions: Count = 640  # of OK-VQA
+    questions: Count = 900  # of OK-VQA: all that are held out
     perceptual_ratio: Count = 4  # one perceptual question for so many of these
-    drafted: Fraction = 0.3  # of the questions, at most
+    drafted: Fraction = 0.4  # of the questions, at most
     max_loss: Fraction = 0.01  # of accuracy
     workers: NonNegative = 0  # processes; 0: as many as there are cores
 

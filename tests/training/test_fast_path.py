@@ -35,15 +35,15 @@ def random_scores(seed: int, count: int) -> Answered:
 
 
 @given(st.integers(0, 10_000), st.integers(1, 300))
-def test_three_in_ten_are_drafted_or_fewer_where_that_loses_more(seed: int, count: int) -> None:
+def test_four_in_ten_are_drafted_or_fewer_where_that_loses_more(seed: int, count: int) -> None:
     scores, settings = random_scores(seed, count), FastPathSettings()
     threshold = choose(scores, settings)
     found = routed(scores, threshold)
-    assert found["rate"] <= 0.3 + 1 / count
+    assert found["rate"] <= 0.4 + 1 / count
     affordable = calibrate_threshold(scores.confidence, scores.drafted, scores.full).threshold
-    three_in_ten = float(scores.confidence.quantile(0.7))
-    assert threshold == max(affordable, three_in_ten)
-    assert found["accuracy"] >= float(scores.full.mean()) - 0.3 - 1e-6
+    four_in_ten = float(scores.confidence.quantile(0.6))
+    assert threshold == pytest.approx(max(affordable, four_in_ten))
+    assert found["accuracy"] >= float(scores.full.mean()) - 0.4 - 1e-6
     if threshold == affordable:
         assert found["accuracy"] >= found["full"] - 0.01 - 1e-6
 
