@@ -26,11 +26,18 @@ def main() -> None:
         if (measured := found[split]) is None:
             continue
         for how in ("trained", "training_free"):
-            numbers = "".join(f"{measured[how][name]:12.3f}" for name in SHOWN)
-            print(f"{split + ', ' + how:24}{measured['passages']:10,}{numbers}")
+            _show(f"{split}, {how}", measured["passages"], measured[how])
+        for by in ("by_source", "by_corpus"):
+            for name, own in measured.get(by, {}).items():
+                _show(f"{split}, {name}", own["passages"], own["trained"])
     final = found["val"] or found["held-out"]
     results = {"f1": final["trained"]["f1"], "seed": read_json(options.run / "config.json")["seed"]}
     print(f"written to {write_results(results | found, 'verifier', options.out)}")
+
+
+def _show(name: str, passages: int, measured: dict[str, float]) -> None:
+    numbers = "".join(f"{measured[key]:12.3f}" for key in SHOWN if key in measured)
+    print(f"{name:24}{passages:10,}{numbers}")
 
 
 if __name__ == "__main__":

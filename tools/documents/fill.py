@@ -36,6 +36,7 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "okvqa": quality.okvqa,
     "stage1": training.stage1,
     "verifier": training.verifier,
+    "budget": training.budget,
     "small-things": training.small_things,
     "fast-path-val": training.fast_path,
     "confidence-val": training.confidence,

@@ -69,14 +69,56 @@ def stage1(results: Results) -> str:
 
 
 def verifier(results: Results) -> str:
+    """All passages, then those of questions of each data set and those of each index."""
     found = results["results"]
-    rows = [
-        [f"{split}, {how.replace('_', '-')}", f"{found[split]['passages']:,}"]
-        + [f"{found[split][how][name]:.3f}" for name in ("f1", "precision", "recall")]
-        for split in ("held-out", "val")
-        for how in ("trained", "training_free")
+
+    def row(name: str, passages: int, measured: dict[str, float]) -> list[str]:
+        numbers = (f"{measured[key]:.3f}" for key in ("f1", "precision", "recall"))
+        return [name, f"{passages:,}", *numbers]
+
+    rows = []
+    for split in ("held-out", "val"):
+        if (own := found[split]) is None:
+            continue
+        rows += [
+            row(f"{split}, {how.replace('_', '-')}", own["passages"], own[how])
+            for how in ("trained", "training_free")
+        ]
+        for by, told in (("by_source", "questions of"), ("by_corpus", "passages of")):
+            rows += [
+                row(f"{split}, {told} {name}", part["passages"], part["trained"])
+                for name, part in own.get(by, {}).items()
+                if part["passages"]
+            ]
+    return (
+        table(["verifier", "passages", "F1", "precision", "recall"], rows) + "\n" + source(results)
+    )
+
+
+def budget(results: Results) -> str:
+    """The controller next to the best fixed budget, or mixture of two, at as many FLOPs."""
+    found = results["results"]
+    rows = []
+    for split in ("held-out", "val"):
+        if split not in found:
+            continue
+        for name, own in {"all": found[split], **found[split]["by_source"]}.items():
+            gain = own["gain"]
+            rows.append(
+                [
+                    f"{split}, {name}",
+                    f"{own['questions']:,}",
+                    f"{100 * (1 - own['no_retrieval']):.0f}",
+                    f"{own['adaptive']['giga_flops']:.1f}",
+                    f"{100 * own['adaptive']['score']:.1f}",
+                    f"{100 * own['fixed_at_equal_flops']:.1f}",
+                    f"{100 * gain['mean']:+.1f} ({bounds(gain, 100, '+.1f')})",
+                ]
+            )
+    header = [
+        *("questions of", "number", "looked up, %", "GFLOPs", "score, %"),
+        *("best fixed budget, %", "points"),
     ]
-    header = ["Pocket-KB", "passages", "F1", "precision", "recall"]
     return table(header, rows) + "\n" + source(results)
 
 
