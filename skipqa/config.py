@@ -147,6 +147,9 @@ class DecodeConfig:
     # one that was trained to read needs neither
     prompt: Literal["examples", "instructions", "short"] = "examples"
     max_passages: NonNegative = 2  # in the prompt as text
+    # A short prompt has its passages in lower case, as answers are that the reader was trained on:
+    # so it can copy a name letter by letter
+    lower_case: bool = False
     words: NonNegative = 10  # naming what the image shows, in a short prompt
     min_prob: Fraction = 0.03  # of a word in the evidence, to be in the prompt
     # Which of several answers is given: these are the weights of what is added to the decoder's

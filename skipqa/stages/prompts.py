@@ -68,6 +68,11 @@ def reading_prompt(facts: Sequence[str], shown: Sequence[str], question: str) ->
     return "\n".join(lines)
 
 
+def trained_prompt(facts: Sequence[str], shown: Sequence[str], question: str) -> str:
+    """The short prompt of a reader that was trained on passages in lower case."""
+    return reading_prompt([fact.lower() for fact in facts], shown, question)
+
+
 def as_data(text: str) -> str:
     """On one line, and with a space inside everything that could pass for structure: readable, but
     no tag, special token or turn of a conversation."""

@@ -27,7 +27,7 @@ from skipqa.config import DecodeConfig
 from skipqa.language import STOP_WORDS, all_forms, base_forms, words_of
 from skipqa.nn import projector as network
 from skipqa.nn.projector import Projector
-from skipqa.stages.prompts import answer_prompt, parse_answer, reading_prompt
+from skipqa.stages.prompts import answer_prompt, parse_answer, reading_prompt, trained_prompt
 from skipqa.state import State
 from skipqa.types import Decoded, Draft, Question, SeenWords
 
@@ -141,7 +141,7 @@ class ShortReader:
         shown, asked = words or names_shown(state, self.backbone), state.question.text
 
         def write(texts: Sequence[str]) -> str:
-            return reading_prompt(texts, shown, asked)
+            return prompt_of(self.config)(texts, shown, asked)
 
         candidates = tuple(
             (answer, log_prior(answer, log_prob, state.draft, self.config))
@@ -212,6 +212,10 @@ class InstructedReader:
         visual = projector(tokens.to(projector.out.weight))
         how = f"{len(tokens)} visual tokens ({projector.config.reads})"
         return visual, how, network.flops(projector.config, len(tokens))
+
+
+def prompt_of(config: DecodeConfig) -> Callable[[Sequence[str], Sequence[str], str], str]:
+    return trained_prompt if config.lower_case else reading_prompt
 
 
 def _reads_fused(projector: Projector | None) -> bool:

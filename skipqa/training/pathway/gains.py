@@ -15,7 +15,7 @@ import copy
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -29,8 +29,7 @@ from skipqa.backbones.networks.llama import Llama
 from skipqa.backbones.presets.pocket import Pocket
 from skipqa.errors import UserError
 from skipqa.files import atomic
-from skipqa.stages.prompts import reading_prompt
-from skipqa.stages.readers import names_shown, words_shown
+from skipqa.stages.readers import names_shown, prompt_of, words_shown
 from skipqa.training.pathway.context import TrainingContext
 from skipqa.training.pathway.records import Records
 from skipqa.training.run import Counted
@@ -108,6 +107,7 @@ class AnswerScorer:
     """Log-probabilities of right answers, whatever is read. Of each question:"""
 
     pocket: Pocket
+    write: Callable[[Sequence[str], Sequence[str], str], str]  # a prompt
     questions: list[str]
     shown: list[list[str]]  # the words of its image
     passages: list[list[str]]  # what would be read of each
@@ -126,6 +126,7 @@ class AnswerScorer:
         every = range(len(records))
         return AnswerScorer(
             _pocket(backbone),
+            prompt_of(config),
             [about["question"] for about in records.about],
             [words(i) for i in every],
             [[" ".join(found.text.split()) for found in records.candidates(i)] for i in every],
@@ -145,7 +146,7 @@ class AnswerScorer:
         """Of the reader and of all that it may be asked."""
         digest, reader = hashlib.sha256(), self.pocket.learned.reader
         digest.update(reader.read_bytes() if reader is not None else b"as published")
-        asked = self.questions, self.shown, self.passages, self.answers
+        asked = self.write.__name__, self.questions, self.shown, self.passages, self.answers
         digest.update(json.dumps(asked).encode())
         return digest.hexdigest()[:16]
 
@@ -170,7 +171,7 @@ class AnswerScorer:
     def prompt(self, i: int, passages: Sequence[int]) -> str:
         """With the best passage last, as the decoder reads them."""
         facts = [self.passages[i][k] for k in reversed(passages)]
-        return reading_prompt(facts, self.shown[i], self.questions[i])
+        return self.write(facts, self.shown[i], self.questions[i])
 
     def _decoder(self) -> Llama:
         decoder = self.pocket.decoder

@@ -35,7 +35,7 @@ from skipqa.training.export import copy_components
 from skipqa.training.pipelines import index_digests
 from skipqa.training.run import Run
 from skipqa.training.stage import Inputs, Metrics, TrainingStage
-from skipqa.training.stage1 import common_sense, mixture, parts, photos, tagger
+from skipqa.training.stage1 import common_sense, mixture, notes, parts, photos, tagger
 from skipqa.training.stage1.finding import Retrieval, find_passages
 from skipqa.training.stage1.inputs import (
     HELD_OUT,
@@ -70,7 +70,7 @@ class BackboneStage(TrainingStage):
 
     def run(self, inputs: Inputs, settings: Stage1Settings, run: Run) -> Metrics:
         mixed = mixture.read(inputs.require_data(self.name), inputs.pocket_kb, inputs.limit)
-        _add_common(mixed, inputs, settings.common, run.seed)
+        _add_common(mixed, inputs, settings, run.seed)
         run.claim(
             {
                 "stage": self.name,
@@ -114,12 +114,17 @@ def _retrieval(inputs: Inputs, folder: Path) -> Retrieval:
     return Retrieval(open_library, found, preset(parts.PRESET, found.settings).retrieve)
 
 
-def _add_common(mixed: Mixture, inputs: Inputs, most: int, seed: int) -> None:
-    """Questions made from ConceptNet, if the library has it; for a trial as many as of a file."""
+def _add_common(mixed: Mixture, inputs: Inputs, settings: Stage1Settings, seed: int) -> None:
+    """Questions made from ConceptNet, if the library has it, and about made-up notes; for a trial
+    as many as of a file."""
     library = Library.open(inputs.index or [DEFAULT])
-    most = most if inputs.limit is None else min(most, inputs.limit)
     held_out = HeldOut.of(inputs.pocket_kb)
-    for example in common_sense.questions(mixed, library, held_out, most, seed):
+    most = {name: getattr(settings, name) for name in ("common", "notes")}
+    if inputs.limit is not None:
+        most = {name: min(count, inputs.limit) for name, count in most.items()}
+    made = common_sense.questions(mixed, library, held_out, most["common"], seed)
+    made += notes.questions(mixed, common_sense.COMMON, most["notes"], seed)
+    for example in made:
         mixed.ask(example)
 
 

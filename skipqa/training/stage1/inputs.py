@@ -30,6 +30,7 @@ PERCEPTUAL_RATIO = 4  # one perceptual question for so many of the others
 class Stage1Settings:
     answers: Count = 4_000
     common: NonNegative = 8_000  # questions made from ConceptNet, at most; 0: none
+    notes: NonNegative = 4_000  # questions that made-up notes answer, at most; 0: none
     words: Count = NUM_WORDS  # of an image; answering takes as many
     views: Annotated[int, Between(1, 8)] = 3
     ranks: Annotated[tuple[int, ...], Between(1, 1_000)] = (64, 144)  # the smallest that will do
@@ -70,9 +71,10 @@ class StageInputs:
 
 
 def group_rows(mixed: Mixture) -> dict[str, Tensor]:
-    """By source and split; sources are okvqa, coco, fvqa, vqav2, common (made from ConceptNet) and,
-    of Pocket-KB, pocket-kb, crowded and unseen. A group that is trained on is there even if it is
-    empty. Of the held-out perceptual questions only as many as the fast path is judged by."""
+    """By source and split; sources are okvqa, coco, fvqa, vqav2, common (made from ConceptNet or
+    about notes) and, of Pocket-KB, pocket-kb, crowded and unseen. A group that is trained on is
+    there even if it is empty. Of the held-out perceptual questions only as many as the fast path is
+    judged by."""
     kinds = {(example.source, example.split) for example in mixed.examples}
     found = {name: torch.zeros(0, dtype=torch.long) for name in TRAIN_GROUPS}
     for source, split in sorted(kinds):

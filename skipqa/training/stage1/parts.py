@@ -270,7 +270,7 @@ def _rank(inputs: StageInputs, sets: Mapping[Form, Mapping[str, Candidates]]) ->
     change_settings(
         inputs.run.folder / SETTINGS,
         draft={"threshold": threshold, "counting_threshold": threshold},
-        decode={"prompt": "short"} | asdict(weights),
+        decode={"prompt": "short", "lower_case": True} | asdict(weights),
     )
     joint: dict[str, Metrics] = {}
     for name, rows in inputs.read().items():

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from skipqa.config import DecodeConfig
-from skipqa.stages.prompts import reading_prompt
+from skipqa.stages.prompts import trained_prompt
 from skipqa.tasks.okvqa import normalise
 from skipqa.training.example import RIGHT, TrainExample
 from skipqa.training.stage1.words import Words
@@ -61,7 +61,7 @@ class PromptWriter:
             words = low_res if kind == "unread" else high_res
             facts = facts_shown(example, kind, self.found.get(row, ()), near, draw)
             shown = [] if kind == "blind" else words.written(example.photo)
-            texts[row] = reading_prompt(facts, shown, example.question)
+            texts[row] = trained_prompt(facts, shown, example.question)
         return texts
 
 

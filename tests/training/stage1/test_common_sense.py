@@ -202,10 +202,10 @@ def test_stage1_trains_on_them(data: Path, tmp_path: Path, monkeypatch: pytest.M
     index = tiny_training.write_passages(tmp_path / "conceptnet", said)
     stage = BackboneStage("stage1", tiny_training.SETTINGS, lambda _: tiny_training.networks())
     inputs, run = Inputs(data, index=(index,)), Run(tmp_path / "out", seed=5)
-    metrics = stage.run(inputs, replace(tiny_training.SETTINGS, common=9), run)
+    metrics = stage.run(inputs, replace(tiny_training.SETTINGS, common=9, notes=2), run)
     assert metrics.keys() == {"encoder", "tagger", "drafter", "reader"}
     assert not any(name.startswith("common") for name in metrics["reader"]["joint"])
     claim = json.loads((run.folder / "config.json").read_text())
     without = mixture.read(data)
-    assert claim["examples"] == len(without.examples) + 9
+    assert claim["examples"] == len(without.examples) + 9 + 2
     assert claim["data"] != without.fingerprint()

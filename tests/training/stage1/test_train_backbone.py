@@ -213,7 +213,7 @@ def test_the_pipeline_can_be_set_so(trained: Path) -> None:
         threshold=config.draft.threshold,
         counting_threshold=config.draft.counting_threshold,
     )
-    decode = dataclasses.replace(plain.decode, prompt="short", **reader["weights"])
+    decode = dataclasses.replace(plain.decode, prompt="short", lower_case=True, **reader["weights"])
     assert config == dataclasses.replace(plain, draft=draft, decode=decode)
 
 
