@@ -40,13 +40,13 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> Sequence[TrainingStage]:
 def test_the_command(data: Path, pocket_kb: Path, tmp_path: Path) -> None:
     arguments = ["--data", str(data), "--pocket-kb", str(pocket_kb), "--out", str(tmp_path / "o")]
     arguments += ["--index", str(tiny_training.write_index(tmp_path / "colours"))]
-    changes = ["--set", "words=5", "--set", "notes=5"]
-    call = ["train", "stage1", *arguments, "--seed", "3", *changes, "--json"]
+    arguments += ["--set", "notes=0"]  # which depend on the seed
+    call = ["train", "stage1", *arguments, "--seed", "3", "--set", "words=5", "--json"]
     done = CliRunner().invoke(main.app, call)
     assert done.exit_code == 0, done.output
     metrics = json.loads(done.stdout)
     assert metrics.keys() == {"encoder", "tagger", "drafter", "reader"}
-    assert "100 questions on 72 photos" in done.stderr
+    assert "95 questions on 72 photos" in done.stderr
     assert "on the CPU: about" in done.stderr
     config = json.loads((tmp_path / "o" / "config.json").read_text())
     assert config["settings"]["words"] == 5
