@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from skipqa.outline import outline
+from skipqa.stages.stage import Parts
 from skipqa.state import State
 from skipqa.trace import Trace
 from skipqa.types import Evidence, Route
@@ -15,6 +17,7 @@ class Answer:
     state: State
     route: Route
     trace: Trace
+    parts: Parts | None = None  # what it was answered with
 
     @property
     def text(self) -> str:
@@ -89,4 +92,17 @@ class Answer:
             ],
             "flops": self.trace.flops,
             "latency_ms": round(self.trace.latency_ms, 2),
+        }
+
+    def outline(self) -> dict[str, Any]:
+        """The whole pathway as plain data, for a page or a client that draws it."""
+        assert self.parts is not None, "an answer of a pipeline has its parts"
+        return {
+            "question": self.state.text,
+            "answer": self.text,
+            "route": self.route,
+            "confidence": self.confidence,
+            "grounded": self.grounded,
+            "certainty": self.certainty,
+            **outline(self.state, self.trace, self.parts),
         }

@@ -101,7 +101,7 @@ class Pipeline:
         if self.config.draft.parallel and fast_path:
             return self._answer_ahead(state, trace)
         state = self.run(state, start="draft", stop="draft", trace=trace)
-        return self._routed(state, trace, fast_path)
+        return self.route(state, trace, fast_path=fast_path)
 
     def answer_batch(
         self, images: Sequence[ImageSource], questions: Sequence[str], *, fast_path: bool = True
@@ -121,19 +121,23 @@ class Pipeline:
                 state = state.add(image=first.image, low_res=first.low_res)
             states.append(self.run(state, stop="draft", trace=trace))
             encoded.setdefault(key, states[-1])
-        return [self._routed(*pair, fast_path) for pair in zip(states, traces, strict=True)]
+        pairs = zip(states, traces, strict=True)
+        return [self.route(*pair, fast_path=fast_path) for pair in pairs]
 
-    def _routed(self, state: State, trace: Trace, fast_path: bool) -> Answer:
-        """The draft if it is accepted, else the answer of the full path."""
+    def route(self, state: State, trace: Trace, *, fast_path: bool = True) -> Answer:
+        """Of a drafted state: the draft if it is accepted, else the answer of the full path."""
         if state.draft.accepted and fast_path:
             return self._drafted(state, trace)
-        return Answer(self.run(state, start="budget", trace=trace), "full", trace)
+        return self._looked_up(self.run(state, start="budget", trace=trace), trace)
 
     def _drafted(self, state: State, trace: Trace) -> Answer:
         """The answer of the fast path: no passage was read."""
         confidence = of_draft(state.draft, self.config.confidence)
         answer = Decoded(state.draft.answer, grounded=False, confidence=confidence)
-        return Answer(state.add(answer=answer), "draft", trace)
+        return Answer(state.add(answer=answer), "draft", trace, self.parts)
+
+    def _looked_up(self, state: State, trace: Trace) -> Answer:
+        return Answer(state, "full", trace, self.parts)
 
     def run(
         self,
@@ -170,7 +174,7 @@ class Pipeline:
             ahead.stop()
             return self._drafted(state, trace)
         state = self.run(fusing.result().add(draft=state.draft), start="decode", trace=ahead)
-        return Answer(state, "full", Trace(trace.stages + ahead.stages))
+        return self._looked_up(state, Trace(trace.stages + ahead.stages))
 
     def with_config(self, **changes: Mapping[str, Any]) -> Pipeline:
         """The same with other settings, `with_config(fuse={"beta": 1.0})`."""
@@ -182,6 +186,10 @@ class Pipeline:
 
     def with_backbone(self, backbone: Backbone) -> Pipeline:
         return self._with(backbone=backbone)
+
+    def with_library(self, library: Library) -> Pipeline:
+        """The same over other indexes."""
+        return self._with(library=library)
 
     def with_stages(self, **builders: Build) -> Pipeline:
         """The same with some stages built differently."""

@@ -60,7 +60,7 @@ class FilledBy(Generic[T]):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class State:
-    source: ImageSource
+    source: ImageSource | None  # None: a question without an image
     text: str  # the question as it was asked
     image: FilledBy[Image.Image] = FilledBy("encode")
     question: FilledBy[Question] = FilledBy("encode")

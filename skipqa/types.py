@@ -213,6 +213,7 @@ class Fused:
     tokens: torch.Tensor  # [V', d_text], a row without an edge is unchanged
     edges: torch.Tensor  # [V', K] bool
     mass: tuple[float, ...]  # attention each passage received, summed over tokens
+    attention: torch.Tensor | None = None  # [V', K] the same by token; None where not measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,9 +223,10 @@ class Decoded:
     text: str
     log_prob: float | None = None  # of the text as the decoder's whole answer
     grounded: bool | None = None  # whether the passages made it likelier, or it is quoted from them
-    confidence: float | None = (
-        None  # probability that it is right, calibrated on held-out questions
-    )
+    # The probability that it is right, calibrated on held-out questions
+    confidence: float | None = None
+    read: tuple[int, ...] = ()  # which verified passages the decoder read as text, best first
+    prompt_tokens: int = 0  # that the decoder read
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import sys
 import typer
 
 from skipqa import __version__
-from skipqa.cli import ask, costs, demo, fvqa, index, report, score, setup, theory, train
+from skipqa.cli import ask, costs, demo, fvqa, index, report, score, serve, setup, theory, train
 from skipqa.cli import eval as evaluation
 from skipqa.cli.console import Json, print_json
 from skipqa.data.__main__ import app as data
@@ -26,6 +26,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.command("ask")(ask.ask)
+app.command("serve")(serve.serve)
 app.command("setup")(setup.setup)
 app.command("demo")(demo.demo)
 app.add_typer(index.app, name="index")

@@ -16,6 +16,7 @@ from PIL import Image
 from skipqa.answer import Answer
 from skipqa.backbones.concepts import Concepts
 from skipqa.explain.overlay import overlay, region_colour
+from skipqa.outline import asked_as
 from skipqa.types import RetrievedPassage
 
 PHOTO_WIDTH = 720
@@ -32,7 +33,7 @@ def parts(answer: Answer, concepts: Concepts, photo_width: int) -> dict[str, str
     return {
         "question": escape(answer.state.text),
         "answer": escape(answer.text),
-        "route": escape("; ".join(filter(None, (_route(answer), asked_as(answer, concepts))))),
+        "route": escape("; ".join(filter(None, (_route(answer), _asked_as(answer, concepts))))),
         "photo": data_uri(overlay(answer.state, photo_width)),
         "regions": _regions(answer, concepts),
         "passages": _passages(answer),
@@ -58,17 +59,9 @@ def _route(answer: Answer) -> str:
     return f"looked up; {kept} of {answer.num_tokens} tokens kept; {answer.certainty}"
 
 
-def asked_as(answer: Answer, concepts: Concepts) -> str:
-    """The question with the name of what the first passage was found for in place of the words that
-    stand for it, where these are known."""
-    state = answer.state
-    if "retrieved" not in state or not state.question.thing or not state.retrieved.passages:
-        return ""
-    shown = state.regions[state.retrieved.passages[0].region].concepts
-    prior = state.question.concept_prior
-    weights = {c: prob * (float(prior.weights[c]) if prior else 1.0) for c, prob in shown}
-    name = concepts[max(weights, key=weights.__getitem__)].name
-    return f'as "{state.question.about(name)}"'
+def _asked_as(answer: Answer, concepts: Concepts) -> str:
+    asked = asked_as(answer.state, concepts)
+    return f'as "{asked}"' if asked else ""
 
 
 def data_uri(image: Image.Image) -> str:

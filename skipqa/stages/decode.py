@@ -38,7 +38,12 @@ class Decode:
         tokens = f"{completion.prompt_tokens} prompt tokens, {completion.new_tokens} new"
         record.why = f"{reading.how}: {tokens}"
         confidence = of_answer(reading.answer, state.draft, self.calibration)
-        answer = replace(reading.answer, confidence=confidence)
+        answer = replace(
+            reading.answer,
+            confidence=confidence,
+            read=tuple(used),
+            prompt_tokens=completion.prompt_tokens,
+        )
         return state.add(prompt=reading.prompt, answer=answer)
 
 

@@ -83,21 +83,29 @@ class Encode:
         self.prior, self.span = prior, span or NoSpan()
 
     def __call__(self, state: State, record: StageRecord) -> State:
-        backbone, text = self.backbone, state.text
+        if state.source is None:
+            raise UserError("there is no image to answer from")
         image = state.image if "image" in state else open_image(state.source)
-        check_question(text, self.config)
+        check_question(state.text, self.config)  # before the image is encoded
         if "low_res" in state:  # filled from another question about the same image
             tokens = state.low_res
         else:
-            tokens, record.flops = backbone.encode_low_res(image, self.config.scales)
-        text = text.strip()  # as the characters of its words are counted
+            tokens, record.flops = self.backbone.encode_low_res(image, self.config.scales)
+        question, flops = self.question(state.text)
+        record.flops += flops
+        record.kept, record.dropped = len(tokens), 0
+        record.why = f"{tokens.grid} x {tokens.grid} grid, {len(self.backbone.concepts)} concepts"
+        if question.thing:
+            record.why += f", about {question.thing!r}"
+        return state.add(image=image, question=question, low_res=tokens)
+
+    def question(self, text: str) -> tuple[Question, int]:
+        """The question by itself, and the FLOPs."""
+        backbone, text = self.backbone, text.strip()  # as the characters of its words are counted
         encoded, for_drafter = backbone.encode_texts([text]), backbone.encode_for_drafter(text)
         prior, prior_flops = self.prior(encoded.embeddings[0])
         found, span_flops = self.span(encoded)
-        record.flops += encoded.flops + (for_drafter.flops if for_drafter else 0)
-        record.flops += prior_flops + span_flops
-        record.kept, record.dropped = len(tokens), 0
-        record.why = f"{tokens.grid} x {tokens.grid} grid, {len(backbone.concepts)} concepts"
+        flops = encoded.flops + (for_drafter.flops if for_drafter else 0)
         question = Question(
             text,
             encoded.embeddings[0],
@@ -107,9 +115,7 @@ class Encode:
             prior,
             found,
         )
-        if question.thing:
-            record.why += f", about {question.thing!r}"
-        return state.add(image=image, question=question, low_res=tokens)
+        return question, flops + prior_flops + span_flops
 
 
 def build(parts: Parts) -> Encode:

@@ -59,7 +59,7 @@ class CosineFuser:
         edge_words = int((edges_VK.sum(0) * torch.tensor(lengths, dtype=torch.long)).sum())
         width = tokens_VD.shape[1]
         flops = 2 * edges_VK.numel() * width + 6 * edge_words * width
-        return Fused(fused_VD, edges_VK, tuple(mass_VK.sum(0).tolist())), flops
+        return Fused(fused_VD, edges_VK, tuple(mass_VK.sum(0).tolist()), mass_VK), flops
 
 
 class TrainedFuser:
@@ -74,7 +74,7 @@ class TrainedFuser:
         # The layer does not return its attention: a token's mass is split evenly over its edges.
         mass_VK = edges_VK / edges_VK.sum(1, keepdim=True).clamp(min=1)
         flops = network.flops(self.layer.config, edges_VK, lengths)
-        return Fused(fused_VD, edges_VK, tuple(mass_VK.sum(0).tolist())), flops
+        return Fused(fused_VD, edges_VK, tuple(mass_VK.sum(0).tolist()), mass_VK), flops
 
 
 class Fuse:

@@ -294,5 +294,6 @@ def words_shown(words: SeenWords | None, config: DecodeConfig) -> list[str]:
 
 
 def names_shown(state: State, backbone: Backbone) -> list[str]:
-    names = dict.fromkeys(backbone.concepts[r.concepts[0][0]].name for r in state.regions)
+    shown = (region.concepts[0][0] for region in state.regions if region.concepts)
+    names = dict.fromkeys(backbone.concepts[concept].name for concept in shown)
     return list(names)[:MAX_SHOWN]

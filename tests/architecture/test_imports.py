@@ -24,14 +24,14 @@ PLAIN = BASE | {"image", "language", "wordnet"}  # no networks, no stages
 BELOW_STAGES = PLAIN | {
     *("state", "confidence", "components", "ops", "nn", "backbones", "knowledge"),
 }
-BELOW_PIPELINE = BELOW_STAGES | {"stages", "answer"}
+BELOW_PIPELINE = BELOW_STAGES | {"stages", "costs", "outline", "answer"}
 BELOW_CLI = BELOW_PIPELINE | {
-    *("files", "parallel", "pipeline", "explain", "costs", "data", "tasks", "figures"),
+    *("files", "parallel", "pipeline", "explain", "data", "tasks", "figures"),
 }
 
 # box: what it may import of skipqa
 MAY_KNOW: dict[str, set[str]] = {
-    "__init__": {"errors", "knowledge", "pipeline"},
+    "__init__": {"client", "errors", "knowledge", "pipeline"},
     "errors": set(),
     "types": set(),
     "language": set(),
@@ -43,7 +43,8 @@ MAY_KNOW: dict[str, set[str]] = {
     "trace": set(),
     "state": {"types"},
     "confidence": {"config", "types"},
-    "answer": {"state", "trace", "types"},
+    "outline": {"backbones", "config", "costs", "stages", "state", "trace", "types"},
+    "answer": {"outline", "stages", "state", "trace", "types"},
     "image": {"errors"},
     "ops": BASE,
     "nn": BASE | {"ops"},
@@ -52,7 +53,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "stages": BELOW_STAGES,
     "components": BASE | {"ops", "nn"},
     "pipeline": BELOW_PIPELINE,
-    "explain": {"answer", "state", "types", "errors", "backbones"},
+    "explain": {"answer", "outline", "state", "types", "errors", "backbones"},
     "costs": {"types", "errors", "config", "nn", "ops", "backbones"},
     "figures": {"errors"},
     "tasks": {"types", "errors", "files", "language", "data"},
@@ -60,7 +61,10 @@ MAY_KNOW: dict[str, set[str]] = {
     "training": BELOW_CLI | {"evaluation"},
     "evaluation": BELOW_CLI,
     "claims": BELOW_CLI | {"evaluation"},
-    "serve": BELOW_CLI,
+    "client": {"errors", "notebook"},
+    "notebook": set(),
+    "text_only": BELOW_PIPELINE | {"pipeline"},
+    "serve": BELOW_CLI | {"evaluation", "text_only"},
     "cli": BELOW_CLI | {"training", "evaluation", "claims", "serve"},
 }
 

@@ -1,0 +1,159 @@
+"""Errors as clients of OpenAI's API expect them: one form, fixed words, no address and no path.
+
+Enters: any exception of a route. Leaves: a response with `{"error": {message, type, param, code}}`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from skipqa.errors import UserError
+from skipqa.serve import engine
+from skipqa.serve.index_upload import StoreError
+
+log = logging.getLogger("skipqa.serve")
+TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+}
+
+STORE = {  # statuses of what the store refuses
+    "unknown_index": 404,
+    "index_busy": 409,
+    "index_not_ready": 409,
+    "file_too_large": 413,
+    "too_many_files": 413,
+    "quota_exceeded": 507,
+    "disk_full": 507,
+}
+
+
+class ApiError(Exception):
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message, self.param = status, code, message, param
+        self.headers = dict(headers or {})
+
+    def response(self) -> JSONResponse:
+        return JSONResponse(self.body(), self.status, headers=self.headers)
+
+    def body(self) -> dict[str, Any]:
+        kind = TYPES.get(
+            self.status, "server_error" if self.status >= 500 else "invalid_request_error"
+        )
+        return {
+            "error": {
+                "message": self.message,
+                "type": kind,
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+
+def bad_request(code: str, message: str, param: str | None = None) -> ApiError:
+    return ApiError(400, code, message, param)
+
+
+def too_large(limit: int) -> ApiError:
+    return ApiError(413, "request_too_large", f"the request is larger than {limit >> 20} MiB")
+
+
+def busy(seconds: int) -> ApiError:
+    return ApiError(
+        429,
+        "server_busy",
+        f"the server has as many questions as it takes on: try again in {seconds} s",
+        headers={"Retry-After": str(seconds)},
+    )
+
+
+def unauthorized() -> ApiError:
+    return ApiError(
+        401,
+        "invalid_api_key",
+        "a valid API key is needed: send it as 'Authorization: Bearer KEY'",
+        headers={"WWW-Authenticate": "Bearer"},
+    )
+
+
+def internal() -> ApiError:
+    return ApiError(500, "internal_error", "the server could not answer; its log says why")
+
+
+def translated(error: Exception) -> ApiError:
+    """What a client is told of an exception."""
+    match error:
+        case ApiError():
+            return error
+        case engine.Busy():
+            return busy(error.seconds)
+        case engine.Loading():
+            message = "the server is reading its models or stopping: try again"
+            return ApiError(503, "unavailable", message, headers={"Retry-After": "5"})
+        case engine.TimedOut():
+            return ApiError(504, "timeout", "the question took longer than it may")
+        case engine.Lost():
+            return ApiError(
+                503, "worker_lost", "the process that had the question ended: try again"
+            )
+        case StoreError():
+            return ApiError(STORE.get(error.code, 400), error.code, str(error))
+        case engine.Refused() | UserError():
+            return bad_request("invalid_value", " ".join(str(error).split()))
+        case RequestValidationError():
+            return _invalid(error)
+        case HTTPException():
+            return _plain(error)
+    return internal()
+
+
+def _invalid(error: RequestValidationError) -> ApiError:
+    """The first thing that is wrong, without the value that was sent."""
+    first = error.errors()[0]
+    place = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
+    if first["type"] == "json_invalid":
+        return bad_request("invalid_json", "the body is not valid JSON")
+    param = ".".join(place) or None
+    message = first["msg"].removeprefix("Value error, ")
+    return bad_request("invalid_value", f"{param or 'the request'}: {message}", param)
+
+
+def _plain(error: HTTPException) -> ApiError:
+    known = {
+        404: ("not_found", "there is nothing at this address"),
+        405: ("method_not_allowed", "this address takes another method"),
+    }
+    code, message = known.get(error.status_code, ("invalid_request", "the request cannot be read"))
+    return ApiError(error.status_code, code, message, headers=dict(error.headers or {}))
+
+
+def install(app: FastAPI) -> None:
+    async def answer(_: Request, error: Exception) -> JSONResponse:
+        told = translated(error)
+        if told.status >= 500 and told.code == "internal_error":
+            log.error("a request failed", exc_info=error)
+        return told.response()
+
+    kinds = (
+        *(ApiError, UserError, RequestValidationError, HTTPException, Exception),
+        *(engine.Busy, engine.Loading, engine.TimedOut, engine.Lost, engine.Refused, engine.Failed),
+    )
+    for kind in kinds:
+        app.add_exception_handler(kind, answer)

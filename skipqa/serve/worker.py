@@ -1,0 +1,163 @@
+"""A worker process: one pipeline, two lanes.
+
+    python -m skipqa.serve.worker        # started by engine.py, never by hand
+
+Enters: frames on standard input, first what to load, then questions and cancellations. Leaves:
+frames on standard output: ready, then an answer or an error per question. Drafts are made in a lane
+of their own, so that an easy question never waits behind one that is looked up; photos are opened
+in that lane only, one at a time. The process ends with its input, so it never outlives the server.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import threading
+import traceback
+from collections import deque
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import IO, Any
+
+import torch
+from PIL import Image
+
+from skipqa.answer import Answer
+from skipqa.errors import UserError
+from skipqa.image import open_image
+from skipqa.pipeline import Pipeline, load
+from skipqa.serve import frames
+from skipqa.serve.answering import Options, Pipelines, reply
+from skipqa.serve.frames import Frame
+from skipqa.state import State
+from skipqa.trace import Stopped, Trace
+
+LARGE_PIXELS = 2_000_000  # a photo that waits is kept as its file if it has more
+
+
+@dataclass(slots=True)
+class Job:
+    id: str
+    question: str
+    options: Options
+    photo: bytes
+    trace: Trace = field(default_factory=Trace)
+    pipeline: Pipeline | None = None
+
+
+class Worker:
+    def __init__(self, pipelines: Pipelines, out: IO[bytes], batch: int) -> None:
+        self.pipelines, self.batch = pipelines, batch
+        self._out, self._writing = out, threading.Lock()
+        self._jobs: dict[str, Job] = {}
+        self._new: SimpleQueue[Job] = SimpleQueue()
+        self._drafted: deque[tuple[Job, State]] = deque()
+        self._arrived = threading.Condition()
+
+    def run(self, source: IO[bytes]) -> None:
+        """Until the input ends."""
+        for lane in (self._draft_lane, self._lookup_lane):
+            threading.Thread(target=lane, daemon=True).start()
+        while True:
+            try:
+                header, body = frames.read(source)
+            except EOFError:
+                return
+            if header["op"] == "cancel":
+                if (job := self._jobs.get(header["id"])) is not None:
+                    job.trace.stop()
+            else:
+                options = Options.read(header["options"])
+                job = Job(header["id"], header["question"], options, body)
+                self._jobs[job.id] = job
+                self._new.put(job)
+
+    def _draft_lane(self) -> None:
+        while True:
+            job = self._new.get()
+            if (state := self._attempt(job, self._draft, None)) is not None:
+                with self._arrived:
+                    self._drafted.append((job, state))
+                    self._arrived.notify()
+
+    def _lookup_lane(self) -> None:
+        while True:
+            with self._arrived:
+                self._arrived.wait_for(lambda: bool(self._drafted))
+                job, state = self._drafted.popleft()
+            self._attempt(job, self._look_up, state)
+
+    def _attempt(self, job: Job, step: Any, state: State | None) -> State | None:
+        """What goes on to the next lane. Whatever happens to one question stays with it."""
+        try:
+            return step(job, state)
+        except Stopped:
+            self._jobs.pop(job.id, None)  # cancelled: nobody waits for it
+        except UserError as error:
+            self._finish(job, {"op": "error", "kind": "user", "message": str(error)})
+        except Exception:
+            traceback.print_exc()
+            self._finish(job, {"op": "error", "kind": "internal"})
+        return None
+
+    def _draft(self, job: Job, _: State | None) -> State | None:
+        pipeline = self.pipelines.get(job.options, has_image=bool(job.photo))
+        job.pipeline = pipeline
+        source = io.BytesIO(job.photo) if job.photo else None
+        state = pipeline.run(State(source, job.question), stop="draft", trace=job.trace)
+        if job.options.fast_path and state.draft.accepted:
+            self._answered(job, pipeline.route(state, job.trace))
+            return None
+        if not job.photo or state.image.width * state.image.height <= LARGE_PIXELS:
+            return state
+        return state.add(image=None) if self._drafted else state
+
+    def _look_up(self, job: Job, state: State | None) -> None:
+        assert job.pipeline is not None
+        assert state is not None
+        if job.photo and "image" not in state:
+            state = state.add(image=open_image(io.BytesIO(job.photo)))
+        self._answered(job, job.pipeline.route(state, job.trace, fast_path=False))
+
+    def _answered(self, job: Job, answer: Answer) -> None:
+        assert job.pipeline is not None
+        self._finish(job, {"op": "answer", **reply(answer, job.options, job.pipeline)})
+
+    def _finish(self, job: Job, header: dict[str, Any]) -> None:
+        self._jobs.pop(job.id, None)
+        self.send({**header, "id": job.id})
+
+    def send(self, header: dict[str, Any]) -> None:
+        with self._writing:
+            self._out.write(frames.packed(Frame({**header, "waiting": len(self._drafted)})))
+            self._out.flush()
+
+
+def main() -> None:
+    source, out = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints is no frame
+    settings = frames.read(source).header
+    torch.set_num_threads(settings["threads"])
+    try:
+        pipelines = Pipelines(load(**settings["load"]))
+        warm_up(pipelines)
+    except UserError as error:
+        out.write(frames.packed(Frame({"op": "unable", "message": str(error)})))
+        out.flush()
+        return
+    worker = Worker(pipelines, out, settings["batch"])
+    worker.send({"op": "ready", "pid": os.getpid()})
+    worker.run(source)
+    os._exit(0)  # a lane may be in the middle of a question that nobody waits for
+
+
+def warm_up(pipelines: Pipelines) -> None:
+    """Load every network now, so that no question waits for it."""
+    nothing = Image.new("RGB", (64, 64))
+    pipeline = pipelines.get(Options(), has_image=True)
+    pipeline.answer(nothing, "Where does this come from?", fast_path=False)
+
+
+if __name__ == "__main__":
+    main()
