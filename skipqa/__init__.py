@@ -12,15 +12,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from skipqa.client import Client
     from skipqa.errors import UserError
     from skipqa.knowledge import Index
     from skipqa.pipeline import Answer, Pipeline, load
 
-__all__ = ["Answer", "Index", "Pipeline", "UserError", "__version__", "load"]
+__all__ = ["Answer", "Client", "Index", "Pipeline", "UserError", "__version__", "load"]
 __version__ = "0.2.0"  # the only place: pyproject.toml reads it here
 
 _HOMES = {
     "Answer": "skipqa.pipeline",
+    "Client": "skipqa.client",
     "Index": "skipqa.knowledge",
     "Pipeline": "skipqa.pipeline",
     "UserError": "skipqa.errors",

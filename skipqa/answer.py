@@ -106,3 +106,10 @@ class Answer:
             "certainty": self.certainty,
             **outline(self.state, self.trace, self.parts),
         }
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from skipqa.notebook import html, thumbnail
+
+        photo = thumbnail(self.state.image) if "image" in self.state else None
+        return html(self.outline(), photo)

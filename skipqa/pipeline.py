@@ -46,6 +46,7 @@ from skipqa.stages import (
     zoom,
 )
 from skipqa.stages.stage import Build, Parts, Stage
+from skipqa.stages.together import Waiting, decode_batch
 from skipqa.state import ImageSource, State
 from skipqa.trace import Trace
 from skipqa.types import Decoded
@@ -75,8 +76,8 @@ class Pipeline:
         self.parts, self.replaced = parts, replaced
         for name in replaced:
             _check_stage(name)
-        builders = {**STAGES, **replaced}
-        self.stages: Mapping[str, Stage] = {name: builders[name](parts) for name in NAMES}
+        self._builders = {**STAGES, **replaced}
+        self.stages: Mapping[str, Stage] = {name: self._builders[name](parts) for name in NAMES}
 
     @property
     def backbone(self) -> Backbone:
@@ -104,12 +105,18 @@ class Pipeline:
         return self.route(state, trace, fast_path=fast_path)
 
     def answer_batch(
-        self, images: Sequence[ImageSource], questions: Sequence[str], *, fast_path: bool = True
+        self,
+        images: Sequence[ImageSource],
+        questions: Sequence[str],
+        *,
+        fast_path: bool = True,
+        together: int = 4,
     ) -> list[Answer]:
         """The same answers as `answer` gives one by one; `questions[i]` is about `images[i]`.
 
-        An image that several questions are about is opened and encoded once, and every draft is
-        made before anything is looked up.
+        An image that several questions are about is opened and encoded once, every draft is made
+        before anything is looked up, and what is looked up is decoded `together` at a time, which
+        may round differently in the last bits.
         """
         traces = [Trace() for _ in questions]
         states: list[State] = []
@@ -121,14 +128,31 @@ class Pipeline:
                 state = state.add(image=first.image, low_res=first.low_res)
             states.append(self.run(state, stop="draft", trace=trace))
             encoded.setdefault(key, states[-1])
-        pairs = zip(states, traces, strict=True)
-        return [self.route(*pair, fast_path=fast_path) for pair in pairs]
+        answers = {
+            n: self._drafted(states[n], traces[n])
+            for n, state in enumerate(states)
+            if state.draft.accepted and fast_path
+        }
+        hard = [n for n in range(len(states)) if n not in answers]
+        for start in range(0, len(hard), together):
+            batch = hard[start : start + together]
+            found = decode_batch([self.fused(states[n], traces[n]) for n in batch])
+            for n, state_or_error in zip(batch, found, strict=True):
+                if isinstance(state_or_error, Exception):
+                    raise state_or_error
+                answers[n] = self.looked_up(state_or_error, traces[n])
+        return [answers[n] for n in range(len(states))]
+
+    def fused(self, drafted: State, trace: Trace) -> Waiting:
+        """The full path up to decode, which several questions may go through together."""
+        state = self.run(drafted, start="budget", stop="fuse", trace=trace)
+        return Waiting(state, trace, self._builders["decode"], self.parts)
 
     def route(self, state: State, trace: Trace, *, fast_path: bool = True) -> Answer:
         """Of a drafted state: the draft if it is accepted, else the answer of the full path."""
         if state.draft.accepted and fast_path:
             return self._drafted(state, trace)
-        return self._looked_up(self.run(state, start="budget", trace=trace), trace)
+        return self.looked_up(self.run(state, start="budget", trace=trace), trace)
 
     def _drafted(self, state: State, trace: Trace) -> Answer:
         """The answer of the fast path: no passage was read."""
@@ -136,7 +160,8 @@ class Pipeline:
         answer = Decoded(state.draft.answer, grounded=False, confidence=confidence)
         return Answer(state.add(answer=answer), "draft", trace, self.parts)
 
-    def _looked_up(self, state: State, trace: Trace) -> Answer:
+    def looked_up(self, state: State, trace: Trace) -> Answer:
+        """The answer of the full path."""
         return Answer(state, "full", trace, self.parts)
 
     def run(
@@ -174,7 +199,7 @@ class Pipeline:
             ahead.stop()
             return self._drafted(state, trace)
         state = self.run(fusing.result().add(draft=state.draft), start="decode", trace=ahead)
-        return self._looked_up(state, Trace(trace.stages + ahead.stages))
+        return self.looked_up(state, Trace(trace.stages + ahead.stages))
 
     def with_config(self, **changes: Mapping[str, Any]) -> Pipeline:
         """The same with other settings, `with_config(fuse={"beta": 1.0})`."""

@@ -28,13 +28,14 @@ def test_import_is_light() -> None:
     assert {name for name in loaded if name.startswith("skipqa")} == {"skipqa"}
 
 
-@pytest.mark.parametrize("name", ["UserError", "__version__"])
+@pytest.mark.parametrize("name", ["Client", "UserError", "__version__"])
 def test_these_stay_light(name: str) -> None:
     code = f"import sys; from skipqa import {name}; print(*sys.modules)"
     assert not set(in_fresh_process(code).split()) & HEAVY
 
 
 def test_every_public_name_is_the_one_at_home() -> None:
+    from skipqa.client import Client
     from skipqa.errors import UserError
     from skipqa.knowledge import Index
     from skipqa.pipeline import Answer, Pipeline, load
@@ -42,10 +43,11 @@ def test_every_public_name_is_the_one_at_home() -> None:
     assert skipqa.load is load
     assert skipqa.Pipeline is Pipeline
     assert skipqa.Answer is Answer
+    assert skipqa.Client is Client
     assert skipqa.Index is Index
     assert skipqa.UserError is UserError
     assert set(skipqa.__all__) == {
-        *("Answer", "Index", "Pipeline", "UserError", "__version__", "load")
+        *("Answer", "Client", "Index", "Pipeline", "UserError", "__version__", "load")
     }
 
 

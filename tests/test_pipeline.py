@@ -186,6 +186,21 @@ def test_a_batch_answers_as_one_by_one_and_encodes_an_image_once(
         pipeline.answer_batch([photo], [])
 
 
+def test_what_is_looked_up_in_a_batch_is_decoded_together(
+    trained_pipeline: Pipeline, trained_looked_up: Answer, photo: Path
+) -> None:
+    asked = [QUESTION, "Where does this drink come from?", "Who invented this drink?"]
+    together = trained_pipeline.answer_batch([photo] * 3, asked, fast_path=False)
+    alone = [trained_pipeline.answer(photo, text, fast_path=False) for text in asked]
+    for one, other in zip(alone, together, strict=True):
+        assert (other.text, other.grounded) == (one.text, one.grounded)
+        assert other.evidence == one.evidence
+        assert other.trace["decode"].flops == one.trace["decode"].flops
+        if one.state.answer.log_prob is not None:
+            assert other.state.answer.log_prob == pytest.approx(one.state.answer.log_prob, abs=1e-3)
+    assert together[0].text == trained_looked_up.text
+
+
 @pytest.mark.parametrize("size", [(1, 1), (3, 4000)])
 def test_images_of_any_shape_take_the_full_path(pipeline: Pipeline, size: tuple[int, int]) -> None:
     answer = pipeline.answer(Image.new("RGB", size, (120, 60, 20)), "Where does it live?")

@@ -7,21 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from skipqa.notebook import COLOURS as NAMED_COLOURS
+from skipqa.notebook import DIMMED
 from skipqa.state import State
 from skipqa.types import Region
 
-# Okabe and Ito's palette: distinct to colour-blind eyes too
-COLOURS = (
-    (230, 159, 0),
-    (86, 180, 233),
-    (0, 158, 115),
-    (240, 228, 66),
-    (0, 114, 178),
-    (213, 94, 0),
-    (204, 121, 167),
-    (153, 153, 153),
-)
-DIMMED = 0.35
+COLOURS = tuple((r, g, b) for r, g, b in (bytes.fromhex(colour[1:]) for colour in NAMED_COLOURS))
 MAX_HEIGHT = 1_200
 
 

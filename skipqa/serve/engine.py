@@ -66,7 +66,7 @@ class EngineSettings:
     load: dict[str, Any] = field(default_factory=dict)  # arguments of `pipeline.load`
     workers: int = 2
     threads: int = 1  # of each worker
-    batch: int = 1  # questions that a worker decodes together
+    batch: int = 4  # questions that a worker decodes together
     max_questions: int = 64
     timeout_s: float = 120.0
 

@@ -16,6 +16,8 @@ import sys
 import threading
 import traceback
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import IO, Any
@@ -30,6 +32,7 @@ from skipqa.pipeline import Pipeline, load
 from skipqa.serve import frames
 from skipqa.serve.answering import Options, Pipelines, reply
 from skipqa.serve.frames import Frame
+from skipqa.stages.together import Waiting, decode_batch
 from skipqa.state import State
 from skipqa.trace import Stopped, Trace
 
@@ -76,22 +79,33 @@ class Worker:
     def _draft_lane(self) -> None:
         while True:
             job = self._new.get()
-            if (state := self._attempt(job, self._draft, None)) is not None:
-                with self._arrived:
-                    self._drafted.append((job, state))
-                    self._arrived.notify()
+            with self._apart(job):
+                if (state := self._draft(job)) is not None:
+                    with self._arrived:
+                        self._drafted.append((job, state))
+                        self._arrived.notify()
 
     def _lookup_lane(self) -> None:
+        """As many as have come meanwhile are decoded together."""
         while True:
             with self._arrived:
                 self._arrived.wait_for(lambda: bool(self._drafted))
-                job, state = self._drafted.popleft()
-            self._attempt(job, self._look_up, state)
+                count = min(self.batch, len(self._drafted))
+                taken = [self._drafted.popleft() for _ in range(count)]
+            fused: list[tuple[Job, Waiting]] = []
+            for job, state in taken:
+                with self._apart(job):
+                    fused.append((job, self._fuse(job, state)))
+            decoded = decode_batch([waiting for _, waiting in fused])
+            for (job, _), found in zip(fused, decoded, strict=True):
+                with self._apart(job):
+                    self._look_up(job, found)
 
-    def _attempt(self, job: Job, step: Any, state: State | None) -> State | None:
-        """What goes on to the next lane. Whatever happens to one question stays with it."""
+    @contextmanager
+    def _apart(self, job: Job) -> Iterator[None]:
+        """Whatever happens to one question stays with it."""
         try:
-            return step(job, state)
+            yield
         except Stopped:
             self._jobs.pop(job.id, None)  # cancelled: nobody waits for it
         except UserError as error:
@@ -99,9 +113,8 @@ class Worker:
         except Exception:
             traceback.print_exc()
             self._finish(job, {"op": "error", "kind": "internal"})
-        return None
 
-    def _draft(self, job: Job, _: State | None) -> State | None:
+    def _draft(self, job: Job) -> State | None:
         pipeline = self.pipelines.get(job.options, has_image=bool(job.photo))
         job.pipeline = pipeline
         source = io.BytesIO(job.photo) if job.photo else None
@@ -113,12 +126,17 @@ class Worker:
             return state
         return state.add(image=None) if self._drafted else state
 
-    def _look_up(self, job: Job, state: State | None) -> None:
+    def _fuse(self, job: Job, state: State) -> Waiting:
         assert job.pipeline is not None
-        assert state is not None
         if job.photo and "image" not in state:
             state = state.add(image=open_image(io.BytesIO(job.photo)))
-        self._answered(job, job.pipeline.route(state, job.trace, fast_path=False))
+        return job.pipeline.fused(state, job.trace)
+
+    def _look_up(self, job: Job, decoded: State | Exception) -> None:
+        assert job.pipeline is not None
+        if isinstance(decoded, Exception):
+            raise decoded
+        self._answered(job, job.pipeline.looked_up(decoded, job.trace))
 
     def _answered(self, job: Job, answer: Answer) -> None:
         assert job.pipeline is not None

@@ -24,7 +24,7 @@ PLAIN = BASE | {"image", "language", "wordnet"}  # no networks, no stages
 BELOW_STAGES = PLAIN | {
     *("state", "confidence", "components", "ops", "nn", "backbones", "knowledge"),
 }
-BELOW_PIPELINE = BELOW_STAGES | {"stages", "costs", "outline", "answer"}
+BELOW_PIPELINE = BELOW_STAGES | {"stages", "costs", "outline", "notebook", "answer"}
 BELOW_CLI = BELOW_PIPELINE | {
     *("files", "parallel", "pipeline", "explain", "data", "tasks", "figures"),
 }
@@ -44,7 +44,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "state": {"types"},
     "confidence": {"config", "types"},
     "outline": {"backbones", "config", "costs", "stages", "state", "trace", "types"},
-    "answer": {"outline", "stages", "state", "trace", "types"},
+    "answer": {"notebook", "outline", "stages", "state", "trace", "types"},
     "image": {"errors"},
     "ops": BASE,
     "nn": BASE | {"ops"},
@@ -53,7 +53,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "stages": BELOW_STAGES,
     "components": BASE | {"ops", "nn"},
     "pipeline": BELOW_PIPELINE,
-    "explain": {"answer", "outline", "state", "types", "errors", "backbones"},
+    "explain": {"answer", "notebook", "outline", "state", "types", "errors", "backbones"},
     "costs": {"types", "errors", "config", "nn", "ops", "backbones"},
     "figures": {"errors"},
     "tasks": {"types", "errors", "files", "language", "data"},
@@ -61,7 +61,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "training": BELOW_CLI | {"evaluation"},
     "evaluation": BELOW_CLI,
     "claims": BELOW_CLI | {"evaluation"},
-    "client": {"errors", "notebook"},
+    "client": {"errors", "image", "notebook"},
     "notebook": set(),
     "text_only": BELOW_PIPELINE | {"pipeline"},
     "serve": BELOW_CLI | {"evaluation", "text_only"},

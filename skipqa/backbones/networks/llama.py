@@ -10,9 +10,9 @@ Shapes: B batch, T new tokens, S cached tokens, D width, H heads, G key/value he
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -81,6 +81,17 @@ class Placement:
     rope: tuple[Tensor, Tensor]  # cos and sin of their positions, see `rotation`
     end: int  # S: only keys at cache positions below it are read
     mask_TS: Tensor | None  # true where a token may attend; None for plain causal attention
+
+
+class Pass(NamedTuple):
+    """One text's part of a packed pass."""
+
+    x_1TD: Tensor
+    cache: KVCache
+    placed: Placement
+
+
+Piece = tuple[Tensor, Tensor, Placement]  # keys and values of one layer [1, G, S, E], and where
 
 
 class Constraint(Protocol):
@@ -153,19 +164,39 @@ class Layer(nn.Module):
         q_BHTE, k_BGTE = rotate(qk, rope).split((c.heads, c.kv_heads), dim=1)
         return q_BHTE, k_BGTE, v_BGTE
 
+    def packed(self, x_1ND: Tensor, rope: tuple[Tensor, Tensor], pieces: Sequence[Piece]) -> Tensor:
+        """As `forward` for the tokens of several texts in a row: only attention keeps them apart,
+        each text having a cache of its own."""
+        q_1HNE, k_1GNE, v_1GNE = self._project(x_1ND, rope)
+        attended = []
+        start = 0
+        for keys_1GSE, values_1GSE, placed in pieces:
+            rows = slice(start, start := start + len(placed.slots_T))
+            keys_1GSE.index_copy_(2, placed.slots_T, k_1GNE[:, :, rows])
+            values_1GSE.index_copy_(2, placed.slots_T, v_1GNE[:, :, rows])
+            keys, values = keys_1GSE[:, :, : placed.end], values_1GSE[:, :, : placed.end]
+            attended.append(self._attend(q_1HNE[:, :, rows], keys, values, placed.mask_TS))
+        return self._transform(x_1ND, torch.cat(attended, dim=2))
+
     def _mix(
         self, x_BTD: Tensor, q_BHTE: Tensor, keys: Tensor, values: Tensor, mask_TS: Tensor | None
     ) -> Tensor:
-        B, T, D = x_BTD.shape
-        mixed = F.scaled_dot_product_attention(
+        return self._transform(x_BTD, self._attend(q_BHTE, keys, values, mask_TS))
+
+    def _attend(
+        self, q_BHTE: Tensor, keys: Tensor, values: Tensor, mask_TS: Tensor | None
+    ) -> Tensor:
+        return F.scaled_dot_product_attention(
             q_BHTE,
             keys,
             values,
             attn_mask=mask_TS,
-            is_causal=mask_TS is None and T > 1,
+            is_causal=mask_TS is None and q_BHTE.shape[2] > 1,
             enable_gqa=self.config.kv_heads != self.config.heads,
         )
-        x_BTD = x_BTD + self.out(mixed.transpose(1, 2).reshape(B, T, D))
+
+    def _transform(self, x_BTD: Tensor, mixed_BHTE: Tensor) -> Tensor:
+        x_BTD = x_BTD + self.out(mixed_BHTE.transpose(1, 2).flatten(2))
         gate, up = self.gate_up(self.ffn_norm(x_BTD)).chunk(2, dim=-1)
         return x_BTD + self.down(F.silu(gate) * up)
 
@@ -201,6 +232,19 @@ class Llama(nn.Module):
         for index, layer in enumerate(self.layers):
             x_BTD = layer(x_BTD, cache.keys[index], cache.values[index], placed)
         return self.norm(x_BTD)
+
+    def forward_packed(self, passes: Sequence[Pass]) -> list[Tensor]:
+        """What `forward_at` gives for each of several texts, in one pass over the weights. Sums
+        over more rows may round differently."""
+        lengths = [one.x_1TD.shape[1] for one in passes]
+        x_1ND = torch.cat([one.x_1TD for one in passes], dim=1)
+        cos, sin = zip(*(one.placed.rope for one in passes), strict=True)
+        rope = torch.cat(cos), torch.cat(sin)
+        for index, layer in enumerate(self.layers):
+            assert isinstance(layer, Layer)
+            pieces = [(p.cache.keys[index], p.cache.values[index], p.placed) for p in passes]
+            x_1ND = layer.packed(x_1ND, rope, pieces)
+        return list(self.norm(x_1ND).split(lengths, dim=1))
 
     def states(self, x_BTD: Tensor) -> Tensor:
         """Hidden states [B, T, D] of whole texts, without a cache: the form used in training."""
