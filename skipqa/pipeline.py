@@ -95,8 +95,9 @@ class Pipeline:
     def components(self) -> Components:
         return self.parts.components
 
-    def answer(self, image: ImageSource, question: str, *, fast_path: bool = True) -> Answer:
-        """Answer `question` about `image`. Without the fast path every question is looked up."""
+    def answer(self, image: ImageSource | None, question: str, *, fast_path: bool = True) -> Answer:
+        """Answer `question` about `image`, which only `text_only` can do without. Without the fast
+        path every question is looked up."""
         trace = Trace()
         state = self.run(State(image, question), stop="encode", trace=trace)
         if self.config.draft.parallel and fast_path:

@@ -13,7 +13,6 @@ from typing import Any
 
 from fastapi import FastAPI
 from starlette.responses import JSONResponse, Response
-from starlette.types import ASGIApp
 
 from skipqa import __version__
 from skipqa.serve import ask, chat, errors, indexes, models, responses
@@ -43,7 +42,7 @@ FAILURES = {
 PAGE = {"index.html": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
 
 
-def create_app(settings: ServeSettings, unable: Callable[[str], None] = lambda _: None) -> ASGIApp:
+def create_app(settings: ServeSettings, unable: Callable[[str], None] = lambda _: None) -> Guard:
     """`unable` is called with the reason if the models cannot be loaded."""
     engine, metrics = Engine(settings.engine, unable), Metrics()
     store = None
@@ -57,6 +56,8 @@ def create_app(settings: ServeSettings, unable: Callable[[str], None] = lambda _
             await store.start()
         engine.start()
         try:
+            if settings.ready_first:
+                await engine.wait_until_ready()
             yield
         finally:
             await engine.stop()

@@ -58,7 +58,11 @@ class Failed(Exception):
 
 
 class Refused(Exception):
-    """The question or the photo cannot be answered; the message says why."""
+    """The question or the photo cannot be answered; the message says why, `param` which of them."""
+
+    def __init__(self, message: str, param: str | None) -> None:
+        super().__init__(message)
+        self.param = param
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +180,9 @@ class Engine:
         self.workers = [WorkerProcess(self.settings) for _ in range(self.settings.workers)]
         self._keeping = [asyncio.create_task(self._keep(n)) for n in range(len(self.workers))]
 
+    async def wait_until_ready(self) -> None:
+        await self._one_was_ready.wait()
+
     async def stop(self) -> None:
         """The questions that were taken on are answered by now, or nobody waits for them."""
         self._stopping = True
@@ -255,7 +262,7 @@ class Engine:
             self.mean_s += SMOOTHING * (taken - self.mean_s)
             job.answered.set_result(header)
         elif header["kind"] == "user":
-            job.answered.set_exception(Refused(header["message"]))
+            job.answered.set_exception(Refused(header["message"], header["param"]))
         else:
             job.answered.set_exception(Failed())
 

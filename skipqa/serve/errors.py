@@ -115,7 +115,10 @@ def translated(error: Exception) -> ApiError:
             )
         case StoreError():
             return ApiError(STORE.get(error.code, 400), error.code, str(error))
-        case engine.Refused() | UserError():
+        case engine.Refused():
+            code = "invalid_image" if error.param == "photo" else "invalid_value"
+            return bad_request(code, " ".join(str(error).split()), error.param)
+        case UserError():
             return bad_request("invalid_value", " ".join(str(error).split()))
         case RequestValidationError():
             return _invalid(error)

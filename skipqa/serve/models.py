@@ -21,8 +21,7 @@ def router(service: Service) -> APIRouter:
 
     def cards() -> list[dict[str, Any]]:
         name, (_, *own) = service.settings.model, service.index_names()
-        chosen = list(service.settings.indexes) or [DEFAULT]
-        searched = {name: chosen}
+        searched = {name: service.searched}
         for one in own:
             searched[f"{name}:{one}"] = [one]
             searched[f"{name}:{DEFAULT}+{one}"] = [DEFAULT, one]

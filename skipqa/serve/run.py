@@ -40,7 +40,7 @@ def run(settings: ServeSettings, host: str, port: int, grace: int, *, by_ray: bo
     if by_ray:
         from skipqa.serve.ray import run as run_by_ray
 
-        run_by_ray(settings, host, port)
+        run_by_ray(settings, host, port, grace)
         return
     reasons: list[str] = []
 

@@ -66,6 +66,8 @@ class Service:
         # By the names that the library has for them
         given = [uri for uri in settings.indexes if uri != DEFAULT]
         self.configured = {name: str(uri) for name, uri in named(given).items()} if given else {}
+        default = [DEFAULT] if DEFAULT in settings.indexes or not given else []
+        self.searched = [*default, *self.configured]  # where a request names none
         metrics.watch(
             {
                 "num_requests_waiting": lambda: engine.num_waiting,

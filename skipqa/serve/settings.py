@@ -21,6 +21,7 @@ class ServeSettings:
     hosts: tuple[str, ...] = LOOPBACK  # that a request may name; "*" for any
     allow_urls: bool = False  # fetch images that clients name by URL
     citations: bool = True  # in the text of an answer
+    ready_first: bool = False  # load the models before the first request is taken
     store: Path | None = None  # for the indexes that people upload; None: they may not
     quota_bytes: int = 2_048 * MIB  # of the store
     max_body: int = 32 * MIB

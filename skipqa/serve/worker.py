@@ -39,6 +39,10 @@ from skipqa.trace import Stopped, Trace
 LARGE_PIXELS = 2_000_000  # a photo that waits is kept as its file if it has more
 
 
+class BadPhoto(UserError):
+    """It is no image, or one that is not opened."""
+
+
 @dataclass(slots=True)
 class Job:
     id: str
@@ -109,7 +113,10 @@ class Worker:
         except Stopped:
             self._jobs.pop(job.id, None)  # cancelled: nobody waits for it
         except UserError as error:
-            self._finish(job, {"op": "error", "kind": "user", "message": str(error)})
+            param = "photo" if isinstance(error, BadPhoto) else None
+            self._finish(
+                job, {"op": "error", "kind": "user", "message": str(error), "param": param}
+            )
         except Exception:
             traceback.print_exc()
             self._finish(job, {"op": "error", "kind": "internal"})
@@ -117,19 +124,22 @@ class Worker:
     def _draft(self, job: Job) -> State | None:
         pipeline = self.pipelines.get(job.options, has_image=bool(job.photo))
         job.pipeline = pipeline
-        source = io.BytesIO(job.photo) if job.photo else None
-        state = pipeline.run(State(source, job.question), stop="draft", trace=job.trace)
+        state = State(None, job.question)
+        if job.photo:
+            image = opened(job.photo)
+            state = State(image, job.question).add(image=image)
+        state = pipeline.run(state, stop="draft", trace=job.trace)
         if job.options.fast_path and state.draft.accepted:
             self._answered(job, pipeline.route(state, job.trace))
             return None
         if not job.photo or state.image.width * state.image.height <= LARGE_PIXELS:
             return state
-        return state.add(image=None) if self._drafted else state
+        return state.add(source=None, image=None) if self._drafted else state
 
     def _fuse(self, job: Job, state: State) -> Waiting:
         assert job.pipeline is not None
         if job.photo and "image" not in state:
-            state = state.add(image=open_image(io.BytesIO(job.photo)))
+            state = state.add(image=opened(job.photo))
         return job.pipeline.fused(state, job.trace)
 
     def _look_up(self, job: Job, decoded: State | Exception) -> None:
@@ -150,6 +160,13 @@ class Worker:
         with self._writing:
             self._out.write(frames.packed(Frame({**header, "waiting": len(self._drafted)})))
             self._out.flush()
+
+
+def opened(photo: bytes) -> Image.Image:
+    try:
+        return open_image(io.BytesIO(photo))
+    except UserError as error:
+        raise BadPhoto(str(error)) from None
 
 
 def main() -> None:
