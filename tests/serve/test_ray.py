@@ -1,0 +1,68 @@
+"""The application as two Ray Serve replicas over one index, in a real local cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ray.serve")
+pytest.importorskip("fastapi")
+
+from benchmarks.server_process import COMMAND
+from skipqa.client import Client, ClientError
+
+KEY = "a-key-for-this-test"
+
+
+@pytest.fixture(scope="module")
+def address(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = tmp_path_factory.mktemp("ray") / "log"
+    with log.open("w") as output:
+        server = subprocess.Popen(
+            [*COMMAND, "--ray", "--workers", "2", "--port", str(port)],
+            stdout=output,
+            stderr=output,
+            env={**os.environ, "SKIPQA_API_KEYS": KEY},
+        )
+    try:
+        Client(f"http://127.0.0.1:{port}", KEY).wait(120)
+        yield f"http://127.0.0.1:{port}"
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(60) == 0, log.read_text()
+    finally:
+        server.kill()
+
+
+def test_two_replicas_answer(address: str, photo: Path) -> None:
+    client = Client(address, KEY)
+
+    def ask(_: int) -> str:
+        return client.ask(photo, "How is this drink brewed?").text
+
+    with ThreadPoolExecutor(4) as clients:
+        answers = list(clients.map(ask, range(6)))
+    assert len(set(answers)) == 1
+    assert "hot water" in answers[0]
+
+
+def test_the_guard_stands_before_every_replica(address: str, photo: Path) -> None:
+    for key in ("", "another-key"):
+        with pytest.raises(ClientError) as refused:
+            Client(address, key).ask(photo, "What is this?")
+        assert refused.value.status == 401
+
+
+def test_documents_cannot_be_uploaded(address: str, tmp_path: Path) -> None:
+    (tmp_path / "note.txt").write_text("A note.")
+    with pytest.raises(ClientError, match="takes no documents"):
+        Client(address, KEY).build_index("notes", tmp_path / "note.txt")
