@@ -31,7 +31,7 @@ def router(service: Service) -> APIRouter:
     @routes.post(
         "/v1/chat/completions",
         tags=["OpenAI"],
-        responses={200: {"model": ChatReply, "content": {EVENTS: {"schema": {"type": "string"}}}}},
+        responses={200: {"model": ChatReply, "content": {EVENTS: {}}}},
     )
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
         """Answer the last question of a conversation about the last image in it."""

@@ -1,9 +1,9 @@
 """Which question a conversation asks, and about which image.
 
-Enters: messages, as the chat and the Responses API have them. Leaves: the text of the last user
-message and the last image that a user showed up to then. The server keeps no conversation: a
-client sends all of it each time. Other roles are read by nobody; a system prompt that asks for a
-tone or a form has no effect on answers of a few words.
+Enters: messages, as the chat and the Responses API have them. Leaves: the last text of the user and
+the last image that they showed. The server keeps no conversation: a client sends all of it each
+time. Instructions of a system or developer are the question only where a user says nothing: a
+tone or a form that they ask for has no effect on answers of a few words.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from skipqa.serve.fetch import FetchPolicy, FetchRefused, fetch_image
 from skipqa.serve.schemas import ImageUrl, Part
 
 DATA_URL = re.compile(r"data:image/[a-z0-9.+-]{1,40};base64,", re.IGNORECASE)
+INSTRUCTIONS = ("system", "developer")
 TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
 IMAGE_PARTS = ("image_url", "input_image")
 
@@ -37,11 +38,11 @@ class Asked(NamedTuple):
 
 def asked(messages: Sequence[Said], param: str) -> Asked:
     user = [message for message in messages if message.role == "user"]
-    if not user:
-        raise bad_request("missing_question", "there is no message of the user", param)
-    question = _text(user[-1].content, param)
-    if not question.strip():
-        raise bad_request("missing_question", "the last message of the user has no text", param)
+    others = [message for message in messages if message.role in INSTRUCTIONS]
+    texts = [_text(message.content, param) for message in (*others, *user)]
+    question = next((text for text in reversed(texts) if text.strip()), "")
+    if not question:
+        raise bad_request("missing_question", "no message has a question", param)
     images = [url for message in user for url in _images(message.content)]
     return Asked(question, images[-1] if images else "")
 

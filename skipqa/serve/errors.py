@@ -13,6 +13,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from skipqa.errors import UserError
 from skipqa.serve import engine
@@ -147,9 +148,17 @@ def _plain(error: HTTPException) -> ApiError:
     return ApiError(error.status_code, code, message, headers=dict(error.headers or {}))
 
 
+def _methods(app: FastAPI, request: Request) -> list[str]:
+    """All that an address takes: several routes may have it, a method each."""
+    found = (r for r in app.routes if isinstance(r, Route) and r.matches(request.scope)[0].value)
+    return sorted({method for route in found for method in route.methods or ()})
+
+
 def install(app: FastAPI) -> None:
-    async def answer(_: Request, error: Exception) -> JSONResponse:
+    async def answer(request: Request, error: Exception) -> JSONResponse:
         told = translated(error)
+        if told.status == 405:
+            told.headers["Allow"] = ", ".join(_methods(app, request))
         if told.status >= 500 and told.code == "internal_error":
             log.error("a request failed", exc_info=error)
         return told.response()

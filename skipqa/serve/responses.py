@@ -30,7 +30,7 @@ def router(service: Service) -> APIRouter:
             200: {
                 "content": {
                     "application/json": {"schema": {"type": "object"}},
-                    EVENTS: {"schema": {"type": "string"}},
+                    EVENTS: {},
                 }
             }
         },
@@ -89,7 +89,7 @@ def _response(body: ResponsesRequest, served: Served, reason: str) -> dict[str, 
         "top_p": body.top_p,
         "usage": {
             "input_tokens": usage["prompt_tokens"],
-            "input_tokens_details": {"cached_tokens": 0},
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
             "output_tokens": usage["completion_tokens"],
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": usage["total_tokens"],

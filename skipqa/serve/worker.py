@@ -36,6 +36,7 @@ from skipqa.stages.together import Waiting, decode_batch
 from skipqa.state import State
 from skipqa.trace import Stopped, Trace
 
+LOOKUP_NICENESS = 5  # a draft gets three quarters of a core that both lanes need
 LARGE_PIXELS = 2_000_000  # a photo that waits is kept as its file if it has more
 
 
@@ -91,6 +92,8 @@ class Worker:
 
     def _lookup_lane(self) -> None:
         """As many as have come meanwhile are decoded together."""
+        if sys.platform == "linux":  # where a thread has a priority, which those it starts inherit
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOOKUP_NICENESS)
         while True:
             with self._arrived:
                 self._arrived.wait_for(lambda: bool(self._drafted))

@@ -47,6 +47,12 @@ def test_the_last_question_is_about_the_last_image_that_was_shown() -> None:
     assert asked(said, "messages") == ("Where does it come from?", JPEG)
 
 
+def test_where_the_user_says_nothing_an_instruction_is_the_question() -> None:
+    assert asked(messages(("developer", "What is tea?")), "messages").question == "What is tea?"
+    said = messages(("developer", "Be brief."), ("user", "What is this?"), ("user", [image(PNG)]))
+    assert asked(said, "messages") == ("What is this?", PNG)
+
+
 def test_parts_of_text_belong_together_and_a_url_may_be_a_string() -> None:
     parts = [text("Which"), {"type": "input_image", "image_url": PNG}, text("one?")]
     assert asked(messages(("user", parts)), "messages") == ("Which\none?", PNG)
@@ -55,7 +61,7 @@ def test_parts_of_text_belong_together_and_a_url_may_be_a_string() -> None:
 @pytest.mark.parametrize(
     ("said", "code"),
     [
-        ([("system", "hello")], "missing_question"),
+        ([("assistant", "hello")], "missing_question"),
         ([("user", "  ")], "missing_question"),
         ([("user", [image(PNG)])], "missing_question"),
         ([("user", None)], "missing_question"),
