@@ -378,7 +378,7 @@ class Client:
         self._call("DELETE", f"/v1/indexes/{_checked(name)}")
 
     def health(self) -> str:
-        """`ok`, `loading` or `draining`."""
+        """`ok`, or `loading` while it cannot answer yet."""
         return self._health(self.timeout)
 
     def wait(self, timeout: float = 120.0) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from skipqa.answer import Answer
@@ -18,30 +18,13 @@ from skipqa.evaluation.systems import build as build_system
 from skipqa.evaluation.systems.budgets import with_budget
 from skipqa.knowledge import Library
 from skipqa.pipeline import Pipeline
+from skipqa.serve.options import Options
 from skipqa.text_only import text_only
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 KEPT = 16  # pipelines, the last that were asked
-SYSTEMS = ("skip", "dense", "no-retrieval")
 MAX_CITED = 240  # characters of a passage that a citation quotes
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How a question is to be answered; None leaves it to the pipeline."""
-
-    indexes: tuple[str, ...] = ()  # folders or `default`; none: those the server was started with
-    system: str = "skip"
-    fast_path: bool = True
-    tokens: int | None = None  # V'
-    passages: int | None = None  # K'
-    threshold: float | None = None  # of the fast path
-    citations: bool = True
-
-    @staticmethod
-    def read(header: Mapping[str, Any]) -> Options:
-        return Options(**{**header, "indexes": tuple(header.get("indexes", ()))})
 
 
 class Pipelines:

@@ -15,6 +15,7 @@ from fastapi import FastAPI
 from starlette.responses import JSONResponse, Response
 
 from skipqa import __version__
+from skipqa.errors import UserError
 from skipqa.serve import ask, chat, errors, indexes, models, responses
 from skipqa.serve.engine import Engine
 from skipqa.serve.guard import Guard
@@ -53,7 +54,12 @@ def create_app(settings: ServeSettings, unable: Callable[[str], None] = lambda _
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         if store is not None:
-            await store.start()
+            try:
+                await store.start()
+            except UserError as error:
+                unable(str(error))
+                yield
+                return
         engine.start()
         try:
             if settings.ready_first:
@@ -87,9 +93,8 @@ def _own_routes(app: FastAPI, service: Service) -> None:
     @app.get("/health", tags=["operation"])
     async def health() -> JSONResponse:
         """Whether questions are answered; needs no key."""
-        engine = service.engine
-        status = "draining" if engine.stopping else "ok" if engine.ready else "loading"
-        return JSONResponse({"status": status}, 200 if status == "ok" else 503)
+        ready = service.engine.ready
+        return JSONResponse({"status": "ok" if ready else "loading"}, 200 if ready else 503)
 
     @app.get(
         "/metrics",

@@ -23,8 +23,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from skipqa.serve import frames
-from skipqa.serve.answering import Options
 from skipqa.serve.frames import Frame
+from skipqa.serve.options import Options
 
 log = logging.getLogger("skipqa.serve")
 MAX_ATTEMPTS = 2  # a question that has taken two workers down is not given a third
@@ -164,16 +164,14 @@ class Engine:
         return not self._stopping and any(worker.ready for worker in self.workers)
 
     @property
-    def stopping(self) -> bool:
-        return self._stopping
-
-    @property
     def num_questions(self) -> int:
         return len(self._jobs)
 
     @property
     def num_waiting(self) -> int:
-        return len(self._unassigned) + sum(worker.waiting for worker in self.workers)
+        return len(self._unassigned) + sum(
+            min(worker.waiting, len(worker.jobs)) for worker in self.workers
+        )
 
     def start(self) -> None:
         """The others wait for the first, which makes the files that all of them read."""
@@ -189,10 +187,6 @@ class Engine:
         for task in self._keeping:
             task.cancel()
         await asyncio.gather(*self._keeping, return_exceptions=True)
-
-    def drain(self) -> None:
-        """Take on no more questions."""
-        self._stopping = True
 
     async def ask(
         self, question: str, photo: bytes, options: Options, timeout_s: float | None = None
@@ -276,8 +270,8 @@ class Engine:
             started = time.monotonic()
             try:
                 await worker.run(self._received)
-            except OSError:
-                log.exception("a worker could not be started")
+            except Exception:
+                log.exception("a worker could not be started, or did not speak in frames")
             pause = RESTART_S if time.monotonic() - started > MAX_RESTART_S else pause * 2
             self.restarts += 1
             self.workers[number] = WorkerProcess(self.settings)

@@ -12,7 +12,8 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from skipqa.errors import UserError
@@ -163,6 +164,10 @@ def install(app: FastAPI) -> None:
             log.error("a request failed", exc_info=error)
         return told.response()
 
+    async def left(_: Request, __: Exception) -> Response:
+        return Response(status_code=499)  # nobody reads it
+
+    app.add_exception_handler(ClientDisconnect, left)
     kinds = (
         *(ApiError, UserError, RequestValidationError, HTTPException, Exception),
         *(engine.Busy, engine.Loading, engine.TimedOut, engine.Lost, engine.Refused, engine.Failed),

@@ -7,7 +7,10 @@ questions that were taken on finish; connections that come later are refused.
 from __future__ import annotations
 
 import logging
+import signal
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import uvicorn
 
@@ -26,9 +29,20 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self.settings = settings
 
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Being stopped is success: uvicorn's own would raise the signal again when all is done."""
+        signals = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, self.handle_exit) for number in signals}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        for one in sockets or ():
+        for one in () if self.should_exit else sockets or ():
             host, port = one.getsockname()[:2]
             shown = f"[{host}]" if ":" in host else host
             key = f"?key={self.settings.keys[0]}" if self.settings.keys else ""

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from skipqa.serve.answering import SYSTEMS
+from skipqa.serve.options import SYSTEMS
 
 MAX_TOKENS, MAX_PASSAGES = 4_096, 64
 MAX_MESSAGES, MAX_TEXT = 256, 1_000_000

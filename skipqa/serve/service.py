@@ -21,12 +21,12 @@ from skipqa.knowledge.default import DEFAULT, built_default
 from skipqa.knowledge.engines import parse_uri
 from skipqa.knowledge.index.format import read_manifest
 from skipqa.knowledge.library import named
-from skipqa.serve.answering import Options
 from skipqa.serve.conversation import Asked, photo_of
 from skipqa.serve.engine import Engine
 from skipqa.serve.errors import ApiError
 from skipqa.serve.fetch import FetchPolicy
 from skipqa.serve.metrics import Metrics
+from skipqa.serve.options import Options
 from skipqa.serve.schemas import SkipOptions
 from skipqa.serve.settings import ServeSettings
 from skipqa.serve.store import IndexStore

@@ -16,7 +16,7 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -66,7 +66,7 @@ class Worker:
     def run(self, source: IO[bytes]) -> None:
         """Until the input ends."""
         for lane in (self._draft_lane, self._lookup_lane):
-            threading.Thread(target=lane, daemon=True).start()
+            threading.Thread(target=_or_end, args=(lane,), daemon=True).start()
         while True:
             try:
                 header, body = frames.read(source)
@@ -163,6 +163,16 @@ class Worker:
         with self._writing:
             self._out.write(frames.packed(Frame({**header, "waiting": len(self._drafted)})))
             self._out.flush()
+
+
+def _or_end(lane: Callable[[], None]) -> None:
+    """Without one of its lanes a worker would take on questions and answer none: it ends, so that
+    another takes its place."""
+    try:
+        lane()
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
 
 
 def opened(photo: bytes) -> Image.Image:
