@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
     ROOT / name
     for name in (
-        *("README.md", "LOG.md", "docs/index.md", "docs/pocket_kb.md"),
+        *("README.md", "LOG.md", "docs/index.md", "docs/pocket_kb.md", "docs/serving.md"),
         "skipqa/checkpoints/pocket/README.md",
     )
 ]

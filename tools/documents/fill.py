@@ -13,7 +13,7 @@ from pathlib import Path
 
 from skipqa.errors import UserError, choices
 from skipqa.evaluation.results import Results, newest
-from tools.documents import index, quality, speed, training
+from tools.documents import index, quality, serving, speed, training
 
 BLOCK = re.compile(r"(<!-- results: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -41,6 +41,11 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "fast-path-val": training.fast_path,
     "confidence-val": training.confidence,
     "sparse-encoder": training.sparse_encoder,
+    "batches": serving.batches,
+    "serve-load": serving.serve_load,
+    "suites": serving.suites,
+    "serve-attacks": serving.serve_attacks,
+    "poisoned-passages": serving.poisoned,
 }
 
 
