@@ -51,7 +51,7 @@ def serve_load(results: Results) -> str:
         f"{found['workers']} workers of one thread.",
         f"Memory over {memory['requests']:,} requests: {slope:+.1f} MB per 1,000 in the second "
         f"half; {memory['mb']['server']['100%']['rss']:.0f} MB for the HTTP process, "
-        f"{sum(workers) / len(workers):,.0f} MB for a worker, where what they share is divided among them.",
+        f"{sum(workers) / len(workers):,.0f} MB for a worker, what they share divided.",
         f"A worker killed with {killed['in_flight']} questions in flight: "
         f"{_errors(killed['errors'])}; all workers back after "
         f"{killed['seconds_until_all_workers']:.1f} s. Stopped by SIGTERM with "
