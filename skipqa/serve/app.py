@@ -34,6 +34,7 @@ FAILURES = {
     408: "a body that came too slowly",
     409: "the index is being built",
     413: "too large",
+    415: "another content type",
     429: "too many questions",
     500: "an error of the server",
     503: "loading or stopping",
@@ -129,6 +130,10 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         for path in document["paths"].values():
             for operation in path.values():
                 operation["responses"].pop("422", None)
+        for schema in document["components"]["schemas"].values():
+            if schema["title"].startswith("Body_"):  # a form has no null: its field is left out
+                for field in schema["properties"].values():
+                    field |= next(iter(field.pop("anyOf", [{}])))
         for name in ("HTTPValidationError", "ValidationError"):
             document["components"]["schemas"].pop(name, None)
         scheme = {"type": "http", "scheme": "bearer"}

@@ -62,7 +62,7 @@ def check_supported(response_format: dict[str, Any] | None, tool_choice: object)
     if kind != "text":
         message = "answers are plain text: structured output is not supported"
         raise bad_request("unsupported_value", message, "response_format")
-    if tool_choice == "required" or isinstance(tool_choice, dict):
+    if tool_choice not in (None, "auto", "none"):
         message = "tools are not called: tool_choice may be auto or none"
         raise bad_request("unsupported_value", message, "tool_choice")
 

@@ -39,8 +39,8 @@ class Asked(NamedTuple):
 def asked(messages: Sequence[Said], param: str) -> Asked:
     user = [message for message in messages if message.role == "user"]
     others = [message for message in messages if message.role in INSTRUCTIONS]
-    texts = [_text(message.content, param) for message in (*others, *user)]
-    question = next((text for text in reversed(texts) if text.strip()), "")
+    texts = (_text(message.content, param) for message in reversed(user or others))
+    question = next((text for text in texts if text.strip()), "")
     if not question:
         raise bad_request("missing_question", "no message has a question", param)
     images = [url for message in user for url in _images(message.content)]

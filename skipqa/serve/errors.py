@@ -14,7 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import Match
 
 from skipqa.errors import UserError
 from skipqa.serve import engine
@@ -133,6 +133,9 @@ def _invalid(error: RequestValidationError) -> ApiError:
     """The first thing that is wrong, without the value that was sent."""
     first = error.errors()[0]
     place = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
+    if first["type"] == "model_attributes_type" and not place:
+        message = "the body is JSON, with Content-Type: application/json"
+        return ApiError(415, "unsupported_media_type", message)
     if first["type"] == "json_invalid":
         return bad_request("invalid_json", "the body is not valid JSON")
     param = ".".join(place) or None
@@ -150,9 +153,13 @@ def _plain(error: HTTPException) -> ApiError:
 
 
 def _methods(app: FastAPI, request: Request) -> list[str]:
-    """All that an address takes: several routes may have it, a method each."""
-    found = (r for r in app.routes if isinstance(r, Route) and r.matches(request.scope)[0].value)
-    return sorted({method for route in found for method in route.methods or ()})
+    """All that an address takes: Starlette names those of its first route only."""
+
+    def takes(method: str) -> bool:
+        scope = {**request.scope, "method": method}
+        return any(route.matches(scope)[0] is Match.FULL for route in app.routes)
+
+    return [method for method in ("DELETE", "GET", "HEAD", "POST") if takes(method)]
 
 
 def install(app: FastAPI) -> None:

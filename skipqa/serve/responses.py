@@ -40,7 +40,7 @@ def router(service: Service) -> APIRouter:
         if body.previous_response_id is not None:
             message = "responses are not stored: send the whole conversation"
             raise bad_request("unsupported_value", message, "previous_response_id")
-        check_supported((body.text or {}).get("format"), body.tool_choice)
+        check_supported(None if body.text is None else body.text.format, body.tool_choice)
         if isinstance(body.input, str):
             if not body.input.strip():
                 raise bad_request("missing_question", "the input is empty", "input")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from skipqa.serve.options import SYSTEMS
 
@@ -28,6 +28,14 @@ Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS, description="V', visual token
 Passages = Annotated[int, Field(ge=0, le=MAX_PASSAGES, description="K', passages that are kept")]
 Seconds = Annotated[float, Field(gt=0, le=3_600, allow_inf_nan=False)]
 MaxTokens = Annotated[int, Field(ge=1, le=1_000_000)]
+# The routes refuse other values in words of their own; the document says what they take.
+Format = Annotated[
+    dict[str, Any], WithJsonSchema({"type": "object", "properties": {"type": {"const": "text"}}})
+]
+ToolChoice = Annotated[
+    str | dict[str, Any] | None, WithJsonSchema({"enum": ["auto", "none", None]})
+]
+Absent = Annotated[Name | None, WithJsonSchema({"type": "null"})]
 
 
 class Lenient(BaseModel):
@@ -88,9 +96,13 @@ class ChatRequest(Sampling):
     stop: Name | Annotated[list[Name], Field(max_length=16)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    response_format: dict[str, Any] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    seed: int | None = None
+    response_format: Format | None = None
+    tool_choice: ToolChoice = None
+
+
+class TextOptions(Lenient):
+    format: Format | None = None
 
 
 class InputItem(Lenient):
@@ -106,9 +118,9 @@ class ResponsesRequest(Sampling):
     input: Text | Annotated[list[InputItem], Field(min_length=1, max_length=MAX_MESSAGES)]
     instructions: Text | None = None
     max_output_tokens: MaxTokens | None = None
-    previous_response_id: Name | None = None
-    text: dict[str, Any] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    previous_response_id: Absent = None
+    text: TextOptions | None = None
+    tool_choice: ToolChoice = None
 
 
 class Usage(BaseModel):

@@ -130,7 +130,7 @@ class Service:
         name, _, after = model.partition(":")
         if name != self.settings.model:
             raise ApiError(404, "model_not_found", f"the model is {self.settings.model}", "model")
-        names = [index] if isinstance(index, str) else list(index or ())
+        names = [one for one in ([index] if isinstance(index, str) else index or ()) if one]
         names = names or [one for one in after.split("+") if one]
         return tuple(dict.fromkeys(self._folder(name) for name in names))
 

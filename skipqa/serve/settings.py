@@ -31,4 +31,5 @@ class ServeSettings:
 
 
 def new_key() -> str:
-    return secrets.token_urlsafe(24)
+    """Some clients send no key that does not begin like OpenAI's."""
+    return f"sk-{secrets.token_urlsafe(24)}"
