@@ -13,6 +13,7 @@ import struct
 import warnings
 import zlib
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import IO
 
@@ -23,15 +24,18 @@ from skipqa.errors import UserError
 
 # What cameras, phones, scanners and browsers write. Pillow reads some forty more; each is one more
 # decoder for a hostile file to reach. Its JPEG reader also opens MPO, the stereo photos of phones.
-FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "AVIF")
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "AVIF")
 
 MAX_PIXELS = 64_000_000  # the widest panorama of a phone has 63 million, a 48 MP photo fits too
 # Larger images are reduced while they are converted, to about REDUCED_PIXELS. At or below it every
 # pixel is kept: the networks see 512 px at most, but zoom crops the image first.
 LARGE_PIXELS = 16_000_000
 REDUCED_PIXELS = 4_000_000
-MAX_SCANS = 100  # as libtiff has it; encoders write ten, and each costs a pass over all pixels
+MAX_SCANS = 30  # encoders write ten, and each costs a pass over all pixels
+MAX_CHUNKS = 50_000  # of a PNG, each of which Pillow reads by itself; encoders write some thousands
+PYTHON_PIXELS = 1_000_000  # for codecs that Pillow has in Python, such as the runs of a BMP
 TILE_WIDTH, TILE_LENGTH = 322, 323  # TIFF tags
+PNG = b"\x89PNG\r\n\x1a\n"
 STRIP_PIXELS = 1_000_000  # converted at a time, so that no mode needs a second full-size copy
 
 _DAMAGE = (
@@ -66,6 +70,7 @@ def open_image(source: Path | str | IO[bytes] | Image.Image) -> Image.Image:
                     source.seek(0)
                 _check_cost(source, name)
                 return _read(source)
+            _check_chunks(source, name)
             with Image.open(source, formats=FORMATS) as image:
                 _check_cost(image, name)
                 if (factor := _reduction(image)) > 1:  # a JPEG decoder does part of it, faster
@@ -101,8 +106,28 @@ def _check_cost(image: Image.Image, name: str) -> None:
     tags = getattr(image, "tag_v2", {})  # of a TIFF, whose tiles may be larger than the image
     if (tile := tags.get(TILE_WIDTH, 0) * tags.get(TILE_LENGTH, 0)) > MAX_PIXELS:
         raise UserError(f"{name} has {width} x {height} pixels in a tile of {tile:,}: save it anew")
+    codecs = {str(tile[0]) for tile in getattr(image, "tile", ())}
+    if codecs & set(Image.DECODERS) and width * height > PYTHON_PIXELS:
+        raise UserError(f"{name} is compressed in a way that takes too long to read: save it anew")
     if image.info.get("progressive") and (scans := _count_scans(image)) > MAX_SCANS:
         raise UserError(f"{name} is a JPEG of {scans} scans, over the limit of {MAX_SCANS}")
+
+
+def _check_chunks(source: Path | str | IO[bytes], name: str) -> None:
+    """Refuse a PNG of very many chunks, which are read one by one when it is opened."""
+    with Path(source).open("rb") if isinstance(source, str | Path) else nullcontext(source) as file:
+        start = file.tell()
+        try:
+            if file.read(len(PNG)) != PNG:
+                return
+            for _ in range(MAX_CHUNKS):
+                head = file.read(8)
+                if len(head) < 8 or head[4:] == b"IEND":
+                    return
+                file.seek(int.from_bytes(head[:4]) + 4, 1)  # its data and its checksum
+        finally:
+            file.seek(start)
+    raise UserError(f"{name} is a PNG of more than {MAX_CHUNKS:,} chunks: save it anew")
 
 
 def _count_scans(image: Image.Image) -> int:

@@ -24,6 +24,7 @@ from skipqa.text_only import text_only
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 KEPT = 16  # pipelines, the last that were asked
+MAX_QUESTION_TOKENS = 512
 MAX_CITED = 240  # characters of a passage that a citation quotes
 
 
@@ -44,10 +45,10 @@ class Pipelines:
         pipeline = self.base
         if options.indexes:
             pipeline = pipeline.with_library(self._library(options.indexes))
-        if options.system != "skip":
-            pipeline = build_system(options.system, pipeline)
         if options.tokens is not None or options.passages is not None:
             pipeline = with_budget(pipeline, options.tokens, options.passages)
+        if options.system != "skip":  # which has the last word on what is its own
+            pipeline = build_system(options.system, pipeline)
         if (threshold := options.threshold) is not None:
             both = {"threshold": threshold, "counting_threshold": threshold}
             pipeline = pipeline.with_config(draft=both)
@@ -72,6 +73,16 @@ def _recall(kept: OrderedDict[Key, Value], key: Key, make: Callable[[], Value]) 
     if len(kept) > KEPT:
         kept.popitem(last=False)
     return value
+
+
+def check_length(question: str, pipeline: Pipeline) -> None:
+    """Refuse a question whose few characters are very many tokens: numbers, rare scripts."""
+    tokenizer = getattr(pipeline.backbone, "decoder_tokenizer", None)
+    if tokenizer is None:
+        return
+    if (count := len(tokenizer.encode(question).ids)) > MAX_QUESTION_TOKENS:
+        limit = MAX_QUESTION_TOKENS
+        raise UserError(f"the question has {count:,} tokens, over the limit of {limit}")
 
 
 def reply(answer: Answer, options: Options, pipeline: Pipeline) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from skipqa.serve.engine import Engine
 from skipqa.serve.guard import Guard
 from skipqa.serve.metrics import Metrics
 from skipqa.serve.schemas import ErrorBody
-from skipqa.serve.service import Service
+from skipqa.serve.service import Service, configured_indexes
 from skipqa.serve.settings import ServeSettings
 from skipqa.serve.store import IndexStore
 
@@ -49,7 +49,8 @@ def create_app(settings: ServeSettings, unable: Callable[[str], None] = lambda _
     engine, metrics = Engine(settings.engine, unable), Metrics()
     store = None
     if settings.store is not None:
-        store = IndexStore(settings.store, settings.quota_bytes)
+        reserved = configured_indexes(settings)
+        store = IndexStore(settings.store, settings.quota_bytes, reserved=reserved)
     service = Service(settings, engine, store, metrics)
 
     @asynccontextmanager

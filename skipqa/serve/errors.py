@@ -6,6 +6,7 @@ Enters: any exception of a route. Leaves: a response with `{"error": {message, t
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,6 +29,8 @@ TYPES = {
     429: "rate_limit_error",
 }
 
+FIELD = re.compile("[a-z_]+|[0-9]+")  # others are names of types
+INNER = ("body", "query", "path", "str", "int", "float", "bool")
 STORE = {  # statuses of what the store refuses
     "unknown_index": 404,
     "index_busy": 409,
@@ -132,7 +135,7 @@ def translated(error: Exception) -> ApiError:
 def _invalid(error: RequestValidationError) -> ApiError:
     """The first thing that is wrong, without the value that was sent."""
     first = error.errors()[0]
-    place = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
+    place = [part for part in map(str, first["loc"]) if FIELD.fullmatch(part) and part not in INNER]
     if first["type"] == "model_attributes_type" and not place:
         message = "the body is JSON, with Content-Type: application/json"
         return ApiError(415, "unsupported_media_type", message)
@@ -165,6 +168,8 @@ def _methods(app: FastAPI, request: Request) -> list[str]:
 def install(app: FastAPI) -> None:
     async def answer(request: Request, error: Exception) -> JSONResponse:
         told = translated(error)
+        if told.status == 415 and "json" in request.headers.get("content-type", ""):
+            told = bad_request("invalid_value", "the body has to be a JSON object")
         if told.status == 405:
             told.headers["Allow"] = ", ".join(_methods(app, request))
         if told.status >= 500 and told.code == "internal_error":

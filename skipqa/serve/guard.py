@@ -31,6 +31,7 @@ OPEN = ("/health",)  # without a key
 UPLOADS = "/v1/indexes"
 COOKIE = "skipqa_key"
 HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+)(:[0-9]{1,5})?")
+MAX_VALUES = 500_000  # of JSON: each takes a hundred times the bytes it is written in
 LENGTH = re.compile(r"[0-9]{1,15}")
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 POLICY = (
@@ -136,7 +137,8 @@ class Guard:
         settings, responded = self.settings, False
         upload = scope["path"].rstrip("/") == UPLOADS
         limit = settings.max_upload if upload else settings.max_body
-        held, got = 0, 0
+        held, got, values = 0, 0, 0
+        form = Headers(scope=scope).get("content-type", "").startswith("multipart/form-data")
         refused: ApiError | None = None  # kept: the app may take it for a body it cannot read
         deadline = time.monotonic() + settings.body_timeout_s * (limit / settings.max_body)
         complete = False
@@ -150,7 +152,7 @@ class Guard:
                 raise
 
         async def read() -> Message:
-            nonlocal held, got, complete
+            nonlocal held, got, values, complete
             if complete:
                 return await receive()  # waits for the client to leave
             try:
@@ -162,10 +164,15 @@ class Guard:
             if message["type"] != "http.request":
                 complete = True
                 return message
-            size = len(message.get("body", b""))
+            body = message.get("body", b"")
+            size = len(body)
             got += size
             if got > limit:
                 raise too_large(limit)
+            if not form:
+                values += sum(map(body.count, (b"[", b"{", b",")))
+                if values > MAX_VALUES:
+                    raise bad_request("too_many_values", "the body has too many values")
             if not upload:  # documents go to the disk as they come
                 if self._in_flight + size > settings.max_in_flight:
                     raise busy(1)

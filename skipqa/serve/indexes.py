@@ -66,11 +66,20 @@ def router(service: Service) -> APIRouter:
         """Upload documents; their index is built in the background."""
         kept = store()
         limits = kept.limits
-        async with request.form(max_files=limits.files + 1, max_fields=8) as form:
+        if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+            message = "documents are sent as multipart/form-data"
+            raise ApiError(415, "unsupported_media_type", message)
+        try:
+            form = await request.form(max_files=limits.files + 1, max_fields=8)
+        except (UnicodeError, LookupError):  # of a charset that is none
+            raise bad_request("invalid_form", "the form cannot be read") from None
+        try:
             name = form.get("name")
             if not isinstance(name, str):
                 raise bad_request("missing_name", "the form has no name for the index", "name")
             status = await asyncio.to_thread(_upload, kept, name, form)
+        finally:
+            await form.close()
         return JSONResponse(status.as_dict(), 202)
 
     @routes.get("/v1/indexes", responses={200: {"model": IndexList}})

@@ -16,10 +16,10 @@ import uvicorn
 
 from skipqa.errors import UserError
 from skipqa.serve.app import create_app
+from skipqa.serve.protocol import IDLE_S, BoundedProtocol
 from skipqa.serve.settings import ServeSettings
 
 log = logging.getLogger("skipqa.serve")
-IDLE_S = 15  # a connection without a request is closed after
 
 
 class Server(uvicorn.Server):
@@ -70,7 +70,8 @@ def run(settings: ServeSettings, host: str, port: int, grace: int, *, by_ray: bo
         server_header=False,
         date_header=True,
         proxy_headers=False,
-        timeout_keep_alive=IDLE_S,
+        http=BoundedProtocol,
+        timeout_keep_alive=round(IDLE_S),
         timeout_graceful_shutdown=grace,
         ws="none",
     )

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from skipqa.serve.options import SYSTEMS
 
-MAX_TOKENS, MAX_PASSAGES = 4_096, 64
+MAX_TOKENS, MAX_PASSAGES = 4_096, 16
 MAX_MESSAGES, MAX_TEXT = 256, 1_000_000
 MAX_INDEXES = 8
 

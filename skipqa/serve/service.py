@@ -31,6 +31,8 @@ from skipqa.serve.schemas import SkipOptions
 from skipqa.serve.settings import ServeSettings
 from skipqa.serve.store import IndexStore
 
+MAX_FETCHES = 8  # images at a time, each in memory
+
 
 @dataclass(frozen=True, slots=True)
 class Served:
@@ -62,11 +64,10 @@ class Service:
     ) -> None:
         self.settings, self.engine, self.store, self.metrics = settings, engine, store, metrics
         self.created = int(time.time())
+        self._fetching = asyncio.Semaphore(MAX_FETCHES)
         self.policy = FetchPolicy(max_bytes=settings.max_body) if settings.allow_urls else None
-        # By the names that the library has for them
-        given = [uri for uri in settings.indexes if uri != DEFAULT]
-        self.configured = {name: str(uri) for name, uri in named(given).items()} if given else {}
-        default = [DEFAULT] if DEFAULT in settings.indexes or not given else []
+        self.configured = configured_indexes(settings)
+        default = [DEFAULT] if DEFAULT in settings.indexes or not self.configured else []
         self.searched = [*default, *self.configured]  # where a request names none
         metrics.watch(
             {
@@ -108,7 +109,8 @@ class Service:
         options = self.options(skip or SkipOptions(), self.indexes(model, index))
         photo = b""
         if conversation.image:
-            photo = await photo_of(conversation.image, self.policy, "messages")
+            async with self._fetching:
+                photo = await photo_of(conversation.image, self.policy, "messages")
         timeout = None if skip is None else skip.timeout
         return await self.ask(request, conversation.question, photo, options, timeout)
 
@@ -154,6 +156,12 @@ class Service:
         uploaded = [] if self.store is None else self.store.list()
         ready = [status.name for status in uploaded if status.passages and not status.built_in]
         return [DEFAULT, *self.configured, *ready]
+
+
+def configured_indexes(settings: ServeSettings) -> dict[str, str]:
+    """What the server was started with besides the default, by the names of the library."""
+    given = [uri for uri in settings.indexes if uri != DEFAULT]
+    return {name: str(uri) for name, uri in named(given).items()} if given else {}
 
 
 @cache

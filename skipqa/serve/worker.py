@@ -30,8 +30,9 @@ from skipqa.errors import UserError
 from skipqa.image import open_image
 from skipqa.pipeline import Pipeline, load
 from skipqa.serve import frames
-from skipqa.serve.answering import Options, Pipelines, reply
+from skipqa.serve.answering import Pipelines, check_length, reply
 from skipqa.serve.frames import Frame
+from skipqa.serve.options import Options
 from skipqa.stages.together import Waiting, decode_batch
 from skipqa.state import State
 from skipqa.trace import Stopped, Trace
@@ -127,6 +128,7 @@ class Worker:
     def _draft(self, job: Job) -> State | None:
         pipeline = self.pipelines.get(job.options, has_image=bool(job.photo))
         job.pipeline = pipeline
+        check_length(job.question, pipeline)
         state = State(None, job.question)
         if job.photo:
             image = opened(job.photo)

@@ -136,4 +136,4 @@ def check_question(text: str, config: EncodeConfig) -> None:
     if len(text) > (limit := config.max_question_characters):
         raise UserError(f"the question has {len(text):,} characters, over the limit of {limit:,}")
     if not any(character.isalnum() for character in text):
-        raise UserError(f"the question {text.strip()!r} has no words")
+        raise UserError(f"the question {text.strip()[:80]!r} has no words")

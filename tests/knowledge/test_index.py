@@ -308,6 +308,15 @@ def test_a_kill_while_parts_are_removed_leaves_nothing_to_trip_over(
     assert not (tmp_path / "i" / "building").exists()
 
 
+def test_half_of_a_character_is_a_bad_row(tmp_path: Path, encoder: LexicalEncoder) -> None:
+    """JSON may hold one, UTF-8 and the tokenizer cannot."""
+    rows = '{"id": "a", "text": "tea"}\n{"id": "b", "text": "\\ud800 coffee"}\n'
+    (tmp_path / "c.jsonl").write_text(rows)
+    outcome = build(tmp_path / "i", [JsonLines(tmp_path / "c.jsonl")], encoder)
+    assert outcome.passages == 1
+    assert [reason[:17] for _, reason in outcome.progress.bad_rows_named] == ["not valid Unicode"]
+
+
 def test_bad_rows_are_counted_and_named(tmp_path: Path, encoder: LexicalEncoder) -> None:
     path = tmp_path / "c.jsonl"
     path.write_text('{"text": "good"}\n{bad\n{"text": "fine"}\n{}\n')

@@ -81,6 +81,8 @@ def encode(journal: Journal, job: Job) -> None:
     for rows in _batches(unread, execution.batch_documents):
         documents: list[Document] = []
         for row in rows:
+            if isinstance(row, Document) and not _is_text(row):
+                row = BadRow(repr(row.id)[1:-1], "not valid Unicode: half of a character")
             if isinstance(row, BadRow):
                 progress.skip(row)
             else:
@@ -98,6 +100,15 @@ def encode(journal: Journal, job: Job) -> None:
             writer = None
     if writer is not None:
         _close(journal, writer)
+
+
+def _is_text(document: Document) -> bool:
+    """Whether it can be written as UTF-8; JSON may hold halves of characters (lone surrogates)."""
+    try:
+        f"{document.id}{document.title}{document.text}{document.lead}{document.subject}".encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _vectors(chunks: list[Chunk], job: Job) -> tuple[SparseRows, NDArray[np.floating] | None]:
