@@ -27,6 +27,7 @@ from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any
 
+from hostile_images import tile
 from PIL import Image
 
 Image.MAX_IMAGE_PIXELS = None  # ours are made here
@@ -220,19 +221,6 @@ def scans(number: int) -> bytes:
     """A progressive JPEG of 64 megapixels whose last scan is there many times."""
     data = saved("L", "JPEG", progressive=True)
     return data[:-2] + number * data[data.rindex(b"\xff\xda") : -2] + data[-2:]
-
-
-def tile() -> bytes:
-    """A TIFF of 16 x 16 pixels in one deflated tile of 30,000 x 30,000."""
-    side = 30_000
-    data = zlib.compress(bytes(side * side))
-    start = 8 + 2 + 12 * 10 + 4
-    entries = [
-        *((256, 16), (257, 16), (258, 8), (259, 8), (262, 1), (277, 1)),
-        *((322, side), (323, side), (324, start), (325, len(data))),
-    ]
-    table = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in entries)
-    return b"II*\0" + struct.pack("<IH", 8, len(entries)) + table + bytes(4) + data
 
 
 def chunks(size: int) -> bytes:

@@ -350,7 +350,7 @@ def test_what_is_in_flight_is_given_back(sizes: list[int], leaves: bool) -> None
 
 
 @pytest.mark.parametrize(
-    "error", [ValueError("at /root/x"), ApiError(409, "x", "busy"), ClientDisconnect(), KeyError()]
+    "error", [ValueError("at /srv/x"), ApiError(409, "x", "busy"), ClientDisconnect(), KeyError()]
 )
 def test_an_app_that_fails_gives_back_what_it_held(
     error: Exception, caplog: pytest.LogCaptureFixture
