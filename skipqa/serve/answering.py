@@ -24,7 +24,7 @@ from skipqa.text_only import text_only
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 KEPT = 16  # pipelines, the last that were asked
-MAX_QUESTION_TOKENS = 512
+MAX_QUESTION_TOKENS = 1_000
 MAX_CITED = 240  # characters of a passage that a citation quotes
 
 
@@ -82,7 +82,7 @@ def check_length(question: str, pipeline: Pipeline) -> None:
         return
     if (count := len(tokenizer.encode(question).ids)) > MAX_QUESTION_TOKENS:
         limit = MAX_QUESTION_TOKENS
-        raise UserError(f"the question has {count:,} tokens, over the limit of {limit}")
+        raise UserError(f"the question has {count:,} tokens, over the limit of {limit:,}")
 
 
 def reply(answer: Answer, options: Options, pipeline: Pipeline) -> dict[str, Any]:

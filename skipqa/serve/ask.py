@@ -21,7 +21,7 @@ from skipqa.serve.schemas import (
 )
 from skipqa.serve.service import Service, identifier
 
-MAX_QUESTION = 2_000
+MAX_QUESTION = 1_000
 
 
 def router(service: Service) -> APIRouter:
