@@ -1,8 +1,7 @@
 """A real server under attack: what it answers, how long it takes, what memory it needs.
 
-Servers with and without keys, one that fetches URLs, and one with the slower of the two HTTP
-parsers get requests that no honest client sends (`attacks_on_*.py`). A fault is a status that is
-not allowed for the attack, any 500, a request that hangs, a connection that is dropped where a
+A server with keys, and one without that fetches URLs, get requests that no honest client sends
+(`attacks_on_*.py`). A fault is a status that is not allowed for the attack, any 500, a request that hangs, a connection that is dropped where a
 status was due, a worker process that ended, memory beyond a limit, others who wait, and a message
 that names this machine (`hostile_requests.py`). Any fault makes the command fail.
 
@@ -13,7 +12,6 @@ that names this machine (`hostile_requests.py`). Any fault makes the command fai
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import sys
 import tempfile
@@ -22,11 +20,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 from attacks_on_content import Canary, fetches, indexes, mutations, pictures, texts, urls
 from attacks_on_http import bodies, browsers, connections, forms, headers, smuggling
@@ -44,7 +41,6 @@ STALL_S = 5.0  # others wait: /health takes longer
 SERVER_MB, WORKER_MB = 1_500, 3_500
 HEALTH_S = 60.0
 OWN_INDEX = "handbook"  # that the server was started with
-NO_PARSER = "raise ImportError('hidden, so that the other parser is used')\n"
 RAISED = re.compile(r"^Traceback (?:.*\n )+.*\n([\w.]+(?:: .{0,100})?)", re.MULTILINE)
 Row = dict[str, Any]
 KINDS: dict[str, Callable[[Target, Any], Iterator[Attack]]] = {
@@ -176,15 +172,6 @@ def serving(folder: Path, *options: str) -> Iterator[ServerProcess]:
         yield server
 
 
-@contextmanager
-def slower_parser(folder: Path) -> Iterator[None]:
-    """As where uvicorn is installed without its extras."""
-    for module in ("httptools", "uvloop"):
-        (folder / f"{module}.py").write_text(NO_PARSER)
-    with mock.patch.dict(os.environ, {"PYTHONPATH": str(folder)}):
-        yield
-
-
 class Report:
     def __init__(self) -> None:
         self.rows: list[Row] = []
@@ -220,7 +207,7 @@ class Report:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", action="append", choices=sorted(KINDS), help="kinds of attack")
-    parser.add_argument("--server", action="append", help="key, urls or h11; default: all")
+    parser.add_argument("--server", action="append", help="key or urls; default: both")
     parser.add_argument("--mutations", type=int, default=2_000)
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
@@ -230,7 +217,6 @@ def main() -> None:
     plan = {
         "key": list(KINDS),
         "urls": ["urls", "browsers"],
-        "h11": ["headers", "smuggling", "connections", "bodies", "forms"],
     }
     with tempfile.TemporaryDirectory() as base, Canary() as canary:
         for name, kinds in plan.items():
@@ -240,12 +226,11 @@ def main() -> None:
             folder = Path(base, name)
             folder.mkdir()
             options = SimpleNamespace(**vars(given), canary=canary, configured=[OWN_INDEX])
-            with slower_parser(folder) if name == "h11" else nullcontext():
-                more = ("--allow-urls", "--no-key") if name == "urls" else ()
-                with serving(folder / "store", *more) as server:
-                    report.attack(server, name, chosen, options)
+            more = ("--allow-urls", "--no-key") if name == "urls" else ()
+            with serving(folder / "store", *more) as server:
+                report.attack(server, name, chosen, options)
             left = sorted(path.name for path in folder.iterdir())
-            allowed = {"store", OWN_INDEX, "own.txt", "httptools.py", "uvloop.py", "__pycache__"}
+            allowed = {"store", OWN_INDEX, "own.txt"}
             if strange := set(left) - allowed:
                 report.faults.append(f"{name}: files outside of the store: {strange}")
         report.faults += fetches()
