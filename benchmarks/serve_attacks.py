@@ -1,9 +1,10 @@
 """A real server under attack: what it answers, how long it takes, what memory it needs.
 
 A server with keys, and one without that fetches URLs, get requests that no honest client sends
-(`attacks_on_*.py`). A fault is a status that is not allowed for the attack, any 500, a request that hangs, a connection that is dropped where a
-status was due, a worker process that ended, memory beyond a limit, others who wait, and a message
-that names this machine (`hostile_requests.py`). Any fault makes the command fail.
+(`attacks_on_*.py`). A fault is a status that is not allowed for the attack, any 500, a request that
+hangs, a connection that is dropped where a status was due, a worker process that ended, memory
+beyond a limit, others who wait, and a message that names this machine (`hostile_requests.py`). Any
+fault makes the command fail.
 
     python benchmarks/serve_attacks.py
     python benchmarks/serve_attacks.py --only pictures --only bodies
