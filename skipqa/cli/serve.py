@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ import typer
 from skipqa.cli.console import (
     ComponentsFolder,
     Indexes,
+    Json,
     Preset,
     Settings,
     Untrained,
@@ -58,6 +60,7 @@ def serve(
     timeout: Annotated[float, typer.Option(min=1, help="Seconds for a question.")] = 120.0,
     grace: Annotated[int, typer.Option(min=0, help="Seconds to finish when stopped.")] = 60,
     ray: Annotated[bool, typer.Option("--ray", help="Serve by Ray: --workers replicas.")] = False,
+    json: Json = False,
 ) -> None:
     """Answer over HTTP: the API that OpenAI's clients speak, our own, and a page at `/`.
 
@@ -74,7 +77,7 @@ def serve(
       skipqa serve --ray --workers 4
     """
     try:
-        from skipqa.serve.run import run
+        from skipqa.serve.run import run, tell_address
         from skipqa.serve.settings import LOOPBACK, ServeSettings, new_key
     except ImportError as error:
         raise MissingExtra("skipqa serve", "serve") from error
@@ -99,29 +102,26 @@ def serve(
     if not key and host not in LOOPBACK:
         err.print("anyone who reaches this port may ask: no key is needed", style="yellow")
     folder = None if not uploads or ray else store or assets.home() / "served"
-    run(
-        ServeSettings(
-            engine=EngineSettings(
-                load=loaded,
-                workers=workers,
-                threads=threads or max(1, cores // workers),
-                max_questions=max_questions,
-                timeout_s=timeout,
-            ),
-            model=f"skipqa-{preset}",
-            indexes=tuple(index or ()),
-            keys=keys,
-            hosts=(*LOOPBACK, host.lower(), *(name.lower() for name in allowed_host or ())),
-            allow_urls=allow_urls,
-            citations=citations,
-            store=folder,
-            quota_bytes=quota * MIB,
+    if ray:
+        from skipqa.serve.ray import run
+    served = ServeSettings(
+        engine=EngineSettings(
+            load=loaded,
+            workers=workers,
+            threads=threads or max(1, cores // workers),
+            max_questions=max_questions,
+            timeout_s=timeout,
         ),
-        host,
-        port,
-        grace,
-        by_ray=ray,
+        model=f"skipqa-{preset}",
+        indexes=tuple(index or ()),
+        keys=keys,
+        hosts=(*LOOPBACK, host.lower(), *(name.lower() for name in allowed_host or ())),
+        allow_urls=allow_urls,
+        citations=citations,
+        store=folder,
+        quota_bytes=quota * MIB,
     )
+    run(served, host, port, grace, partial(tell_address, served, json))
 
 
 def _keys(file: Path | None) -> tuple[str, ...]:

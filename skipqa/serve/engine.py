@@ -135,7 +135,8 @@ class WorkerProcess:
     async def send(self, frame: Frame) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
-        with suppress(ConnectionError):  # its end is seen where it is read
+        # Its end is seen where it is read; uvloop says RuntimeError of a pipe that is closed.
+        with suppress(ConnectionError, RuntimeError):
             async with self._writing:
                 self._process.stdin.write(frames.packed(frame))
                 await self._process.stdin.drain()

@@ -17,15 +17,15 @@ from dataclasses import replace
 from skipqa.errors import MissingExtra
 from skipqa.serve.app import create_app
 from skipqa.serve.guard import Guard
+from skipqa.serve.run import Tell
 from skipqa.serve.settings import ServeSettings
 
 NAME = "skipqa"
 
 
-def run(settings: ServeSettings, host: str, port: int, grace: int) -> None:
+def run(settings: ServeSettings, host: str, port: int, grace: int, tell: Tell) -> None:
     deploy(settings, host, port, grace)
-    key = f"?key={settings.keys[0]}" if settings.keys else ""
-    print(f"skipqa listens at http://{host}:{port}/{key}", flush=True)
+    tell(host, port)
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())

@@ -6,10 +6,11 @@ questions that were taken on finish; connections that come later are refused.
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import uvicorn
@@ -19,15 +20,16 @@ from skipqa.serve.app import create_app
 from skipqa.serve.protocol import IDLE_S, BoundedProtocol
 from skipqa.serve.settings import ServeSettings
 
+Tell = Callable[[str, int], None]  # with the host and the port, once it listens
 log = logging.getLogger("skipqa.serve")
 
 
 class Server(uvicorn.Server):
     """Says where it listens once it does."""
 
-    def __init__(self, config: uvicorn.Config, settings: ServeSettings) -> None:
+    def __init__(self, config: uvicorn.Config, tell: Callable[[str, int], None]) -> None:
         super().__init__(config)
-        self.settings = settings
+        self.tell = tell
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -43,19 +45,21 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for one in () if self.should_exit else sockets or ():
-            host, port = one.getsockname()[:2]
-            shown = f"[{host}]" if ":" in host else host
-            key = f"?key={self.settings.keys[0]}" if self.settings.keys else ""
-            print(f"skipqa listens at http://{shown}:{port}/{key}", flush=True)
+            self.tell(*one.getsockname()[:2])
 
 
-def run(settings: ServeSettings, host: str, port: int, grace: int, *, by_ray: bool) -> None:
+def tell_address(settings: ServeSettings, as_json: bool, host: str, port: int) -> None:
+    shown, key = f"[{host}]" if ":" in host else host, next(iter(settings.keys), None)
+    address = f"http://{shown}:{port}/"
+    if as_json:
+        print(json.dumps({"url": address, "key": key, "model": settings.model}), flush=True)
+    else:
+        page = address if key is None else f"{address}?key={key}"
+        print(f"skipqa listens at {page}", flush=True)
+
+
+def run(settings: ServeSettings, host: str, port: int, grace: int, tell: Tell) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    if by_ray:
-        from skipqa.serve.ray import run as run_by_ray
-
-        run_by_ray(settings, host, port, grace)
-        return
     reasons: list[str] = []
 
     def unable(reason: str) -> None:
@@ -75,7 +79,7 @@ def run(settings: ServeSettings, host: str, port: int, grace: int, *, by_ray: bo
         timeout_graceful_shutdown=grace,
         ws="none",
     )
-    server = Server(config, settings)
+    server = Server(config, tell)
     server.run(sockets=[_listening(host, port)])
     if reasons:
         raise UserError(reasons[0])

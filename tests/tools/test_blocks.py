@@ -34,6 +34,18 @@ def held(few: int) -> dict[str, float]:
     return {"questions": 1_643, **first, f"control_{few}": 0.0164, "control_20": 0.0377}
 
 
+def load(clients: int) -> dict[str, Any]:
+    return {
+        "clients": clients,
+        "per_second": 0.1 * clients,
+        "drafted": 10,
+        "answered": 40,
+        "latency_s": {"draft": {"p50": 0.5, "p95": 2.0}},
+        "refusals": {"429": 3},
+        "errors": {},
+    }
+
+
 def stage1_metrics(joint: float) -> dict[str, Any]:
     routed = {"rate": 0.4, "full": joint, "accuracy": joint - 0.01}
     accuracies = {"few": 0.325, "unread": 0.31, "blind": 0.2}
@@ -320,6 +332,70 @@ MADE: dict[str, tuple[dict[str, Any], str]] = {
             **{name: {"wordnet": held(4)} for name in ("fvqa", "fvqa_named")},
         },
         "| wordnet | 25.2 / 38.2 (1.6 / 3.8) | 25.2 / 38.2 (1.6 / 3.8) | 25.2 / 38.2 (1.6 / 3.8) |",
+    ),
+    "batches": (
+        {
+            "1": {"speed_up": 0.7},
+            "drafts": {"at_once": 8, "speed_up": 1.4},
+            "decoding": {"4": {"speed_up": 1.25, "same_answers": 24, "largest_difference": 1e-5}},
+            "questions": 24,
+        },
+        "| decoder, 4 questions | 1.25x | 24 of 24 answers the same, log-probabilities within "
+        "1e-05 |",
+    ),
+    "serve-load": (
+        {
+            "workers": 2,
+            "one_client": load(1),
+            "many_clients": load(32),
+            "throughput_ratio": 1.63,
+            "memory": {
+                "requests": 2_000,
+                "mb_per_1000_requests": {"anonymous": 0.5},
+                "mb": {name: {"100%": {"rss": 83, "pss": 1_000}} for name in ("server", "worker")},
+            },
+            "killed_worker": {"in_flight": 16, "errors": {}, "seconds_until_all_workers": 6.6},
+            "stopped": {"in_flight": 16, "errors": {"closed": 2}, "exit_code": 0},
+        },
+        "| 32 | 3.20 | 10 of 40 | 0.50 / 2.00 |  | 3 | 0 |",
+    ),
+    "suites": (
+        {
+            "suites": [
+                {"suite": "curl", "version": "8", "passed": 4, "failed": [], "skipped": [{}, {}]}
+            ]
+        },
+        "| curl | 8 | 4 | 0 | 2 |",
+    ),
+    "serve-attacks": (
+        {
+            "attacks": [
+                {
+                    "kind": "urls",
+                    "tries": tries,
+                    "outcomes": {"400": tries},
+                    "slowest_ms": 7 * tries,
+                    "server_mb": 80,
+                    "worker_mb": 1_300,
+                }
+                for tries in (2, 3)
+            ],
+            "faults": [],
+        },
+        "| urls | 2 | 5 | 400 × 5 | 21 | 80 | 1,300 |",
+    ),
+    "poisoned-passages": (
+        {
+            "questions": 200,
+            "systems": {
+                system: {
+                    condition: {"asr": interval(0.5), "accuracy": interval(0.3)}
+                    for condition in ("clean", "lying 1")
+                }
+                for system in ("skip", "skip-no-verify", "two-documents", "two-corpora")
+            },
+        },
+        "| clean | 30 (20 to 40) | 30 (20 to 40) | 30 (20 to 40) | 30 (20 to 40) |",
     ),
 }
 
