@@ -7,14 +7,12 @@ conversations, where people also ask about what they do not show.
 
 from __future__ import annotations
 
-import math
-
 import torch
 
 from skipqa.pipeline import Pipeline
 from skipqa.stages import encode
 from skipqa.stages.stage import Parts
-from skipqa.stages.verify import Scored, Verify
+from skipqa.stages.verify import Scored, Verify, nu
 from skipqa.state import State
 from skipqa.trace import StageRecord
 from skipqa.types import Draft, Fused, KeptTokens, Region, SeenWords, VisualTokens
@@ -101,10 +99,8 @@ class _ByQuestion:
         best = max((passage.relative for passage in passages), default=1.0)
         scores = []
         for passage, embedding in zip(passages, encoded.embeddings, strict=True):
-            near = float(embedding @ state.question.embedding)
-            entry = config.retrieval_weight * math.log(passage.relative / best)
-            logit = config.slope * (near - config.midpoint) + entry
-            scores.append(1 / (1 + math.exp(-logit)))
+            cosine = float(embedding @ state.question.embedding)
+            scores.append(nu(cosine, passage.relative / best, config))
         return Scored(scores, encoded, encoded.flops)
 
 

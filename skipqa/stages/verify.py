@@ -59,9 +59,8 @@ class SimilarityVerifier:
         best = max((passage.relative for passage in passages), default=1.0)
         scores = []
         for passage, embedding in zip(passages, embeddings_Kd, strict=True):
-            topic = config.slope * (float(embedding @ questions[passage.region]) - config.midpoint)
-            entry = config.retrieval_weight * math.log(passage.relative / best)
-            scores.append(1 / (1 + math.exp(-topic - entry)))
+            cosine = float(embedding @ questions[passage.region])
+            scores.append(nu(cosine, passage.relative / best, config))
         return scores, grounded.flops
 
     def _grounded(self, state: State, region: int) -> str:
@@ -157,6 +156,13 @@ def divided(
         embeddings=encoded.embeddings[kept],
         rejected=tuple((candidates[j], scores[j]) for j in rejected),
     )
+
+
+def nu(cosine: float, relative: float, config: VerifyConfig) -> float:
+    """The formula at the head of this file, given cos(e_j, q_r) and s_j / s_best."""
+    topic = config.slope * (cosine - config.midpoint)
+    entry = config.retrieval_weight * math.log(relative)
+    return 1 / (1 + math.exp(-topic - entry))
 
 
 def mean_token(kept: KeptTokens) -> Tensor:
