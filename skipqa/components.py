@@ -51,7 +51,8 @@ class Components:
     saliency: Saliency | None = None
     region_query: SparseRegionQuery | DenseRegionQuery | None = None
     concept_prior: ConceptPriorHead | None = None
-    verifier: Verifier | None = None
+    verifier: Verifier | None = None  # of passages as the text encoder embeds them
+    pair_verifier: Verifier | None = None  # of (question, passage) pairs, see `pair_encoder`
     fusion: BipartiteFusion | None = None
     keep_head: KeepHead | None = None  # of a baseline: no stage of SKIP uses it
     projector: Projector | None = None
@@ -63,6 +64,7 @@ class Components:
     reader: Path | None = None  # of the pocket decoder
     dense_reader: Path | None = None  # of the decoder of a baseline, in place of `reader`
     sparse_query: Path | None = None  # of the text encoder that writes sparse queries
+    pair_encoder: Path | None = None  # of the text encoder that `pair_verifier` reads
     settings: Mapping[str, Any] = field(default_factory=dict)  # chosen with them on held-out data
     folder: Path | None = None  # where they were read from
 
@@ -77,12 +79,13 @@ _BUILDERS: dict[str, Any] = {
     "region_query": (RegionQueryConfig, build_region_query),
     "concept_prior": (ConceptPriorConfig, ConceptPriorHead),
     "verifier": (VerifierConfig, Verifier),
+    "pair_verifier": (VerifierConfig, Verifier),
     "fusion": (FusionConfig, BipartiteFusion),
     "keep_head": (KeepHeadConfig, KeepHead),
     "projector": (ProjectorConfig, Projector),
     "tagger": (TaggerConfig, Tagger),
 }
-DELTAS = ("vision", "question", "reader", "dense_reader", "sparse_query")
+DELTAS = ("vision", "question", "reader", "dense_reader", "sparse_query", "pair_encoder")
 SETTINGS = "settings.toml"
 NAMES = tuple(_BUILDERS)
 
@@ -94,6 +97,7 @@ _FITS: dict[str, dict[str, str]] = {
     "region_query": {"visual_width": "text", "question_width": "text"},
     "concept_prior": {"width": "text"},
     "verifier": {"width": "text", "visual_width": "text"},
+    "pair_verifier": {"width": "text", "visual_width": "text"},
     "fusion": {"width": "text", "passage_width": "text"},
     "keep_head": {"width": "text"},
     "projector": {"vision_width": "vision", "width": "decoder"},
@@ -124,6 +128,10 @@ def load(folder: Path, *, preset: str) -> Components:
     if drafter is not None and drafter.config.words and "tagger" not in modules:
         raise UserError(
             f"{files['drafter']} reads words: tagger.safetensors has to be in the same folder"
+        )
+    if ("pair_verifier" in modules) != (added["pair_encoder"] is not None):
+        raise UserError(
+            f"{folder}: pair_verifier.safetensors and pair_encoder.safetensors go together"
         )
     return Components(**modules, **added, settings=read_settings(folder / SETTINGS), folder=folder)
 

@@ -12,7 +12,7 @@ import torch
 from skipqa.pipeline import Pipeline
 from skipqa.stages import encode
 from skipqa.stages.stage import Parts
-from skipqa.stages.verify import Scored, Verify, nu
+from skipqa.stages.verify import Scored, Verify, already, nu
 from skipqa.state import State
 from skipqa.trace import StageRecord
 from skipqa.types import Draft, Fused, KeptTokens, Region, SeenWords, VisualTokens
@@ -101,7 +101,7 @@ class _ByQuestion:
         for passage, embedding in zip(passages, encoded.embeddings, strict=True):
             cosine = float(embedding @ state.question.embedding)
             scores.append(nu(cosine, passage.relative / best, config))
-        return Scored(scores, encoded, encoded.flops)
+        return Scored(scores, already(encoded), encoded.flops)
 
 
 def _build_verify(parts: Parts) -> Verify:

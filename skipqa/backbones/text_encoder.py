@@ -48,7 +48,8 @@ class MiniLm:
         return tokenizer
 
     @torch.inference_mode()
-    def encode(self, texts: Sequence[str]) -> EncodedTexts:
+    def encode(self, texts: Sequence[str | tuple[str, str]]) -> EncodedTexts:
+        """A pair of texts is read as one, with a separator between them."""
         encodings = self.tokenizer.encode_batch(list(texts))
         ids = [encoding.ids for encoding in encodings]
         states = [

@@ -27,6 +27,7 @@ from skipqa.state import State
 from skipqa.types import Question, RetrievedPassage
 
 SIGNALS = 32
+OF_EMBEDDINGS = (2, 3, 10, 12, 13)  # 0 where passages are not embedded by themselves
 ANYTHING = 0.05  # relevance of a concept that the question does not seem to be about
 SMALLEST = 1e-6
 _WORD = re.compile(r"[^\W_]+")

@@ -1,27 +1,31 @@
 """verify: keep the passages that have to do with the question (SKV).
 
-A trained verifier gives nu_j from embeddings and further signals of a passage (`signals.py`).
-Untrained, nu_j = sigmoid(slope (cos(e_j, q_r) - midpoint) + w log(s_j / s_best)), where e_j is the
-passage's embedding, q_r that of the question together with the name of what its region shows, and
-s_j its retrieval score relative to the best. The embedding judges the topic; the
-retrieval score tells the right entry from related ones, which embeddings confuse. Of the K passages
-with nu_j >= tau_nu the best stay, at most K' and ceil(rho_r K). When too few survive, the best
-rejected passages are recalled: thin evidence beats none.
+A trained verifier gives nu_j from embeddings and further signals of a passage (`signals.py`); the
+best one embeds each passage together with the question (`pairs.py`). Untrained, nu_j =
+sigmoid(slope (cos(e_j, q_r) - midpoint) + w log(s_j / s_best)), where e_j is the passage's
+embedding, q_r that of the question together with the name of what its region shows, and s_j its
+retrieval score relative to the best. The embedding judges the topic; the retrieval score tells the
+right entry from related ones, which embeddings confuse. Of the K passages with nu_j >= tau_nu the
+best stay, at most K' and ceil(rho_r K). When too few survive, the best rejected passages are
+recalled: thin evidence beats none.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from skipqa.backbones.backbone import Backbone, EncodedTexts
+from skipqa.backbones.text_encoder import MiniLm
 from skipqa.config import VerifyConfig
 from skipqa.nn import verifier as network
 from skipqa.nn.verifier import Verifier
+from skipqa.stages.pairs import pair_of
+from skipqa.stages.readers import words_shown
 from skipqa.stages.signals import about_titles, signals
 from skipqa.stages.stage import Parts
 from skipqa.state import State
@@ -31,8 +35,8 @@ from skipqa.types import KeptTokens, RetrievedPassage, Verified
 
 class Scored(NamedTuple):
     scores: list[float]  # nu_j of every retrieved passage
-    encoded: EncodedTexts  # the passages
-    flops: int
+    encode: Callable[[Sequence[int]], EncodedTexts]  # the passages at some places, for fusion
+    flops: int  # so far: `encode` has its own
 
 
 class PassageVerifier(Protocol):
@@ -48,7 +52,7 @@ class SimilarityVerifier:
     def __call__(self, state: State) -> Scored:
         encoded = self.backbone.encode_texts(_texts(state.retrieved.passages))
         scores, flops = self.score(state, encoded.embeddings)
-        return Scored(scores, encoded, encoded.flops + flops)
+        return Scored(scores, already(encoded), encoded.flops + flops)
 
     def score(self, state: State, embeddings_Kd: Tensor) -> tuple[list[float], int]:
         """nu_j given the passages' embeddings, and the FLOPs of embedding the questions."""
@@ -80,13 +84,8 @@ class EmbeddingVerifier:
         return self._scored(state, encoded, None)
 
     def _scored(self, state: State, encoded: EncodedTexts, signals_KS: Tensor | None) -> Scored:
-        embeddings_Kd = encoded.embeddings
-        with torch.inference_mode():
-            nu_K = self.verifier(
-                state.question.embedding, mean_token(state.kept), embeddings_Kd, signals_KS
-            ).sigmoid()
-        spent = network.flops(self.verifier.config, len(embeddings_Kd))
-        return Scored(nu_K.tolist(), encoded, encoded.flops + spent)
+        scores, spent = scored(self.verifier, state, encoded.embeddings, signals_KS)
+        return Scored(scores, already(encoded), encoded.flops + spent)
 
 
 class SignalVerifier(EmbeddingVerifier):
@@ -109,13 +108,36 @@ class SignalVerifier(EmbeddingVerifier):
         return of_passages, asked_Nd[[different.index(text) for text in asked]]
 
 
+class PairVerifier:
+    """The verifier on passages that are each encoded together with the question, and on those
+    signals that need no embedding. Only what is kept is then encoded by itself."""
+
+    def __init__(self, verifier: Verifier, encoder: MiniLm, parts: Parts) -> None:
+        self.verifier, self.encoder = verifier, encoder
+        self.backbone, self.config = parts.backbone, parts.config.decode
+
+    def __call__(self, state: State) -> Scored:
+        passages, question = state.retrieved.passages, state.question
+        words = words_shown(state.kept.tokens.words, self.config)
+        encoded = self.encoder.encode([pair_of(question.text, words, p) for p in passages])
+        unknown_Kd = torch.zeros(len(passages), len(question.embedding))
+        told_KS = signals(state, unknown_Kd, unknown_Kd, self.backbone.concepts)
+        scores, spent = scored(self.verifier, state, encoded.embeddings, told_KS)
+        texts = _texts(passages)
+
+        def encode(places: Sequence[int]) -> EncodedTexts:
+            return self.backbone.encode_texts([texts[j] for j in places])
+
+        return Scored(scores, encode, encoded.flops + spent)
+
+
 class Verify:
     def __init__(self, config: VerifyConfig, verifier: PassageVerifier) -> None:
         self.config, self.verifier = config, verifier
 
     def __call__(self, state: State, record: StageRecord) -> State:
         config, candidates = self.config, state.retrieved.passages
-        scores, encoded, record.flops = self.verifier(state)
+        scores, encode, flops = self.verifier(state)
         verdict = network.judge(
             torch.tensor(scores, dtype=torch.float64),
             state.budget.most_passages(len(candidates)),
@@ -123,6 +145,8 @@ class Verify:
             config.min_passages,
         )
         kept, rejected = verdict.kept.tolist(), verdict.rejected.tolist()
+        encoded = encode(kept)
+        record.flops = flops + encoded.flops
         record.kept, record.dropped = len(kept), len(rejected)
         num_good = sum(score >= config.threshold for score in scores)
         record.why = f"{num_good} of {len(candidates)} at {config.threshold} or above"
@@ -134,7 +158,11 @@ class Verify:
 
 
 def build(parts: Parts) -> Verify:
-    config, backbone, verifier = parts.config.verify, parts.backbone, parts.components.verifier
+    config, backbone, components = parts.config.verify, parts.backbone, parts.components
+    if components.pair_verifier is not None:
+        encoder = MiniLm(delta=components.pair_encoder)
+        return Verify(config, PairVerifier(components.pair_verifier, encoder, parts))
+    verifier = components.verifier
     if verifier is None:
         return Verify(config, SimilarityVerifier(config, backbone))
     kind = SignalVerifier if verifier.config.signals else EmbeddingVerifier
@@ -148,12 +176,12 @@ def divided(
     kept: Sequence[int],
     rejected: Sequence[int],
 ) -> Verified:
-    """The candidates at `kept` with all that fusion needs of them, and those at `rejected`."""
+    """The candidates at `kept`, which are `encoded` for fusion, and those at `rejected`."""
     return Verified(
         passages=tuple(candidates[j] for j in kept),
         scores=tuple(scores[j] for j in kept),
-        token_states=tuple(encoded.states[j] for j in kept),
-        embeddings=encoded.embeddings[kept],
+        token_states=encoded.states,
+        embeddings=encoded.embeddings,
         rejected=tuple((candidates[j], scores[j]) for j in rejected),
     )
 
@@ -163,6 +191,27 @@ def nu(cosine: float, relative: float, config: VerifyConfig) -> float:
     topic = config.slope * (cosine - config.midpoint)
     entry = config.retrieval_weight * math.log(relative)
     return 1 / (1 + math.exp(-topic - entry))
+
+
+def scored(
+    verifier: Verifier, state: State, embeddings_Kd: Tensor, signals_KS: Tensor | None
+) -> tuple[list[float], int]:
+    """nu_j by a trained verifier, and its FLOPs."""
+    with torch.inference_mode():
+        nu_K = verifier(
+            state.question.embedding, mean_token(state.kept), embeddings_Kd, signals_KS
+        ).sigmoid()
+    return nu_K.tolist(), network.flops(verifier.config, len(embeddings_Kd))
+
+
+def already(encoded: EncodedTexts) -> Callable[[Sequence[int]], EncodedTexts]:
+    """Some of what is encoded, at no further cost."""
+
+    def some(places: Sequence[int]) -> EncodedTexts:
+        states = tuple(encoded.states[j] for j in places)
+        return EncodedTexts(encoded.embeddings[list(places)], states, 0)
+
+    return some
 
 
 def mean_token(kept: KeptTokens) -> Tensor:

@@ -12,7 +12,7 @@ from synthetic import WIDTH, concepts, kept_tokens, question, state
 from skipqa.knowledge.excerpt import subject_of
 from skipqa.nn.verifier import Verifier, VerifierConfig
 from skipqa.pipeline import Pipeline
-from skipqa.stages.signals import SIGNALS, about_titles, names_in, signals
+from skipqa.stages.signals import OF_EMBEDDINGS, SIGNALS, about_titles, names_in, signals
 from skipqa.types import Passage, Region, Retrieved, RetrievedPassage, SeenWords
 
 SEEN, SEEN_LEADS, OVERLAP, SAID_LEADS, OWN_CORPUS = 4, 7, 9, 13, 26
@@ -23,7 +23,7 @@ def candidate(title: str, text: str, score: float = 2.0, relative: float = 1.0) 
     return RetrievedPassage(0, Passage(title, title, text, "test"), score, 0, relative)
 
 
-def told(*candidates: RetrievedPassage) -> torch.Tensor:
+def told(*candidates: RetrievedPassage, embedded: float = 1.0) -> torch.Tensor:
     """The image shows a pug."""
     kept = kept_tokens(3, [0, 4], seed=1, num_concepts=3)
     evidence = torch.tensor([0.8, 0.15, 0.05]).expand(9, -1)
@@ -37,7 +37,7 @@ def told(*candidates: RetrievedPassage) -> torch.Tensor:
     of_title = -embeddings[:1].expand(len(candidates), -1)
     retrieved = Retrieved(candidates, len(candidates), len(candidates))
     asking = state(question=asked, kept=kept, regions=(region,), retrieved=retrieved)
-    return signals(asking, embeddings, of_title, KNOWN)
+    return signals(asking, embedded * embeddings, embedded * of_title, KNOWN)
 
 
 def test_the_passage_about_what_is_shown_leads() -> None:
@@ -137,3 +137,12 @@ def test_a_verifier_that_learned_with_signals_answers(pipeline: Pipeline, photo:
     assert all(0 <= evidence.score <= 1 for evidence in answer.evidence)
     without = pipeline.answer(photo, "How is this drink brewed?", fast_path=False)
     assert answer.trace["verify"].flops != without.trace["verify"].flops
+
+
+def test_without_embeddings_only_their_own_signals_change() -> None:
+    passages = candidate("pug", "Pugs are from China."), candidate("pug", "A pug is a small dog.")
+    with_them, without = told(*passages), told(*passages, embedded=0.0)
+    changed = [n for n in range(SIGNALS) if not torch.equal(with_them[:, n], without[:, n])]
+    assert set(changed) <= set(OF_EMBEDDINGS)
+    assert not without[:, list(OF_EMBEDDINGS)].any()
+    assert len(changed) >= 4

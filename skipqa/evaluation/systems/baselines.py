@@ -27,7 +27,7 @@ from skipqa.evaluation.systems.budgets import with_budget
 from skipqa.evaluation.systems.reading_apart import read_apart
 from skipqa.pipeline import Pipeline
 from skipqa.stages.stage import Parts
-from skipqa.stages.verify import divided
+from skipqa.stages.verify import already, divided
 from skipqa.state import State
 from skipqa.trace import StageRecord
 from skipqa.types import Fused
@@ -101,7 +101,7 @@ class LateRerank:
         kept, left = order[:LATE_PASSAGES], order[LATE_PASSAGES:]
         record.kept, record.dropped = len(kept), len(left)
         record.why = f"best of {len(candidates)} by late interaction"
-        return state.add(verified=divided(candidates, scores, encoded, kept, left))
+        return state.add(verified=divided(candidates, scores, already(encoded)(kept), kept, left))
 
 
 def late_rerank(parts: Parts) -> LateRerank:

@@ -18,7 +18,7 @@ from skipqa.backbones.backbone import EncodedTexts
 from skipqa.nn.fusion import BipartiteFusion
 from skipqa.pipeline import Pipeline
 from skipqa.stages.decode import read_order
-from skipqa.stages.verify import Scored, Verify
+from skipqa.stages.verify import Scored, Verify, already
 from skipqa.state import State
 from skipqa.trace import StageRecord
 from skipqa.training.pathway.collapse import openness
@@ -52,7 +52,7 @@ class GivenScores:
     encoded: EncodedTexts
 
     def __call__(self, state: State) -> Scored:
-        return Scored(self.nu_K.tolist(), self.encoded, 0)
+        return Scored(self.nu_K.tolist(), already(self.encoded), 0)
 
 
 @torch.inference_mode()

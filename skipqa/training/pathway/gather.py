@@ -52,7 +52,8 @@ NAMES_PER_TOKEN = 32  # the rest of a token's evidence is too thin to name a reg
 MOST_REGIONS = 8
 MOST_PASSAGES = 16
 LEARNED_BEFORE_RETRIEVAL = ("budget", "saliency", "region_query")  # no record depends on them
-LEARNED_FROM_RECORDS = (*LEARNED_BEFORE_RETRIEVAL, "keep_head", "fusion", "verifier")
+OF_VERIFICATION = ("verifier", "pair_verifier", "pair_encoder")
+LEARNED_FROM_RECORDS = (*LEARNED_BEFORE_RETRIEVAL, "keep_head", "fusion", *OF_VERIFICATION)
 AFTER_RETRIEVAL = ("reader", "dense_reader")  # where a record ends
 # What a record holds of a draft does not depend on whether it would be accepted
 SETTINGS_WITHOUT_EFFECT = (

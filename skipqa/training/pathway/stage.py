@@ -71,6 +71,12 @@ class PathwayPart(ABC, Generic[S, D, M]):
         loss = self.loss(context, settings, data, model)
         return fit(self.name, model, loss, self.optimisation(settings), context.run)
 
+    def export(
+        self, context: TrainingContext, settings: S, model: M, ships: Mapping[str, bool]
+    ) -> None:
+        for name, module in self.components(settings, model).items():
+            context.export(module, name, ships=ships.get(name, False))
+
     def run(self, context: TrainingContext, settings: S) -> None:
         """The template. A part that an earlier call finished is not trained again."""
         if self.name in context.run.metrics():
@@ -79,8 +85,7 @@ class PathwayPart(ABC, Generic[S, D, M]):
         model = self.train(context, settings, data)
         compared = self.compare(context, settings, data, model)
         ships = self.ships(context, compared)
-        for name, module in self.components(settings, model).items():
-            context.export(module, name, ships=ships.get(name, False))
+        self.export(context, settings, model, ships)
         if chosen := self.chosen_settings(context, compared, ships):
             context.set(**chosen)
         [*others, last] = ships.values()

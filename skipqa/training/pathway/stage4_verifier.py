@@ -13,18 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from skipqa.config import Between, Count, Fraction, NonNegative
 from skipqa.nn.verifier import Verifier, VerifierConfig, distillation_loss
 from skipqa.stages.signals import SIGNALS
-from skipqa.training.loop import Decay, Loss, Optimisation
+from skipqa.training.loop import Loss, Optimisation
 from skipqa.training.pathway import gains
 from skipqa.training.pathway.context import TrainingContext
 from skipqa.training.pathway.gains import Gains
+from skipqa.training.pathway.pair_verifier import PairPart
 from skipqa.training.pathway.stage import PathwayPart, PathwaySettings, PathwayStage
 from skipqa.training.pathway.verifier_cases import Cases, collect_cases
 from skipqa.training.pathway.verifier_quality import (
@@ -33,23 +33,11 @@ from skipqa.training.pathway.verifier_quality import (
     compare_min_passages,
     compare_verifiers,
 )
+from skipqa.training.pathway.verifier_settings import VerifierTraining
 from skipqa.training.sampling import nested_inverse_frequency
 from skipqa.training.stage import Metrics
 
 SPLITS = ("held-out", "val")  # the first decides, the other is reported
-
-
-@dataclass(frozen=True, slots=True)
-class VerifierTraining:
-    steps: Count = 2_000
-    lr: Annotated[float, Between(1e-7, 1.0)] = 2e-3
-    warmup: NonNegative = 100
-    batch: Count = 64  # questions, of up to 16 passages each
-    weight_decay: Decay = 0.05
-    hidden: Count = 128
-    rivals: NonNegative = 8
-    dropout: Fraction = 0.3
-    oracle_questions: NonNegative = gains.ON_CPU  # whose gains a CPU measures; a GPU does all
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +124,7 @@ class VerifierPart(PathwayPart[VerifierTraining, VerifierInputs, Verifier]):
         return {"verifier": model}
 
 
-STAGE = PathwayStage("stage4", PathwaySettings(VerifierTraining()), (VerifierPart(),))
+STAGE = PathwayStage("stage4", PathwaySettings(VerifierTraining()), (VerifierPart(), PairPart()))
 
 
 def _labelled(context: TrainingContext, cases: Cases, split: str) -> list[int]:

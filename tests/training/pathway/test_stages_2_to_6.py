@@ -40,6 +40,7 @@ from skipqa.training.pathway.context import Gathering, TrainingContext
 from skipqa.training.pathway.gather import Gathered
 from skipqa.training.pathway.records import replay, replaying
 from skipqa.training.pathway.stage import PathwayStage
+from skipqa.training.pathway.verifier_settings import PairTraining, VerifierTraining
 from skipqa.training.pipelines import Source
 from skipqa.training.run import Run
 from skipqa.training.sampling import inverse_frequency, nested_inverse_frequency
@@ -57,8 +58,14 @@ STAGES: dict[str, tuple[PathwayStage, Any, tuple[str, ...]]] = {
     "pathways": (stage3_fusion.STAGE, PATHS, ("saliency", "region_query", "fusion")),
     "verifier": (
         stage4_verifier.STAGE,
-        stage4_verifier.VerifierTraining(steps=30, batch=8, hidden=16, oracle_questions=1),
-        ("verifier",),
+        VerifierTraining(
+            steps=30,
+            batch=8,
+            hidden=16,
+            oracle_questions=1,
+            pairs=PairTraining(steps_on_cpu=2, batch=2, hidden=8, ranks=(4,)),
+        ),
+        ("verifier", "pair_verifier", "pair_encoder"),
     ),
     "budget": (
         stage5_budget.STAGE,
@@ -70,7 +77,7 @@ STAGES: dict[str, tuple[PathwayStage, Any, tuple[str, ...]]] = {
         stage6_joint.JointTraining(
             steps=3,
             pathways=PATHS,
-            verifier=stage4_verifier.VerifierTraining(batch=4, hidden=16, oracle_questions=1),
+            verifier=VerifierTraining(batch=4, hidden=16, oracle_questions=1),
         ),
         ("saliency", "region_query", "fusion", "verifier"),
     ),

@@ -1,0 +1,131 @@
+"""Question and passage are encoded together, and only what is kept is encoded by itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from synthetic import retrieved_passage, run, state
+
+from skipqa import components
+from skipqa.backbones.networks import bert
+from skipqa.backbones.presets.pocket import Pocket
+from skipqa.backbones.text_encoder import MiniLm
+from skipqa.components import Components
+from skipqa.errors import UserError
+from skipqa.nn import checkpoint
+from skipqa.nn.verifier import Verifier, VerifierConfig
+from skipqa.pipeline import Pipeline
+from skipqa.stages import verify
+from skipqa.stages.pairs import NAMES, pair_of
+from skipqa.stages.signals import SIGNALS
+from skipqa.stages.stage import Parts
+from skipqa.stages.verify import PairVerifier
+from skipqa.state import State
+from skipqa.training.export import write_delta
+from skipqa.types import (
+    Budget,
+    KeptTokens,
+    Passage,
+    Question,
+    Region,
+    Retrieved,
+    RetrievedPassage,
+    SeenWords,
+    VisualTokens,
+)
+
+TEXTS = ("An espresso is brewed under pressure.", "A beagle is a small hound.", "Chad is inland.")
+
+
+def about(title: str, text: str) -> RetrievedPassage:
+    return RetrievedPassage(0, Passage("id", title, text, "test"), 1.0, 0, 1.0)
+
+
+def test_a_pair_has_the_title_once() -> None:
+    asked, told = pair_of("Who?", ["pug", "dog"], about("Pug", "It is from China."))
+    assert (asked, told) == ("Who? pug, dog", "Pug: It is from China.")
+    assert pair_of("Who?", [], about("pug", "Pug (noun): a dog")) == ("Who?", "Pug (noun): a dog")
+    many = [str(n) for n in range(20)]
+    assert pair_of("Who?", many, about("pug", "Pug"))[0] == f"Who? {', '.join(many[:NAMES])}"
+
+
+def test_a_pair_is_read_as_one_text(pipeline: Pipeline) -> None:
+    """With separators, as the tokenizer's own template has it; and not as its parts."""
+    texts = MiniLm()
+    one, other = "where is it from?", "pugs are from china"
+    joined = texts.encode([(one, other)])
+    tokens = texts.tokenizer.encode(one, other).tokens
+    assert tokens.count("[SEP]") == 2
+    assert tokens[0] == "[CLS]"
+    assert len(joined.states[0]) == len(tokens)
+    assert joined.flops == bert.flops(texts.network.config, len(tokens))
+    apart = texts.encode([one, other]).embeddings
+    assert not torch.allclose(joined.embeddings[0], apart[0], atol=0.01)
+
+
+@pytest.fixture(scope="module")
+def parts(pipeline: Pipeline, tmp_path_factory: pytest.TempPathFactory) -> Parts:
+    """A pair encoder that differs from the published one, and a random verifier."""
+    folder = tmp_path_factory.mktemp("pairs")
+    network, published = MiniLm().network, MiniLm().network.state_dict()
+    changed = bert.Bert(network.config)
+    changed.load_state_dict(
+        {n: 1.2 * v if n.endswith("out.weight") else v for n, v in published.items()}
+    )
+    write_delta(changed, published, folder / "pair_encoder.safetensors", preset="pocket")
+    torch.manual_seed(0)
+    verifier = Verifier(VerifierConfig(384, 384, hidden=8, signals=SIGNALS)).eval()
+    checkpoint.save(verifier, folder / "pair_verifier.safetensors", preset="pocket")
+    return replace(pipeline.parts, components=components.load(folder, preset="pocket"))
+
+
+@pytest.fixture(scope="module")
+def asking(parts: Parts) -> State:
+    backbone = parts.backbone
+    assert isinstance(backbone, Pocket)
+    encoded = backbone.encode_texts(["How is it brewed?"])
+    asked = Question("How is it brewed?", encoded.embeddings[0], ("brewed",), encoded.states[0])
+    evidence = torch.rand(4, len(backbone.concepts), generator=torch.Generator().manual_seed(1))
+    meaning = (evidence := evidence / evidence.sum(1, keepdim=True)) @ backbone.concepts.embeddings
+    words = SeenWords(("cup", "espresso"), torch.tensor([0.9, 0.5]), torch.zeros(2, 384))
+    tokens = VisualTokens(torch.rand(4, 8), evidence, meaning, evidence.mean(0), 2, words=words)
+    kept = KeptTokens(torch.tensor([0, 3]), torch.rand(4), tokens)
+    found = Retrieved(
+        tuple(retrieved_passage(n, text, 0, 5.0 - n) for n, text in enumerate(TEXTS)), 3, 3
+    )
+    region = Region((0.0, 0.0, 1.0, 1.0), (0,), ((0, 0.9),), 1.0)
+    return state(question=asked, kept=kept, regions=(region,), retrieved=found, budget=Budget(2, 2))
+
+
+def test_verification_reads_pairs(parts: Parts, asking: State) -> None:
+    stage = verify.build(parts)
+    assert isinstance(stage.verifier, PairVerifier)
+    leaving, record = run(stage, asking)
+    scores = stage.verifier(asking).scores
+    assert len(set(scores)) == len(TEXTS)
+    changed = replace(parts, components=replace(parts.components, pair_encoder=None))
+    other = verify.build(changed)
+    assert other.verifier(asking).scores != scores  # the delta has a say
+    kept = leaving.verified
+    assert list(kept.scores) == sorted(scores, reverse=True)[:2]
+    alone = parts.backbone.encode_texts([passage.text for passage in kept.passages])
+    assert torch.equal(kept.embeddings, alone.embeddings)
+    assert record.flops == stage.verifier(asking).flops + alone.flops
+    assert record.flops > alone.flops > 0
+
+
+def test_half_of_a_pair_verifier_is_refused(parts: Parts, tmp_path: Path) -> None:
+    assert parts.components.folder is not None
+    for name in ("pair_encoder", "pair_verifier"):
+        folder = tmp_path / name
+        folder.mkdir()
+        file = f"{name}.safetensors"
+        (folder / file).write_bytes((parts.components.folder / file).read_bytes())
+        with pytest.raises(UserError, match="go together"):
+            components.load(folder, preset="pocket")
+    assert load_file(tmp_path / "pair_encoder" / "pair_encoder.safetensors")
+    assert Components().pair_verifier is None
