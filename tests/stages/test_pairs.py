@@ -15,6 +15,7 @@ from skipqa.backbones.networks import bert
 from skipqa.backbones.presets.pocket import Pocket
 from skipqa.backbones.text_encoder import MiniLm
 from skipqa.components import Components
+from skipqa.config import override
 from skipqa.errors import UserError
 from skipqa.nn import checkpoint
 from skipqa.nn.verifier import Verifier, VerifierConfig
@@ -80,7 +81,9 @@ def parts(pipeline: Pipeline, tmp_path_factory: pytest.TempPathFactory) -> Parts
     torch.manual_seed(0)
     verifier = Verifier(VerifierConfig(384, 384, hidden=8, signals=SIGNALS)).eval()
     checkpoint.save(verifier, folder / "pair_verifier.safetensors", preset="pocket")
-    return replace(pipeline.parts, components=components.load(folder, preset="pocket"))
+    config = override(pipeline.config, {"verify": {"threshold": 0.0}})
+    found = components.load(folder, preset="pocket")
+    return replace(pipeline.parts, components=found, config=config)
 
 
 @pytest.fixture(scope="module")
