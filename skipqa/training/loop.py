@@ -27,6 +27,7 @@ from skipqa.training.run import Run
 
 M = TypeVar("M", bound=nn.Module)
 LOG_EVERY = 50
+MOST_SAVING = 0.05  # of the time, however large the network is
 Loss = Callable[[int], Tensor]  # of a step
 # As settings
 LearningRate = Annotated[float, Between(1e-8, 1.0)]
@@ -82,7 +83,7 @@ def fit(
     mean: list[Tensor] = list(averaged.parameters())
     current: list[Tensor] = list(module.parameters())
     module.train()
-    saved_at = time.monotonic()
+    saved_at, saving = time.monotonic(), 0.0
     for step in range(first, optimisation.steps):
         for group in optimiser.param_groups:
             group["lr"] = optimisation.lr_at(step) * group["lr_scale"]
@@ -96,15 +97,18 @@ def fit(
         with torch.no_grad():  # a young average decays faster, or it would remember the start
             decay = min(optimisation.ema_decay, (step + 1) / (step + 10))
             torch._foreach_lerp_(mean, current, 1 - decay)
-        late = time.monotonic() - saved_at > run.save_every_s
+        every_s = run.save_every_s and max(run.save_every_s, saving / MOST_SAVING)
+        late = time.monotonic() - saved_at > every_s
         if late or step % LOG_EVERY == 0 or step == optimisation.steps - 1:
             if not math.isfinite(number := float(value.detach())):
                 raise Diverged(name, number, step)
             run.progress(name, step + 1, optimisation.steps, number)
             run.record(name, step, loss=number)
         if late:
+            started = time.monotonic()
             state.save(step + 1)
             saved_at = time.monotonic()
+            saving = saved_at - started
     state.save(optimisation.steps, finished=True)
     return averaged.eval()
 
