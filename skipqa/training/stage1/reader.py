@@ -41,7 +41,10 @@ class ReaderTraining:
     batch: Count = 128
     lr: Weight = 2e-4
     focus_lr: Weight = 5e-5
-    knowledge_times: Count = 2  # how often a knowledge question is repeated per epoch
+    # How often a question is repeated per epoch: a knowledge question at first, then OK-VQA's, whose
+    # answers no passage states and which are as many as those of other sources together
+    knowledge_times: Count = 2
+    focus_okvqa_times: Count = 3
     # Of a reader for the dense baseline alone, which goes on from this one in its form; 0: none
     dense_epochs: Weight = 0.0
 
@@ -133,7 +136,8 @@ def train(decoder: Llama, trainer: ReaderTrainer, rank: int) -> Llama:
     decoder = trainer.phase("reader", decoder, mixed, training.epochs, training.lr)
     if training.focus_epochs:
         low_rank.factor(decoder, published, rank)
-        focused = [*knowledge, common]
+        okvqa, *others = knowledge
+        focused = [okvqa] * training.focus_okvqa_times + [*others, common]
         epochs, lr = training.focus_epochs, training.focus_lr
         decoder = trainer.phase("reader/focus", decoder, focused, epochs, lr)
         low_rank.merge(decoder)

@@ -32,7 +32,7 @@ Form = Literal["few", "found", "unread", "blind", "many"]
 # How often a question comes with the few passages of a sparse system, with none (at low resolution,
 # as without retrieval), without the image too, and with a dense system's many. Those prompts are
 # long, so they are rare: a dense system has a reader of its own (`reader.dense_epochs`).
-FORMS: Mapping[Form, float] = {"few": 0.66, "unread": 0.26, "blind": 0.05, "many": 0.03}
+FORMS: Mapping[Form, float] = {"few": 0.56, "unread": 0.36, "blind": 0.05, "many": 0.03}
 
 
 @dataclass(frozen=True, slots=True)

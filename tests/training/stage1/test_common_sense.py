@@ -191,8 +191,8 @@ def test_the_reader_meets_them_once_per_epoch(tmp_path: Path) -> None:
         reader.train(tiny_training.decoder(), ReaderTrainer(inputs, run, training), rank=2)
         return dict(steps)
 
-    assert steps_with(0) == {"reader": 16, "reader/focus": 4}
-    assert steps_with(8) == {"reader": 24, "reader/focus": 12}
+    assert steps_with(0) == {"reader": 16, "reader/focus": 12}
+    assert steps_with(8) == {"reader": 24, "reader/focus": 20}
 
 
 def test_stage1_trains_on_them(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
