@@ -265,7 +265,9 @@ def load(
         weights=None if weights is None else Path(weights),
         projector=found.projector,
         adapter=found.adapter,
-        learned=FineTuned(found.tagger, found.vision, found.question, found.reader),
+        learned=FineTuned(
+            found.tagger, found.vision, found.question, found.reader, found.pair_encoder
+        ),
         report=report,
     )
     check_widths(found, backbone.widths, preset=name)

@@ -96,6 +96,9 @@ class Backbone(Protocol):
         """Each text by itself, in one batch. A batch costs the FLOPs of its texts one by one and
         gives the same numbers up to float32 rounding."""
 
+    def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> EncodedTexts:
+        """Each pair read as one text, by an encoder trained for that where there is one."""
+
     def encode_for_drafter(self, question: str) -> EncodedTexts | None:
         """By the text encoder that was fine-tuned with the drafter; None where there is none and
         the drafter reads what `encode_texts` gives."""

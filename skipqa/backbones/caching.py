@@ -24,11 +24,12 @@ RECENT = 4_096  # texts
 
 
 class CachedBackbone:
-    """All but `encode_texts` is the backbone's own."""
+    """All but the encoding of texts is the backbone's own."""
 
     def __init__(self, backbone: Backbone) -> None:
         self.backbone = backbone
         self._encode = lru_cache(maxsize=RECENT)(lambda text: backbone.encode_texts([text]))
+        self._encode_pair = lru_cache(maxsize=RECENT)(lambda pair: backbone.encode_pairs([pair]))
 
     @property
     def concepts(self) -> Concepts:
@@ -58,14 +59,11 @@ class CachedBackbone:
 
     def encode_texts(self, texts: Sequence[str]) -> EncodedTexts:
         parts = [self._encode(text) for text in texts]
-        if not parts:
-            return self.backbone.encode_texts(texts)
-        return EncodedTexts(
-            torch.cat([part.embeddings for part in parts]),
-            tuple(part.states[0] for part in parts),
-            sum(part.flops for part in parts),
-            tuple(characters for part in parts for characters in part.characters),
-        )
+        return _joined(parts) if parts else self.backbone.encode_texts(texts)
+
+    def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> EncodedTexts:
+        parts = [self._encode_pair(pair) for pair in pairs]
+        return _joined(parts) if parts else self.backbone.encode_pairs(pairs)
 
     def encode_for_drafter(self, question: str) -> EncodedTexts | None:
         return self.backbone.encode_for_drafter(question)
@@ -78,3 +76,12 @@ class CachedBackbone:
 
     def log_prob(self, prompt: str, answer: str, visual: Tensor | None = None) -> float:
         return self.backbone.log_prob(prompt, answer, visual)
+
+
+def _joined(parts: Sequence[EncodedTexts]) -> EncodedTexts:
+    return EncodedTexts(
+        torch.cat([part.embeddings for part in parts]),
+        tuple(part.states[0] for part in parts),
+        sum(part.flops for part in parts),
+        tuple(characters for part in parts for characters in part.characters),
+    )

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from skipqa.backbones.backbone import Backbone, EncodedTexts
-from skipqa.backbones.text_encoder import MiniLm
 from skipqa.config import VerifyConfig
 from skipqa.nn import verifier as network
 from skipqa.nn.verifier import Verifier
@@ -112,14 +111,14 @@ class PairVerifier:
     """The verifier on passages that are each encoded together with the question, and on those
     signals that need no embedding. Only what is kept is then encoded by itself."""
 
-    def __init__(self, verifier: Verifier, encoder: MiniLm, parts: Parts) -> None:
-        self.verifier, self.encoder = verifier, encoder
+    def __init__(self, verifier: Verifier, parts: Parts) -> None:
+        self.verifier = verifier
         self.backbone, self.config = parts.backbone, parts.config.decode
 
     def __call__(self, state: State) -> Scored:
         passages, question = state.retrieved.passages, state.question
         words = words_shown(state.kept.tokens.words, self.config)
-        encoded = self.encoder.encode([pair_of(question.text, words, p) for p in passages])
+        encoded = self.backbone.encode_pairs([pair_of(question.text, words, p) for p in passages])
         unknown_Kd = torch.zeros(len(passages), len(question.embedding))
         told_KS = signals(state, unknown_Kd, unknown_Kd, self.backbone.concepts)
         scores, spent = scored(self.verifier, state, encoded.embeddings, told_KS)
@@ -160,8 +159,7 @@ class Verify:
 def build(parts: Parts) -> Verify:
     config, backbone, components = parts.config.verify, parts.backbone, parts.components
     if components.pair_verifier is not None:
-        encoder = MiniLm(delta=components.pair_encoder)
-        return Verify(config, PairVerifier(components.pair_verifier, encoder, parts))
+        return Verify(config, PairVerifier(components.pair_verifier, parts))
     verifier = components.verifier
     if verifier is None:
         return Verify(config, SimilarityVerifier(config, backbone))

@@ -11,8 +11,9 @@ from safetensors.torch import load_file
 from synthetic import retrieved_passage, run, state
 
 from skipqa import components
+from skipqa.backbones.caching import CachedBackbone
 from skipqa.backbones.networks import bert
-from skipqa.backbones.presets.pocket import Pocket
+from skipqa.backbones.presets.pocket import FineTuned, Pocket
 from skipqa.backbones.text_encoder import MiniLm
 from skipqa.components import Components
 from skipqa.config import override
@@ -83,7 +84,9 @@ def parts(pipeline: Pipeline, tmp_path_factory: pytest.TempPathFactory) -> Parts
     checkpoint.save(verifier, folder / "pair_verifier.safetensors", preset="pocket")
     config = override(pipeline.config, {"verify": {"threshold": 0.0}})
     found = components.load(folder, preset="pocket")
-    return replace(pipeline.parts, components=found, config=config)
+    own = FineTuned(pairs=found.pair_encoder)
+    backbone = Pocket(config.encode, learned=own)
+    return replace(pipeline.parts, components=found, config=config, backbone=backbone)
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +113,7 @@ def test_verification_reads_pairs(parts: Parts, asking: State) -> None:
     leaving, record = run(stage, asking)
     scores = stage.verifier(asking).scores
     assert len(set(scores)) == len(TEXTS)
-    changed = replace(parts, components=replace(parts.components, pair_encoder=None))
-    other = verify.build(changed)
+    other = verify.build(replace(parts, backbone=Pocket(parts.config.encode)))
     assert other.verifier(asking).scores != scores  # the delta has a say
     kept = leaving.verified
     assert list(kept.scores) == sorted(scores, reverse=True)[:2]
@@ -132,3 +134,13 @@ def test_half_of_a_pair_verifier_is_refused(parts: Parts, tmp_path: Path) -> Non
             components.load(folder, preset="pocket")
     assert load_file(tmp_path / "pair_encoder" / "pair_encoder.safetensors")
     assert Components().pair_verifier is None
+
+
+def test_a_cached_backbone_gives_the_same(parts: Parts, asking: State) -> None:
+    stage = verify.build(replace(parts, backbone=CachedBackbone(parts.backbone)))
+    found, again = stage.verifier(asking), stage.verifier(asking)
+    expected = verify.build(parts).verifier(asking)
+    assert found.scores == again.scores == pytest.approx(expected.scores, abs=1e-5)
+    assert found.flops == again.flops == expected.flops
+    nothing = asking.add(retrieved=Retrieved((), 0, 0))
+    assert stage.verifier(nothing).scores == []

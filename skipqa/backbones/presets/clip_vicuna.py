@@ -177,6 +177,9 @@ class ClipVicuna(GenerationMixin):
     def encode_texts(self, texts: Sequence[str]) -> EncodedTexts:
         return self.texts.encode(texts)
 
+    def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> EncodedTexts:
+        return self.texts.encode(pairs)
+
     def encode_for_drafter(self, question: str) -> EncodedTexts | None:
         return None
 

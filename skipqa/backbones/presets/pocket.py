@@ -45,6 +45,7 @@ class FineTuned:
     vision: Path | None = None  # delta of the vision encoder
     question: Path | None = None  # delta of the text encoder whose output the drafter reads
     reader: Path | None = None  # delta of the decoder
+    pairs: Path | None = None  # delta of the text encoder that reads question and passage together
 
 
 class Pocket(GenerationMixin):
@@ -63,6 +64,7 @@ class Pocket(GenerationMixin):
         self.learned = learned = learned or FineTuned()
         self.texts = MiniLm(report)
         self.questions = MiniLm(report, learned.question)
+        self.pairs = MiniLm(report, learned.pairs)
         self.vision = (
             PocketVision(config, self.texts, report, learned.vision)
             if learned.tagger is None
@@ -118,6 +120,9 @@ class Pocket(GenerationMixin):
 
     def encode_texts(self, texts: Sequence[str]) -> EncodedTexts:
         return self.texts.encode(texts)
+
+    def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> EncodedTexts:
+        return self.pairs.encode(pairs)
 
     def encode_for_drafter(self, question: str) -> EncodedTexts | None:
         return None if self.learned.question is None else self.questions.encode([question])

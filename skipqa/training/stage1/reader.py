@@ -41,8 +41,8 @@ class ReaderTraining:
     batch: Count = 128
     lr: Weight = 2e-4
     focus_lr: Weight = 5e-5
-    # How often a question is repeated per epoch: a knowledge question at first, then OK-VQA's, whose
-    # answers no passage states and which are as many as those of other sources together
+    # How often a question is repeated per epoch: knowledge questions at first; then OK-VQA's, which
+    # are few next to those that passages answer
     knowledge_times: Count = 2
     focus_okvqa_times: Count = 3
     # Of a reader for the dense baseline alone, which goes on from this one in its form; 0: none
