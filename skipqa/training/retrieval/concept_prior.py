@@ -29,6 +29,8 @@ from skipqa.training.run import Run
 from skipqa.training.stage1.words import embed
 
 PART = "concept_prior"
+STEP = 0.05  # nats between thresholds that are tried
+NEARLY = 0.01  # of the difference of two fractions: as good as the best
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,3 +177,27 @@ def measure(module: ConceptPriorHead, asked: Asked) -> dict[str, float]:
                 right = log_prob.masked_fill(~about, -torch.inf).amax(1)
                 found[f"right, {source}{words}"] = float(right.mean()) + math.log(len(base))
     return found
+
+
+@torch.no_grad()
+def min_information(module: ConceptPriorHead, asked: Asked) -> float | None:
+    """How much a question has to tell about the concept for small things to matter, in nats: the
+    threshold that best tells held-out questions of Pocket-KB, which are about one kind of thing,
+    from those of all other sources, each of which counts the same; of those that are nearly as
+    good the lowest. None where there is nothing to tell apart."""
+    log_prob = module(asked.questions, asked.concepts).log_softmax(-1)
+    base = module.base_rates(asked.concepts).log_softmax(-1)
+    information = (log_prob.exp() * (log_prob - base)).sum(1)
+    held_out = {source: information[asked.held_out & asked.of(source)] for source in SOURCES}
+    particular = held_out.pop(POCKET_KB)
+    others = [some for some in held_out.values() if len(some)]
+    if not len(particular) or not others:
+        return None
+
+    def told_apart(threshold: float) -> float:
+        taken = [float((some >= threshold).float().mean()) for some in others]
+        return float((particular >= threshold).float().mean()) - sum(taken) / len(taken)
+
+    tried = [round(STEP * n, 2) for n in range(int(float(information.max()) / STEP) + 1)]
+    best = max(map(told_apart, tried))
+    return next(threshold for threshold in tried if told_apart(threshold) >= best - NEARLY)

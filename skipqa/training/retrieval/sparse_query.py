@@ -109,7 +109,7 @@ class RetrievalStage(TrainingStage):
         run.forget_states()
         if inputs.components is not None:
             copy_components(inputs.components, run.folder)
-        change_settings(run.folder / SETTINGS, retrieve=RETRIEVE)
+        change_settings(run.folder / SETTINGS, retrieve=RETRIEVE, **_high_res(run.metrics()))
         return run.metrics()
 
 
@@ -169,7 +169,18 @@ def _train_concept_prior(
     tokens = spans.prepare(spanned, network, text.tokenizer)
     module.span, of_spans = spans.train(tokens, settings.span, run)
     checkpoint.save(module, run.folder / CONCEPT_PRIOR, preset=PRESET)
-    run.finish(concept_prior.PART, measured | {"no concept": left_out, "spans": of_spans})
+    least = concept_prior.min_information(module, prepared)
+    run.finish(
+        concept_prior.PART,
+        measured | {"no concept": left_out, "spans": of_spans, "min_information": least},
+    )
+
+
+def _high_res(metrics: Metrics) -> dict[str, dict[str, float]]:
+    """Which questions are looked at in high resolution, where the prior says so."""
+    least = metrics.get(concept_prior.PART, {}).get("min_information")
+    stages = () if least is None else ("budget", "zoom")
+    return {stage: {"min_information": least} for stage in stages}
 
 
 def _every(limit: int | None) -> int:

@@ -47,6 +47,16 @@ def test_a_question_is_about_things_of_its_kind(tmp_path: Path) -> None:
         assert torch.equal(one, other)
 
 
+def test_the_threshold_tells_particular_questions_from_others(tmp_path: Path) -> None:
+    made = asked()
+    module, metrics = concept_prior.train(made, SETTINGS, Run(tmp_path))
+    least = concept_prior.min_information(module, made)
+    assert least is not None
+    assert metrics["information, scenes"] < least < metrics["information, pocket-kb"]
+    only = dataclasses.replace(made, held_out=made.held_out & made.of(POCKET_KB))
+    assert concept_prior.min_information(module, only) is None
+
+
 def test_what_is_asked_about_more_has_a_higher_base_rate(tmp_path: Path) -> None:
     """Nine questions in ten are about the first kind; a question that says nothing has that."""
     made = asked()
