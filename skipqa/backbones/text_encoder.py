@@ -22,18 +22,29 @@ from skipqa.backbones.weights import convert, loading
 
 MAX_TEXT_TOKENS = 128
 BATCH = 32  # texts per pass
+# Of the encoder that reads question and passage together. A pair is longer than a passage: with
+# four layers it costs as much as the passage with all six.
+PAIR_LAYERS = 4
 WIDTH = bert.MINILM_L6.width
 
 
 class MiniLm:
-    def __init__(self, report: Report = lambda _: None, delta: Path | None = None) -> None:
-        """`delta` is the file of what fine-tuning added to the published weights."""
+    def __init__(
+        self,
+        report: Report = lambda _: None,
+        delta: Path | None = None,
+        layers: int = bert.MINILM_L6.layers,
+    ) -> None:
+        """`delta` is the file of what fine-tuning added to the published weights; only the first
+        `layers` are used."""
         self.report = report
         self.delta = delta
+        self.layers = layers
 
     @cached_property
     def network(self) -> bert.Bert:
         network = loading.load(lambda: bert.Bert(bert.MINILM_L6), convert.text(self.report))
+        network = network.first(self.layers)
         if self.delta is not None:
             tuned = loading.tuned(network.state_dict(), self.delta)
             network.load_state_dict(tuned, assign=True)

@@ -14,7 +14,7 @@ from skipqa import components
 from skipqa.backbones.caching import CachedBackbone
 from skipqa.backbones.networks import bert
 from skipqa.backbones.presets.pocket import FineTuned, Pocket
-from skipqa.backbones.text_encoder import MiniLm
+from skipqa.backbones.text_encoder import PAIR_LAYERS, MiniLm
 from skipqa.components import Components
 from skipqa.config import override
 from skipqa.errors import UserError
@@ -73,7 +73,8 @@ def test_a_pair_is_read_as_one_text(pipeline: Pipeline) -> None:
 def parts(pipeline: Pipeline, tmp_path_factory: pytest.TempPathFactory) -> Parts:
     """A pair encoder that differs from the published one, and a random verifier."""
     folder = tmp_path_factory.mktemp("pairs")
-    network, published = MiniLm().network, MiniLm().network.state_dict()
+    network = MiniLm(layers=PAIR_LAYERS).network
+    published = network.state_dict()
     changed = bert.Bert(network.config)
     changed.load_state_dict(
         {n: 1.2 * v if n.endswith("out.weight") else v for n, v in published.items()}

@@ -9,7 +9,7 @@ Shapes: B batch, L tokens, N tokens of all texts together, D width.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -82,6 +82,12 @@ class Bert(nn.Module):
         for layer in self.layers:
             x = layer(x, mask)
         return x
+
+    def first(self, layers: int) -> Bert:
+        """This network without its later layers."""
+        self.layers = self.layers[:layers]
+        self.config = replace(self.config, layers=len(self.layers))
+        return self
 
     def packed(self, texts: Sequence[Sequence[int]]) -> tuple[Tensor, ...]:
         """States [L, D] of each text, on the CPU. All texts are packed into one sequence: nothing

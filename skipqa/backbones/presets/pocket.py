@@ -28,7 +28,7 @@ from skipqa.backbones.generation.mixin import GenerationMixin
 from skipqa.backbones.networks import efficientnet_lite, llama
 from skipqa.backbones.presets.pocket_vision import NATIVE_CELLS, PocketVision, TaggedVision
 from skipqa.backbones.segmenter import Segmenter
-from skipqa.backbones.text_encoder import MiniLm
+from skipqa.backbones.text_encoder import PAIR_LAYERS, MiniLm
 from skipqa.backbones.weights import convert, loading
 from skipqa.config import EncodeConfig
 from skipqa.nn.tagger import Tagger
@@ -64,7 +64,7 @@ class Pocket(GenerationMixin):
         self.learned = learned = learned or FineTuned()
         self.texts = MiniLm(report)
         self.questions = MiniLm(report, learned.question)
-        self.pairs = MiniLm(report, learned.pairs)
+        self.pairs = MiniLm(report, learned.pairs, PAIR_LAYERS)
         self.vision = (
             PocketVision(config, self.texts, report, learned.vision)
             if learned.tagger is None

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from skipqa.backbones.networks.bert import Bert, mean_pool
-from skipqa.backbones.text_encoder import MiniLm
+from skipqa.backbones.text_encoder import PAIR_LAYERS, MiniLm
 from skipqa.nn.verifier import Verifier, VerifierConfig, distillation_loss
 from skipqa.stages.pairs import pair_of
 from skipqa.stages.readers import words_shown
@@ -102,7 +102,7 @@ class PairPart(PathwayPart[VerifierTraining, PairInputs, PairModel]):
             settings.pairs.rivals,
         )
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        text = copy.deepcopy(MiniLm().network).float().requires_grad_(True)
+        text = copy.deepcopy(MiniLm(layers=PAIR_LAYERS).network).float().requires_grad_(True)
         text.words.requires_grad_(False)  # a delta of theirs would be large
         text.places.requires_grad_(False)
         return PairModel(text, Verifier(config)).to(device)
@@ -164,7 +164,7 @@ class PairPart(PathwayPart[VerifierTraining, PairInputs, PairModel]):
         preset = context.pipeline.config.preset
         ranks = export(
             model.text,
-            MiniLm().network.state_dict(),
+            MiniLm(layers=PAIR_LAYERS).network.state_dict(),
             f1,
             path,
             Truncation(settings.pairs.ranks, settings.pairs.max_loss),
