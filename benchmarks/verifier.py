@@ -20,7 +20,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
 
-    found = read_json(options.run / "metrics.json")["verifier"]
+    metrics = read_json(options.run / "metrics.json")
+    found = metrics["pairs" if metrics.get("pairs", {}).get("ships") else "verifier"]
     print(f"{'':24}{'passages':>10}" + "".join(f"{name:>12}" for name in SHOWN))
     for split in ("held-out", "val"):
         if (measured := found[split]) is None:

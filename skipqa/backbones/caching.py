@@ -29,7 +29,7 @@ class CachedBackbone:
     def __init__(self, backbone: Backbone) -> None:
         self.backbone = backbone
         self._encode = lru_cache(maxsize=RECENT)(lambda text: backbone.encode_texts([text]))
-        self._encode_pair = lru_cache(maxsize=RECENT)(lambda pair: backbone.encode_pairs([pair]))
+        self._encode_pair = lru_cache(maxsize=RECENT)(self._pair)
 
     @property
     def concepts(self) -> Concepts:
@@ -63,7 +63,14 @@ class CachedBackbone:
 
     def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> EncodedTexts:
         parts = [self._encode_pair(pair) for pair in pairs]
-        return _joined(parts) if parts else self.backbone.encode_pairs(pairs)
+        if not parts:
+            return self.backbone.encode_pairs(pairs)
+        return EncodedTexts(torch.cat([e for e, _ in parts]), (), sum(flops for _, flops in parts))
+
+    def _pair(self, pair: tuple[str, str]) -> tuple[Tensor, int]:
+        """Without the states, which nobody reads."""
+        encoded = self.backbone.encode_pairs([pair])
+        return encoded.embeddings, encoded.flops
 
     def encode_for_drafter(self, question: str) -> EncodedTexts | None:
         return self.backbone.encode_for_drafter(question)

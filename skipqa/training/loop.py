@@ -28,6 +28,7 @@ from skipqa.training.run import Run
 M = TypeVar("M", bound=nn.Module)
 LOG_EVERY = 50
 MOST_SAVING = 0.05  # of the time, however large the network is
+RAREST_S = 600.0  # between two saves, however slow the disk is
 Loss = Callable[[int], Tensor]  # of a step
 # As settings
 LearningRate = Annotated[float, Between(1e-8, 1.0)]
@@ -97,7 +98,7 @@ def fit(
         with torch.no_grad():  # a young average decays faster, or it would remember the start
             decay = min(optimisation.ema_decay, (step + 1) / (step + 10))
             torch._foreach_lerp_(mean, current, 1 - decay)
-        every_s = run.save_every_s and max(run.save_every_s, saving / MOST_SAVING)
+        every_s = run.save_every_s and max(run.save_every_s, min(saving / MOST_SAVING, RAREST_S))
         late = time.monotonic() - saved_at > every_s
         if late or step % LOG_EVERY == 0 or step == optimisation.steps - 1:
             if not math.isfinite(number := float(value.detach())):

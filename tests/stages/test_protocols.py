@@ -32,6 +32,7 @@ IMPLEMENTATIONS: dict[type, list[type]] = {
         verify.SimilarityVerifier,
         verify.EmbeddingVerifier,
         verify.SignalVerifier,
+        verify.PairVerifier,
     ],
     fuse.Fuser: [fuse.CosineFuser, fuse.TrainedFuser],
     readers.Reader: [

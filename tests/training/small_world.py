@@ -121,4 +121,4 @@ def context(folder: Path, pipeline: Pipeline, rows: list[Gathered]) -> TrainingC
 
 def again(context: TrainingContext, folder: Path, **changes: Any) -> TrainingContext:
     """The same study in another folder."""
-    return replace(context, run=replace(context.run, folder=folder, **changes))
+    return replace(context, run=replace(context.run, folder=folder, **changes), computed={})

@@ -76,8 +76,8 @@ def without_verification(base: Pipeline, seed: int) -> Pipeline:
 
 def qvs_only(base: Pipeline, seed: int) -> Pipeline:
     """V' tokens, one query, all that it finds accepted, fused and read; no fast path. A verifier
-    still ranks what is read."""
-    system = without_draft(dense_fusion(base, seed), seed)
+    still ranks what is read: one of embeddings, since all passages are embedded anyway."""
+    system = without_draft(dense_fusion(base, seed), seed).with_components(pair_verifier=None)
     return with_budget(system, passages=DENSE_PASSAGES).with_config(
         budget=HIGH_RES,
         regions=ONE_REGION,

@@ -26,7 +26,7 @@ from skipqa.tasks.okvqa import normalise
 from skipqa.trace import Trace
 from skipqa.training.pathway.context import TrainingContext
 from skipqa.training.pathway.records import Records, replay, replaying
-from skipqa.types import Budget, Draft, Retrieved, SeenWords
+from skipqa.types import Budget, Draft, Retrieved
 
 TOKENS = (32, 128)
 PASSAGES = (0, 2, 6, 16)
@@ -213,7 +213,7 @@ class _Answering:
         trace, passages = Trace(), state.retrieved.passages[:count]
         tokens = state.kept.tokens
         if not high_res:  # the words are those of the low-resolution view
-            tokens = replace(tokens, words=_low_res_words(self.about))
+            tokens = replace(tokens, words=self.records.low_res_words(self.i))
         state = state.add(
             draft=self.draft,
             budget=replace(state.budget, passages=count),
@@ -230,9 +230,3 @@ class _Answering:
             self.read[key] = self.right.get(normalise(answer), 0.0), decoding.flops
         score, reading = self.read[key]
         return score, (before + trace.flops + reading) / GIGA
-
-
-def _low_res_words(about: Mapping[str, list[tuple[str, float]]]) -> SeenWords | None:
-    pairs = about["low_res_seen"]
-    names, probs = tuple(name for name, _ in pairs), torch.tensor([prob for _, prob in pairs])
-    return SeenWords(names, probs, torch.zeros(len(names), 0)) if names else None

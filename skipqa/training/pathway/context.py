@@ -86,6 +86,7 @@ class TrainingContext:
     workers: PipelineWorkers  # the same pipeline in other processes
     records_folder: Path  # for what else is computed from the records alone
     texts: dict[str, Tensor] = field(default_factory=dict)  # embeddings
+    computed: dict[str, Any] = field(default_factory=dict)  # what the parts of a stage share
 
     def rows(self, split: str, *, gold: bool = False) -> list[int]:
         """Of Pocket-KB, whose answers are known to be in passages; `gold`: those that name them.

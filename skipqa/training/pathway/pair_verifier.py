@@ -15,6 +15,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from shutil import copyfile
 from typing import Any
 
 import torch
@@ -22,7 +23,9 @@ from torch import Tensor, nn
 
 from skipqa.backbones.networks.bert import Bert, mean_pool
 from skipqa.backbones.text_encoder import PAIR_LAYERS, MiniLm
+from skipqa.files import atomic
 from skipqa.nn.verifier import Verifier, VerifierConfig, distillation_loss
+from skipqa.stages.budget import is_particular
 from skipqa.stages.pairs import pair_of
 from skipqa.stages.readers import words_shown
 from skipqa.stages.signals import OF_EMBEDDINGS, SIGNALS
@@ -32,7 +35,7 @@ from skipqa.training.pathway import gains
 from skipqa.training.pathway.context import TRAINED, TrainingContext
 from skipqa.training.pathway.gains import Gains
 from skipqa.training.pathway.stage import PathwayPart
-from skipqa.training.pathway.verifier_cases import Cases, collect_cases
+from skipqa.training.pathway.verifier_cases import Cases, cases_with_gains
 from skipqa.training.pathway.verifier_quality import (
     best_threshold,
     compare_min_passages,
@@ -44,7 +47,7 @@ from skipqa.training.sampling import nested_inverse_frequency
 from skipqa.training.stage import Metrics
 
 AT_ONCE = 64  # questions whose passages are encoded together, to compare
-ENCODER = "pair_encoder.safetensors"
+PAIR_FILES = ENCODER, _ = "pair_encoder.safetensors", "pair_verifier.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,8 @@ class PairModel(nn.Module):
         texts = [torch.tensor(pairs[n][k]) for n, k in places]
         ids_PL = nn.utils.rnn.pad_sequence(texts, batch_first=True, padding_value=-1)
         ids_PL, kind = ids_PL.to(self.device), self.device.type
-        with torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda"):
+        fast = kind == "cuda" and self.training  # compared in the precision that answers
+        with torch.autocast(kind, torch.bfloat16, enabled=fast):
             states_PLd = self.text(ids_PL.clamp(min=0), ids_PL >= 0)
         n, k = torch.tensor(places, device=self.device).T
         found[n, k] = mean_pool(states_PLd.float(), ids_PL >= 0)
@@ -85,7 +89,7 @@ class PairPart(PathwayPart[VerifierTraining, PairInputs, PairModel]):
     def prepare(self, context: TrainingContext, settings: VerifierTraining) -> PairInputs:
         measured = gains.load_or_measure(context, on_cpu=0)
         compared = [i for split in ("held-out", "val") for i in context.records.select(split)]
-        cases = collect_cases(context, compared).with_gains(context.records, measured)
+        cases = cases_with_gains(context, measured, compared)
         signals = cases.signals.clone()
         signals[..., list(OF_EMBEDDINGS)] = 0.0
         return PairInputs(replace(cases, signals=signals), measured, _tokens(context))
@@ -186,8 +190,9 @@ class PairPart(PathwayPart[VerifierTraining, PairInputs, PairModel]):
 
     def ships(self, context: TrainingContext, compared: Metrics) -> dict[str, bool]:
         alone = context.run.metrics()["verifier"]["held-out"]["trained"]
-        trained = compared["held-out"]["trained"]
-        return {"pair_verifier": all(trained[name] >= alone[name] for name in ("f1", "read"))}
+        trained, free = (compared["held-out"][how] for how in ("trained", "training_free"))
+        best = {name: max(alone[name], free[name]) for name in ("f1", "read")}
+        return {"pair_verifier": all(trained[name] >= best[name] for name in best)}
 
     def chosen_settings(
         self, context: TrainingContext, compared: Metrics, ships: Mapping[str, bool]
@@ -207,10 +212,11 @@ class PairPart(PathwayPart[VerifierTraining, PairInputs, PairModel]):
         model: PairModel,
         ships: Mapping[str, bool],
     ) -> None:
-        super().export(context, settings, model, ships)
         if ships["pair_verifier"]:
-            folder = context.run.folder
-            (folder / ENCODER).write_bytes((folder / TRAINED / ENCODER).read_bytes())
+            folder = context.run.folder  # whose file may be a link to that of the stage before
+            with atomic(folder / ENCODER) as partial:
+                copyfile(folder / TRAINED / ENCODER, partial)
+        super().export(context, settings, model, ships)
 
     def run(self, context: TrainingContext, settings: VerifierTraining) -> None:
         if settings.pairs.steps_here():
@@ -220,14 +226,16 @@ class PairPart(PathwayPart[VerifierTraining, PairInputs, PairModel]):
 
 
 def _tokens(context: TrainingContext) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    records, config = context.records, context.pipeline.config.decode
-    pairs = []
+    """With the words that answering would have: most questions are not looked at closer."""
+    records, config, tokenizer = context.records, context.pipeline.config, MiniLm().tokenizer
+    found = []
     for i, about in enumerate(records.about):
-        words = words_shown(records.seen_words(i), config)
-        pairs.append([pair_of(about["question"], words, p) for p in records.candidates(i)])
-    tokenizer = MiniLm().tokenizer
-    encoded = iter(tokenizer.encode_batch([pair for some in pairs for pair in some]))
-    return tuple(tuple(tuple(next(encoded).ids) for _ in some) for some in pairs)
+        closer = is_particular(records.question(i), config.budget)
+        seen = records.seen_words(i) if closer else records.low_res_words(i)
+        words = words_shown(seen, config.decode)
+        pairs = [pair_of(about["question"], words, p) for p in records.candidates(i)]
+        found.append(tuple(tuple(one.ids) for one in tokenizer.encode_batch(pairs)))
+    return tuple(found)
 
 
 @torch.inference_mode()

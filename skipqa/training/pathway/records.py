@@ -156,6 +156,12 @@ class Records:
         names, probs = self.about[i]["seen"], torch.tensor(self.about[i]["probs"])
         return SeenWords(tuple(names), probs, torch.zeros(len(names), 0)) if names else None
 
+    def low_res_words(self, i: int) -> SeenWords | None:
+        """Those of the view that every question begins with."""
+        pairs = self.about[i]["low_res_seen"]
+        names, probs = tuple(name for name, _ in pairs), torch.tensor([prob for _, prob in pairs])
+        return SeenWords(names, probs, torch.zeros(len(names), 0)) if names else None
+
     def draft(self, i: int, vocabulary: Mapping[str, float]) -> Draft:
         """What the drafter said, who could have said any of `vocabulary`."""
         about = self.about[i]

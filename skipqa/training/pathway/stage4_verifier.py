@@ -24,9 +24,9 @@ from skipqa.training.loop import Loss, Optimisation
 from skipqa.training.pathway import gains
 from skipqa.training.pathway.context import TrainingContext
 from skipqa.training.pathway.gains import Gains
-from skipqa.training.pathway.pair_verifier import PairPart
+from skipqa.training.pathway.pair_verifier import PAIR_FILES, PairPart
 from skipqa.training.pathway.stage import PathwayPart, PathwaySettings, PathwayStage
-from skipqa.training.pathway.verifier_cases import Cases, collect_cases
+from skipqa.training.pathway.verifier_cases import Cases, cases_with_gains
 from skipqa.training.pathway.verifier_quality import (
     best_threshold,
     by_source,
@@ -52,8 +52,7 @@ class VerifierPart(PathwayPart[VerifierTraining, VerifierInputs, Verifier]):
     def prepare(self, context: TrainingContext, settings: VerifierTraining) -> VerifierInputs:
         measured = gains.load_or_measure(context, settings.oracle_questions)
         compared = [i for split in SPLITS for i in context.records.select(split)]
-        cases = collect_cases(context, compared)
-        return VerifierInputs(cases.with_gains(context.records, measured), measured)
+        return VerifierInputs(cases_with_gains(context, measured, compared), measured)
 
     def build(self, context: TrainingContext, settings: VerifierTraining) -> Verifier:
         width = context.records["question"].shape[1]
@@ -119,6 +118,19 @@ class VerifierPart(PathwayPart[VerifierTraining, VerifierInputs, Verifier]):
             return {}
         chosen, least = {"threshold": compared["threshold"]}, compared["min_passages"]["chosen"]
         return {"verify": chosen if least is None else {**chosen, "min_passages": least}}
+
+    def export(
+        self,
+        context: TrainingContext,
+        settings: VerifierTraining,
+        model: Verifier,
+        ships: Mapping[str, bool],
+    ) -> None:
+        """Its threshold is not that of a pair verifier which the stage began with."""
+        super().export(context, settings, model, ships)
+        if ships["verifier"]:
+            for name in PAIR_FILES:
+                (context.run.folder / name).unlink(missing_ok=True)
 
     def components(self, settings: VerifierTraining, model: Verifier) -> Mapping[str, nn.Module]:
         return {"verifier": model}

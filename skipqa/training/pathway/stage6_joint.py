@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from skipqa.config import Count, NonNegative
 from skipqa.nn.verifier import Verifier
+from skipqa.stages import verify
 from skipqa.training.loop import Decay, LearningRate, Loss, Optimisation
 from skipqa.training.pathway import saliency_quality, stage2_saliency, stage3_fusion
 from skipqa.training.pathway.context import TrainingContext
@@ -114,7 +115,8 @@ class JointPart(PathwayPart[JointTraining, JointInputs, JointModel]):
         return {
             "saliency": stage2_saliency.is_as_good(found["saliency"], tokens)
             and recall >= before["saliency"],
-            "verifier": found["verifier"]["trained"]["f1"] >= before["verifier"],
+            "verifier": context.pipeline.components.pair_verifier is None
+            and found["verifier"]["trained"]["f1"] >= before["verifier"],
             "fusion": fusion_ships(found["fusion"])
             and found["fusion"]["trained"]["read"] >= before["fusion"],
         }
@@ -131,10 +133,23 @@ STAGE = PathwayStage("stage6", PathwaySettings(JointTraining()), (JointPart(),))
 @torch.inference_mode()
 def _nu(context: TrainingContext, cases: Cases) -> Tensor:
     """As passages are scored today."""
-    verifier = context.pipeline.components.verifier
+    today = context.pipeline.components
+    if today.pair_verifier is not None:
+        return _nu_of_pairs(context, cases)
+    verifier = today.verifier
     if verifier is None:
         return cases.untrained
     return cases.logits(verifier, torch.arange(len(context.records))).sigmoid()
+
+
+def _nu_of_pairs(context: TrainingContext, cases: Cases) -> Tensor:
+    """Of the questions that are compared; 0 elsewhere."""
+    score, nu = verify.build(context.pipeline.parts).verifier, torch.zeros_like(cases.untrained)
+    num_concepts = len(context.pipeline.backbone.concepts)
+    for i in context.rows("held-out", gold=True):
+        scores = score(context.records.after_retrieve(i, num_concepts)).scores
+        nu[i, : len(scores)] = torch.tensor(scores)
+    return nu
 
 
 def _before(context: TrainingContext, cases: Cases, threshold: float) -> dict[str, float]:

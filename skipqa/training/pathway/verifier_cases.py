@@ -22,6 +22,7 @@ from skipqa.training.pathway.context import TrainingContext
 from skipqa.training.pathway.gains import Gains
 from skipqa.training.pathway.records import Records
 
+CASES = "cases"
 HELPFUL = 2.0  # nats: a passage that gains so much is as good as one that is known to be gold
 
 
@@ -82,6 +83,14 @@ def stating(records: Records) -> Tensor:
 def _relation(passage_id: str) -> str:
     """Of "passages:dog:pug:origin" the origin; of WordNet's ids something that no other has."""
     return passage_id.rpartition(":")[2].partition("#")[0]
+
+
+def cases_with_gains(context: TrainingContext, gains: Gains, compared: Collection[int]) -> Cases:
+    """Collected once for all parts of a stage."""
+    if CASES not in context.computed:
+        context.computed[CASES] = collect_cases(context, compared)
+    found: Cases = context.computed[CASES]
+    return found.with_gains(context.records, gains)
 
 
 def collect_cases(context: TrainingContext, compared: Collection[int] = ()) -> Cases:

@@ -239,9 +239,11 @@ def test_gathering_goes_on_after_a_kill(
 @pytest.mark.parametrize("name", STAGES)
 def test_a_stage_leaves_its_parts_and_says_which_won(finished: dict[str, Path], name: str) -> None:
     folder, files = finished[name], STAGES[name][2]
-    metrics = json.loads((folder / "metrics.json").read_text())[name]
-    ships = metrics["ships"]
+    metrics = json.loads((folder / "metrics.json").read_text())
+    ships = metrics[name]["ships"]
     ships = ships if isinstance(ships, dict) else {files[0]: ships}
+    pairs = metrics.get("pairs", {}).get("ships", False)
+    ships = ships | dict.fromkeys(("pair_verifier", "pair_encoder"), pairs)
     ships = ships | {"keep_head": True}  # a rival's, it has nothing to win
     for part in files:
         assert (folder / "trained" / f"{part}.safetensors").is_file()
