@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from skipqa.errors import UserError
     from skipqa.knowledge import Index
     from skipqa.pipeline import Answer, Pipeline, load
+    from skipqa.plugin import prune
 
-__all__ = ["Answer", "Client", "Index", "Pipeline", "UserError", "__version__", "load"]
+__all__ = ["Answer", "Client", "Index", "Pipeline", "UserError", "__version__", "load", "prune"]
 __version__ = "0.2.0"  # the only place: pyproject.toml reads it here
 
 _HOMES = {
@@ -27,6 +28,7 @@ _HOMES = {
     "Pipeline": "skipqa.pipeline",
     "UserError": "skipqa.errors",
     "load": "skipqa.pipeline",
+    "prune": "skipqa.plugin",
 }
 
 

@@ -47,7 +47,7 @@ def test_every_public_name_is_the_one_at_home() -> None:
     assert skipqa.Index is Index
     assert skipqa.UserError is UserError
     assert set(skipqa.__all__) == {
-        *("Answer", "Client", "Index", "Pipeline", "UserError", "__version__", "load")
+        *("Answer", "Client", "Index", "Pipeline", "UserError", "__version__", "load", "prune")
     }
 
 

@@ -31,7 +31,7 @@ BELOW_CLI = BELOW_PIPELINE | {
 
 # box: what it may import of skipqa
 MAY_KNOW: dict[str, set[str]] = {
-    "__init__": {"client", "errors", "knowledge", "pipeline"},
+    "__init__": {"client", "errors", "knowledge", "pipeline", "plugin"},
     "errors": set(),
     "types": set(),
     "language": set(),
@@ -63,6 +63,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "claims": BELOW_CLI | {"evaluation"},
     "client": {"errors", "image", "notebook"},
     "notebook": set(),
+    "plugin": {"errors"},
     "text_only": BELOW_PIPELINE | {"pipeline"},
     "serve": BELOW_CLI | {"evaluation", "text_only"},
     "cli": BELOW_CLI | {"training", "evaluation", "claims", "serve"},
