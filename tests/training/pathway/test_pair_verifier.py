@@ -107,3 +107,29 @@ def test_without_a_gpu_it_is_left_out(tmp_path: Path) -> None:
     PairPart().run(context, VerifierTraining())
     assert said == ["the pair encoder needs a GPU: left as it is"]
     assert not list(tmp_path.iterdir())
+
+
+def test_it_learns_which_word_answers_which() -> None:
+    """Fifty questions, four passages each: right is the one that has the question's own number.
+    No passage is right or wrong by itself, so what is embedded apart cannot tell."""
+    draw = torch.Generator().manual_seed(1)
+    asked = torch.randint(5, 15, (50,), generator=draw)
+    told = torch.stack([5 + torch.randperm(10, generator=draw)[:4] for _ in range(50)])
+    told[torch.arange(50), torch.randint(0, 4, (50,), generator=draw)] = asked
+    pairs = [
+        [[1, q, 2, 20 + p, 2] for p in passages]
+        for q, passages in zip(asked.tolist(), told.tolist(), strict=True)
+    ]
+    right = (told == asked[:, None]).float()
+    network = model().train()
+    optimiser = torch.optim.Adam(network.parameters(), lr=5e-3)
+    nothing = torch.zeros(50, 12)
+    for _ in range(150):
+        logits = network.verifier(
+            nothing, nothing, network.embedded(pairs, 4), torch.zeros(50, 4, 3)
+        )
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, right)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    assert ((logits > 0) == right.bool()).float().mean() > 0.97
