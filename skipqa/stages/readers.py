@@ -15,8 +15,9 @@ Enters: a state with everything but the answer, and the facts to read, the best 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 from typing import Protocol
 
 import torch
@@ -31,6 +32,8 @@ from skipqa.stages.prompts import answer_prompt, parse_answer, reading_prompt, t
 from skipqa.state import State
 from skipqa.types import Decoded, Draft, Question, SeenWords
 
+LONG_NAME = 6  # letters
+ALIKE = 0.9  # of two spellings: the matching letters of all
 MAX_SHOWN = 2  # regions whose names the decoder reads, the most salient
 
 EXAMPLES = """\
@@ -46,6 +49,7 @@ Answer: Finland
 
 """
 _TERM = re.compile(r"[^\W_]+")  # a word or a number
+_NAME_WORD = re.compile(r"[\w'’.-]*\w\.?")  # "Mrs." and "Oyelaran-Smith" are one word each
 _UNBROKEN = r"[^.;:,()\"]*"  # by punctuation
 _EXPLAIN = re.compile(r"(?:how (?:is|are|was|were|do|does|did|can|could)|why)\b")
 
@@ -230,10 +234,28 @@ def has_a_word_of(answer: str, facts: Sequence[str]) -> bool:
 
 
 def spelled_as_in(answer: str, facts: Sequence[str]) -> str:
-    """Spelled as in the best fact that has it: the trained decoder writes lower case."""
+    """Spelled as in the best fact that has it: the trained decoder writes lower case. Of a long
+    name, which has pieces that it never saw together, it may miss a letter."""
+    if not answer:
+        return answer
     found = re.compile(rf"(?<!\w){re.escape(answer)}(?!\w)", re.IGNORECASE)
     spellings = (match[0] for text in reversed(facts) if (match := found.search(text)))
-    return next(spellings, answer) if answer else answer
+    exact = next(spellings, None)
+    return exact or next((name for text in reversed(facts) for name in _like(answer, text)), answer)
+
+
+def _like(answer: str, text: str) -> Iterator[str]:
+    """Names in the text that differ from the answer by a letter or two within it: as many words,
+    one of them capitalised and long. Endings count: "California" is not "Californian"."""
+    words, said = [match.span() for match in _NAME_WORD.finditer(text)], answer.lower()
+    count = len(said.split())
+    for first in range(len(words) - count + 1 if count else 0):
+        span = text[words[first][0] : words[first + count - 1][1]]
+        own = span.lower()
+        is_name = any(len(w) >= LONG_NAME and w[0].isupper() for w in span.split())
+        same_ends = (own[0], own[-1]) == (said[0], said[-1])
+        if is_name and same_ends and SequenceMatcher(None, said, own).ratio() >= ALIKE:
+            yield span
 
 
 def whole_clause(quoted: str, facts: Sequence[str], question: Question) -> str:
