@@ -8,7 +8,20 @@ import sys
 import typer
 
 from skipqa import __version__
-from skipqa.cli import ask, costs, demo, fvqa, index, report, score, serve, setup, theory, train
+from skipqa.cli import (
+    ask,
+    costs,
+    demo,
+    fvqa,
+    index,
+    prompted,
+    report,
+    score,
+    serve,
+    setup,
+    theory,
+    train,
+)
 from skipqa.cli import eval as evaluation
 from skipqa.cli.console import Json, print_json
 from skipqa.data.__main__ import app as data
@@ -27,6 +40,7 @@ app = typer.Typer(
 )
 app.command("ask")(ask.ask)
 app.command("serve")(serve.serve)
+app.command("prompted")(prompted.prompted)
 app.command("setup")(setup.setup)
 app.command("demo")(demo.demo)
 app.add_typer(index.app, name="index")

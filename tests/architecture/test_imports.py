@@ -64,9 +64,10 @@ MAY_KNOW: dict[str, set[str]] = {
     "client": {"errors", "image", "notebook"},
     "notebook": set(),
     "plugin": {"errors"},
+    "prompted": PLAIN | {"state", "knowledge", "stages"},
     "text_only": BELOW_PIPELINE | {"pipeline"},
     "serve": BELOW_CLI | {"evaluation", "text_only"},
-    "cli": BELOW_CLI | {"training", "evaluation", "claims", "serve"},
+    "cli": BELOW_CLI | {"training", "evaluation", "claims", "serve", "prompted"},
 }
 
 
