@@ -63,6 +63,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "claims": BELOW_CLI | {"evaluation"},
     "client": {"errors", "image", "notebook"},
     "notebook": set(),
+    "harness": {"errors", "image", "pipeline", "tasks"},
     "plugin": {"errors"},
     "prompted": PLAIN | {"state", "knowledge", "stages"},
     "text_only": BELOW_PIPELINE | {"pipeline"},
