@@ -63,13 +63,12 @@ MAY_KNOW: dict[str, set[str]] = {
     "claims": BELOW_CLI | {"evaluation"},
     "client": {"errors", "image", "notebook"},
     "notebook": set(),
-    "batch": BELOW_PIPELINE | {"pipeline"},
     "harness": {"errors", "image", "pipeline", "tasks"},
     "plugin": {"errors"},
     "prompted": PLAIN | {"state", "knowledge", "stages"},
     "text_only": BELOW_PIPELINE | {"pipeline"},
     "serve": BELOW_CLI | {"evaluation", "text_only"},
-    "cli": BELOW_CLI | {"training", "evaluation", "claims", "serve", "prompted", "batch"},
+    "cli": BELOW_CLI | {"training", "evaluation", "claims", "serve", "prompted"},
 }
 
 
