@@ -30,6 +30,7 @@ from skipqa.nn.budget import (
 from skipqa.nn.concept_prior import ConceptPriorConfig, ConceptPriorHead
 from skipqa.nn.drafter import Drafter, DrafterConfig
 from skipqa.nn.fusion import BipartiteFusion, FusionConfig
+from skipqa.nn.grounding import Grounding, GroundingConfig
 from skipqa.nn.keep_head import KeepHead, KeepHeadConfig
 from skipqa.nn.projector import Projector, ProjectorConfig
 from skipqa.nn.region_query import (
@@ -48,7 +49,8 @@ from skipqa.types import Widths
 class Components:
     drafter: Drafter | None = None
     budget: BudgetController | None = None
-    saliency: Saliency | None = None
+    grounding: Grounding | None = None  # QVS over all tokens together
+    saliency: Saliency | None = None  # QVS of each token by itself, where there is no grounding
     region_query: SparseRegionQuery | DenseRegionQuery | None = None
     concept_prior: ConceptPriorHead | None = None
     verifier: Verifier | None = None  # of passages as the text encoder embeds them
@@ -75,6 +77,7 @@ ADAPTER = "adapter_model.safetensors"  # PEFT's name
 _BUILDERS: dict[str, Any] = {
     "drafter": (DrafterConfig, Drafter),
     "budget": (DiscreteBudgetConfig, build_budget),
+    "grounding": (GroundingConfig, Grounding),
     "saliency": (SaliencyConfig, build_saliency),
     "region_query": (RegionQueryConfig, build_region_query),
     "concept_prior": (ConceptPriorConfig, ConceptPriorHead),
@@ -93,6 +96,7 @@ NAMES = tuple(_BUILDERS)
 _FITS: dict[str, dict[str, str]] = {
     "drafter": {"visual_tokens": "low_res", "visual_width": "vision", "question_width": "text"},
     "budget": {"visual_width": "text", "question_width": "text"},
+    "grounding": {"vision_width": "vision", "text_width": "text"},
     "saliency": {"width": "text"},
     "region_query": {"visual_width": "text", "question_width": "text"},
     "concept_prior": {"width": "text"},

@@ -116,6 +116,9 @@ class RetrieveConfig:
     definition_weight: Weight = 0.3  # of a concept's definition; its names have 1
     question_weight: Weight = 0.3  # of the question's terms; the region's concepts have 1
     excerpt_words: NonNegative = 40  # read of a long passage; 0: all of it
+    # The power of a region's saliency, relative to the highest, that its scores are multiplied by;
+    # at 0 all regions count alike
+    region_sharpness: Weight = 0.0
     # How much the best score of an index counts against that of another: at 0 the best passages of
     # all indexes are equal, at 1 passages are ordered by score alone
     index_sharpness: Fraction = 0.5

@@ -1,10 +1,12 @@
 """prune: keep the V' tokens that matter to the question (QVS).
 
-A trained scorer gives s_i from the token and the question. Untrained, s_i = sum_c p_ic r_c: the
-probability that token i shows concept c, times the relevance of c to the question. r_c grows with
-the similarity of their embeddings, jumps where the question names the concept or a kind of it
-("drink" names espresso) or the concept prior is high, and leans towards what the whole image
-shows, which decides when the question names nothing ("What is this?").
+Untrained, s_i = sum_c p_ic r_c: the probability that token i shows concept c, times the relevance
+of c to the question. r_c grows with the similarity of their embeddings, jumps where the question
+names the concept or a kind of it ("drink" names espresso) or the concept prior is high, and leans
+towards what the whole image shows, which decides when the question names nothing ("What is this?").
+Two dogs are alike to this rule. A trained grounding corrects it: it reads features, evidence and
+places of all tokens together with the question's words, so it knows which dog is the left one. A
+trained saliency scores each token by itself.
 """
 
 from __future__ import annotations
@@ -17,13 +19,18 @@ from torch import Tensor
 from skipqa.backbones.backbone import Backbone
 from skipqa.backbones.concepts import Concepts
 from skipqa.config import PruneConfig
+from skipqa.errors import UserError
 from skipqa.language import all_forms
+from skipqa.nn import grounding as attention
 from skipqa.nn import saliency as network
+from skipqa.nn.grounding import Grounding, Scene
 from skipqa.nn.saliency import Saliency
 from skipqa.stages.stage import Parts
 from skipqa.state import State
 from skipqa.trace import StageRecord
-from skipqa.types import KeptTokens, Question, VisualTokens
+from skipqa.types import ConceptPrior, KeptTokens, Question, VisualTokens
+
+LEAST_SALIENCY = 1e-4  # of the rule, where its logarithm is taken
 
 
 class TokenScorer(Protocol):
@@ -45,7 +52,7 @@ class ConceptScorer:
         relevance_C = concept_relevance(question, concepts)
         relevance_C = relevance_C + self.config.overview_weight * tokens.overview
         if prior is not None:
-            relevance_C = relevance_C + prior.weights / prior.weights.max()
+            relevance_C = relevance_C + expected(prior)
         num_concepts, width = concepts.embeddings.shape
         return tokens.concept_probs @ relevance_C, 2 * num_concepts * (width + len(tokens))
 
@@ -66,6 +73,26 @@ class SaliencyScorer:
         return f"scored for {_named(question)}"
 
 
+class GroundedScorer:
+    """The probability that a token shows what is asked about."""
+
+    def __init__(self, grounding: Grounding, rule: TokenScorer) -> None:
+        self.grounding, self.rule = grounding, rule
+
+    @torch.inference_mode()
+    def __call__(self, tokens: VisualTokens, question: Question) -> tuple[Tensor, int]:
+        rule_V, rule_flops = self.rule(tokens, question)
+        scene = Scene(tokens.features[None], tokens.concept_probs[None], rule_logits(rule_V)[None])
+        states_1Td = question.states[None]
+        there_1T = torch.ones(states_1Td.shape[:2], dtype=torch.bool)
+        [logits_V] = self.grounding(scene, states_1Td, there_1T)
+        flops = attention.flops(self.grounding.config, len(tokens), len(question.states))
+        return logits_V.sigmoid(), rule_flops + flops
+
+    def why(self, question: Question) -> str:
+        return f"shows what is asked about {_named(question)}"
+
+
 class Prune:
     def __init__(self, scorer: TokenScorer) -> None:
         self.scorer = scorer
@@ -79,10 +106,17 @@ class Prune:
 
 
 def build(parts: Parts) -> Prune:
-    saliency = parts.components.saliency
-    if saliency is None:
-        return Prune(ConceptScorer(parts.config.prune, parts.backbone))
-    return Prune(SaliencyScorer(saliency))
+    grounding, saliency = parts.components.grounding, parts.components.saliency
+    rule = ConceptScorer(parts.config.prune, parts.backbone)
+    if grounding is not None:
+        _check_concepts(grounding, parts.backbone)
+        return Prune(GroundedScorer(grounding, rule))
+    return Prune(rule if saliency is None else SaliencyScorer(saliency))
+
+
+def rule_logits(rule_V: Tensor) -> Tensor:
+    """The logarithm of the rule's saliency, which a grounding adds to."""
+    return rule_V.clamp(min=LEAST_SALIENCY).log()
 
 
 def concept_relevance(question: Question, concepts: Concepts) -> Tensor:
@@ -94,10 +128,23 @@ def concept_relevance(question: Question, concepts: Concepts) -> Tensor:
     return cosine_C.square() + named_C
 
 
+def expected(prior: ConceptPrior) -> Tensor:
+    """[C] in [0, 1]: how much the question expects each concept, 1 the most expected."""
+    return prior.weights / prior.weights.max()
+
+
 def top_positions(saliency_V: Tensor, count: int) -> Tensor:
     """Grid positions of the `count` most salient tokens, ascending; ties go to the first."""
     order = saliency_V.argsort(descending=True, stable=True)
     return order[:count].sort().values
+
+
+def _check_concepts(grounding: Grounding, backbone: Backbone) -> None:
+    has, needed = grounding.config.concepts, len(backbone.concepts)
+    if has != needed:
+        raise UserError(
+            f"grounding.safetensors was trained for {has:,} concepts, this backbone has {needed:,}"
+        )
 
 
 def _named(question: Question) -> str:

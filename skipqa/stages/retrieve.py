@@ -4,7 +4,8 @@ A trained phi turns a region's mean token and the question into a query, sparse 
 an index with embeddings, dense (B). Untrained, the query of region r is the names of its concepts
 and, at a lower weight, their definitions, weighted by their probability, plus the question's terms.
 A region that is certain of what it shows therefore scores its passages higher. A concept prior
-turns the probabilities into the posterior over the region's concepts.
+turns the probabilities into the posterior over the region's concepts. Where saliency was trained to
+tell which thing is asked about, what a region finds also counts by the region's saliency.
 
 Every index of the library is asked, each with its own encoding of the queries. What they find makes
 one list (knowledge/library.py), of which the best K' stay. Of a long passage the decoder reads only
@@ -32,8 +33,9 @@ from skipqa.stages.regions import posterior, region_means
 from skipqa.stages.stage import Parts
 from skipqa.state import State
 from skipqa.trace import StageRecord
-from skipqa.types import Question, Region, Retrieved, RetrievedPassage, SparseVector
+from skipqa.types import Hit, Question, Region, Retrieved, RetrievedPassage, SparseVector
 
+SMALLEST = 1e-12
 SourceWeights = Callable[[State], Mapping[str, float]]
 
 
@@ -134,7 +136,8 @@ class Retrieve:
             return state.add(retrieved=Retrieved((), 0, 0))
         sources = self.library.searched(self.weights(state))
         found = self.querier(state, [source.index for source in sources])
-        unique = merge(sources, found.hits, self.config.index_sharpness)
+        hits = by_saliency(found.hits, state.regions, self.config.region_sharpness)
+        unique = merge(sources, hits, self.config.index_sharpness)
         record.flops = found.flops
         passages = tuple(
             self._passage(hit, sources, found) for hit in unique[: state.budget.passages]
@@ -168,6 +171,22 @@ def build(parts: Parts) -> Retrieve:
     else:
         querier = DenseQuerier(query, config.per_region)
     return Retrieve(querier, parts.library, config)
+
+
+def by_saliency(hits: Sequence[Hits], regions: Sequence[Region], sharpness: float) -> list[Hits]:
+    """Each region's scores times its saliency relative to the highest, to the power `sharpness`:
+    at 0 all regions count alike."""
+    if sharpness == 0:
+        return list(hits)
+    best = max(region.saliency for region in regions)
+    weights = [(region.saliency / max(best, SMALLEST)) ** sharpness for region in regions]
+    return [
+        [
+            [Hit(hit.row, hit.score * weight) for hit in found]
+            for found, weight in zip(of_index, weights, strict=True)
+        ]
+        for of_index in hits
+    ]
 
 
 def concept_texts(

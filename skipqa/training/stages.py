@@ -19,6 +19,7 @@ from typing import Any
 from skipqa.config import override, read_settings
 from skipqa.errors import UserError, choices
 from skipqa.training import confidence, fast_path
+from skipqa.training.grounding import stage as grounding
 from skipqa.training.pathway import (
     stage2_saliency,
     stage3_fusion,
@@ -34,7 +35,8 @@ from skipqa.training.stage1 import backbone
 STAGES: tuple[TrainingStage, ...] = (
     sparse_query.STAGE,  # "splade": what to ask an index
     backbone.STAGE,  # the backbone: encoder, tagger, drafter, and a reader of what is found
-    stage2_saliency.STAGE,  # QVS
+    grounding.STAGE,  # QVS: which tokens show what is asked about
+    stage2_saliency.STAGE,  # QVS of each token by itself
     stage3_fusion.STAGE,  # RCSR and BSCA
     stage4_verifier.STAGE,  # SKV
     stage5_budget.STAGE,  # DBC

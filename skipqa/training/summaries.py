@@ -6,7 +6,8 @@ from __future__ import annotations
 SUMMARIES = {
     "splade": "sparse queries",
     "stage1": "the backbone",
-    "stage2": "saliency",
+    "grounding": "saliency over all tokens together",
+    "stage2": "saliency of each token by itself",
     "stage3": "region queries and fusion",
     "stage4": "verifier",
     "stage5": "budget",

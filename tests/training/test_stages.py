@@ -60,7 +60,10 @@ def noted(read: Metrics) -> tuple[list[Noted], dict[str, Inputs]]:
     return [Noted(stage.name, stage.settings, stage, read, begun) for stage in STAGES], begun
 
 
-LATER = ["stage2", "stage3", "stage4", "stage5", "stage6", "fast_path", "confidence"]
+LATER = [
+    *("grounding", "stage2", "stage3", "stage4", "stage5", "stage6"),
+    *("fast_path", "confidence"),
+]
 
 
 def test_the_order_is_the_papers_after_what_to_ask() -> None:

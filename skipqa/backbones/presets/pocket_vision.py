@@ -38,12 +38,14 @@ NUM_WORDS = 12  # per image
 
 
 class Recognised(NamedTuple):
-    """What the feature maps of one image show."""
+    """What the feature maps of B images show."""
 
-    probs_VC: Tensor  # each row a distribution
-    overview_C: Tensor  # the distribution of the whole image
-    flops: int
-    words: SeenWords | None = None
+    probs_BVC: Tensor  # each row a distribution
+    overview_BC: Tensor  # the distribution of the whole image
+    flops: int  # per image
+    # What words are chosen by: probabilities of the encoder's own classes and of the tagger's names
+    classes_BC: Tensor
+    tags_BT: Tensor | None = None
 
 
 class PocketVision:
@@ -123,44 +125,52 @@ class PocketVision:
 
     def _tokens(self, maps: Sequence[Tensor], low_res_NF: Tensor) -> tuple[VisualTokens, int]:
         """One token per cell of the last map, the finest, with the evidence of all maps."""
-        recognised = self._recognise(maps)
-        meaning_VD = recognised.probs_VC @ self.concepts.embeddings
+        recognised = self.recognise(maps)
+        [probs_VC], [overview_C] = recognised.probs_BVC, recognised.overview_BC
+        meaning_VD = probs_VC @ self.concepts.embeddings
         tokens = VisualTokens(
             features=maps[-1][0].flatten(1).T,
-            concept_probs=recognised.probs_VC,
+            concept_probs=probs_VC,
             meaning=F.normalize(meaning_VD, dim=-1),
-            overview=recognised.overview_C,
+            overview=overview_C,
             grid=maps[-1].shape[-1],
             drafter_features=low_res_NF,
-            words=recognised.words,
+            words=self._words(recognised),
         )
         return tokens, recognised.flops + 2 * tokens.concept_probs.numel() * meaning_VD.shape[1]
 
-    def _recognise(self, maps: Sequence[Tensor]) -> Recognised:
-        """The classes' logits averaged over the maps; the overview is that of the first."""
-        logits = [self._classify(map_1Fhw) for map_1Fhw in maps]
+    def recognise(self, maps: Sequence[Tensor]) -> Recognised:
+        """Of maps [B, F, h, w], the finest last: the classes' logits averaged over them; the
+        overview is that of the first."""
+        logits = [self._classify(map_BFhw) for map_BFhw in maps]
         grid = maps[-1].shape[-1]
         mixed = [_resampled(self._mix_with_surroundings(one), grid) for one in logits]
         num_cells = sum(one[0, 0].numel() for one in logits)
+        overview_BC = logits[0].mean((2, 3)).softmax(-1)
         return Recognised(
-            probs_VC=torch.stack(mixed).mean(0).softmax(-1),
-            overview_C=logits[0].mean((0, 2, 3)).softmax(-1),
+            probs_BVC=torch.stack(mixed).mean(0).softmax(-1),
+            overview_BC=overview_BC,
             flops=2 * num_cells * self.network.classifier.weight.numel(),
+            classes_BC=overview_BC,
         )
 
-    def _classify(self, map_1Fhw: Tensor) -> Tensor:
-        """[1, C, h, w]: the logits of each cell."""
-        return self.network.classifier(map_1Fhw.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+    def _words(self, recognised: Recognised) -> SeenWords | None:
+        """Of one image."""
+        return None
 
-    def _mix_with_surroundings(self, logits_1Chw: Tensor) -> Tensor:
+    def _classify(self, map_BFhw: Tensor) -> Tensor:
+        """[B, C, h, w]: the logits of each cell."""
+        return self.network.classifier(map_BFhw.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+    def _mix_with_surroundings(self, logits_BChw: Tensor) -> Tensor:
         """Blend each cell's logits with those of the native-sized view around it.
 
         A single cell sees texture; the classifier was trained on the mean over a view.
         """
-        size = logits_1Chw.shape[-1]
-        views = F.avg_pool2d(logits_1Chw, min(NATIVE_CELLS, size), stride=2)
+        size = logits_BChw.shape[-1]
+        views = F.avg_pool2d(logits_BChw, min(NATIVE_CELLS, size), stride=2)
         views = F.interpolate(views, (size, size), mode="bilinear")
-        return torch.lerp(views, logits_1Chw, self.config.locality)
+        return torch.lerp(views, logits_BChw, self.config.locality)
 
     def _trunk_flops(self, scale: int) -> int:
         """FLOPs of a feature map, without the classifier."""
@@ -190,24 +200,27 @@ class TaggedVision(PocketVision):
         known = concepts.common_things(plain, self.report)
         return concepts.with_tags(self.classes, self.tagger, known)
 
-    def _recognise(self, maps: Sequence[Tensor]) -> Recognised:
+    def recognise(self, maps: Sequence[Tensor]) -> Recognised:
         """A tag has its largest probability over all maps: a large object is recognised in the
         coarse map, a small one in a part of the fine map."""
-        classes = super()._recognise(maps)
-        views = [tag_views(self.tagger, map_1Fhw) for map_1Fhw in maps]
-        probs_T = surest(views)[0]
+        classes = super().recognise(maps)
+        views = [tag_views(self.tagger, map_BFhw) for map_BFhw in maps]
+        probs_BT = surest(views)
         grid = maps[-1].shape[-1]
-        tagged_VT = torch.stack([_resampled(one, grid) for one in views]).amax(0)
+        tagged_BVT = torch.stack([_resampled(one, grid) for one in views]).amax(0)
         num_views = sum(one[0, 0].numel() for one in views)
         return Recognised(
-            probs_VC=_joined(classes.probs_VC, tagged_VT),
-            overview_C=_joined(classes.overview_C, probs_T),
+            probs_BVC=_joined(classes.probs_BVC, tagged_BVT),
+            overview_BC=_joined(classes.overview_BC, probs_BT),
             flops=classes.flops + tags.flops(self.tagger.config, num_views),
-            words=self._words(probs_T, classes.overview_C),
+            classes_BC=classes.overview_BC,
+            tags_BT=probs_BT,
         )
 
-    def _words(self, probs_T: Tensor, overview_C: Tensor) -> SeenWords:
+    def _words(self, recognised: Recognised) -> SeenWords:
         """The most probable tags and classes of the whole image."""
+        assert recognised.tags_BT is not None
+        [probs_T], [overview_C] = recognised.tags_BT, recognised.classes_BC
         best = torch.cat((probs_T, overview_C)).topk(NUM_WORDS)
         embeddings = torch.cat((self.tagger.meanings, self.classes.embeddings))
         num_tags = len(probs_T)
@@ -235,9 +248,9 @@ def pixels(image: Image.Image, size: int) -> Tensor:
     return scaled.permute(2, 0, 1)[None].contiguous(memory_format=torch.channels_last)
 
 
-def _resampled(values_1Chw: Tensor, grid: int) -> Tensor:
-    """[V, C]: the map interpolated at the cells of another grid."""
-    return F.interpolate(values_1Chw, (grid, grid), mode="bilinear")[0].flatten(1).T
+def _resampled(values_BChw: Tensor, grid: int) -> Tensor:
+    """[B, V, C]: the maps interpolated at the cells of another grid."""
+    return F.interpolate(values_BChw, (grid, grid), mode="bilinear").flatten(2).transpose(1, 2)
 
 
 def _joined(classes: Tensor, tagged: Tensor) -> Tensor:

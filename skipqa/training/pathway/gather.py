@@ -96,6 +96,16 @@ class Gathered(Example):
 def questions(
     data: Path | None, pocket_kb: Path | None, counts: Mapping[str, int], seed: int
 ) -> list[Gathered]:
+    """As `draw`; some have to be there to learn from."""
+    drawn = draw(data, pocket_kb, counts, seed)
+    if not any(row.split == "train" and row.gold_ids for row in drawn):
+        raise UserError("nothing to learn from: no training question names its passages")
+    return drawn
+
+
+def draw(
+    data: Path | None, pocket_kb: Path | None, counts: Mapping[str, int], seed: int
+) -> list[Gathered]:
     """So many of each `source/split`, drawn by the seed: a smaller draw is part of a larger one.
 
     What the photo of a row shows decides whether it is held out, so that no photo is on both sides.
@@ -114,8 +124,6 @@ def questions(
         some = groups.get(name, [])
         random.Random(f"{seed}/{name}").shuffle(some)
         drawn += some[:count]
-    if not any(row.split == "train" and row.gold_ids for row in drawn):
-        raise UserError("nothing to learn from: no training question names its passages")
     return drawn
 
 

@@ -24,6 +24,7 @@ from torch import Tensor
 from skipqa.files import atomic
 from skipqa.knowledge import Library
 from skipqa.pipeline import Pipeline
+from skipqa.stages.prune import top_positions
 from skipqa.state import State
 from skipqa.trace import Trace
 from skipqa.training.pathway import gather
@@ -277,4 +278,10 @@ def replay(records: Records, i: int, pipeline: Pipeline, budget: Budget) -> tupl
     """Record `i` from prune to retrieve with this budget, and the FLOPs of that."""
     trace = Trace()
     state = records.before_prune(i, len(pipeline.backbone.concepts)).add(budget=budget)
-    return pipeline.run(state, start="prune", stop="retrieve", trace=trace), trace.flops
+    if pipeline.components.grounding is None:
+        return pipeline.run(state, start="prune", stop="retrieve", trace=trace), trace.flops
+    # A grounding reads features, which no record holds: its scores are those of gathering.
+    saliency = records["saliency"][i].float()
+    kept = KeptTokens(top_positions(saliency, budget.tokens), saliency, state.tokens)
+    state = pipeline.run(state.add(kept=kept), start="regions", stop="retrieve", trace=trace)
+    return state, trace.flops + records.about[i]["flops"]["prune"]

@@ -51,8 +51,9 @@ def _try(
 ) -> list[list[tuple[bool, float | None]]]:
     """For each question and trial: is a gold passage found, how much of the box is kept?"""
     allowed = pipeline.config.budget.passages
+    rule = replaying(pipeline, grounding=None)
     pipelines = [
-        (replaying(pipeline, saliency=trial.saliency, region_query=trial.query), trial.tokens)
+        (rule.with_components(saliency=trial.saliency, region_query=trial.query), trial.tokens)
         for trial in trials
     ]
     return [

@@ -1,0 +1,1 @@
+"""QVS over all tokens together, trained on boxes."""
