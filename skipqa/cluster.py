@@ -19,6 +19,7 @@ VARIABLE = "RAY_ADDRESS"
 CLIENT = "ray://"
 HEAD_PORT = 6379  # of `ray start --head`
 TIMEOUT_S = 5
+LONG = 300  # characters: a message with a traceback in it
 # Of skipqa, and of the machines' own environment otherwise: workers of a cluster have the
 # environment that the cluster was started in. Those of folders are the same on every machine.
 FOLDERS = ("SKIPQA_HOME", "SKIPQA_WEIGHTS")
@@ -37,11 +38,12 @@ def connect(what: str, address: str = "", **local: Any) -> Any:
         return sys.modules["ray"]
     if address := named(address):
         check(address)
-        # An attempt takes most of a minute, and Ray makes twenty. It reads this when imported.
-        os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "1")
+        # An attempt takes up to 40 s, and Ray makes twenty. It reads this when imported.
+        os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "3")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
+        import ray.exceptions
     except ImportError as error:
         raise MissingExtra(what, "ray") from error
     try:
@@ -49,11 +51,11 @@ def connect(what: str, address: str = "", **local: Any) -> Any:
             ray.init(address=address, runtime_env={"env_vars": environment()}, **_spoken(local))
         else:
             ray.init(address="local", include_dashboard=False, **local)
-    except (OSError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         where = (
             f"the Ray cluster at {address} cannot be used" if address else "Ray cannot be started"
         )
-        raise UserError(f"{where}: {_one_line(error)}") from error
+        raise UserError(f"{where}: {_reason(error)}") from error
     return ray
 
 
@@ -91,5 +93,16 @@ def _spoken(local: dict[str, Any]) -> dict[str, Any]:
     return {name: local[name] for name in ("log_to_driver", "logging_level") if name in local}
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
+def _reason(error: BaseException) -> str:
+    """Of the first error of a chain, in one line."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    said = str(error).strip() or type(error).__name__
+    if "AuthToken" in said or type(error).__name__ == "AuthenticationError":
+        # `ray start` asks for one if this machine has one, which any local Ray has made; Ray sends
+        # it to no address that is given, unless it is told to.
+        return (
+            "it asks for its token; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH if the token "
+            "is not where Ray keeps it"
+        )
+    return " ".join(said.split()) if len(said) < LONG else said.splitlines()[-1].strip()

@@ -79,7 +79,7 @@ def find_sources(
         ]
     sources = []
     for path in paths:
-        report(f"reading {path}")
+        report(f"reading {path.name}")
         sources.append(_scan(path.absolute(), path.relative_to(root).as_posix(), size))
     if not sum(source.rows for source in sources):
         raise UserError(
