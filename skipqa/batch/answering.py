@@ -43,32 +43,38 @@ class Answering:
     """The class that Ray Data makes an actor of. It computes in one thread, next to others."""
 
     def __init__(self, job: Job) -> None:
-        check_machine(job)
         torch.set_num_threads(1)
-        self.job, self.pipeline = job, load(**job.load)
+        self.job = job
+        self.pipeline: Pipeline | Exception
+        try:
+            check_machine(job)
+            self.pipeline = load(**job.load)
+        except Exception as error:  # told with the first fragment; an actor that fails is restarted
+            self.pipeline = error
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, list[Any]]:
         fragment = Fragment(**{name: column.tolist()[0] for name, column in batch.items()})
-        failed = ""
+        tally, failed = Tally(), ""
         try:
+            if isinstance(self.pipeline, Exception):
+                raise self.pipeline
             tally = answer_fragment(self.pipeline, self.job, fragment)
         except Exception as error:  # a full disk, a changed file, a bug: no row is to blame
-            tally, failed = Tally(), _one_line(error)
+            failed = f"{_one_line(error)} (on {socket.gethostname()})"
         counts = {**asdict(tally), "output": fragment.output, "failed": failed}
         return {name: [value] for name, value in counts.items()}
 
 
 def check_machine(job: Job) -> None:
     """Refuse to work where the answers would be others or would not arrive."""
-    here = socket.gethostname()
     if job.version != __version__:
         raise UserError(
-            f"{here} has skipqa {__version__}, but the run was started by {job.version}: install "
+            f"skipqa {__version__} is installed, but the run was started by {job.version}: install "
             f"the same on all machines"
         )
     if not (job.out / RUN).exists():
         raise UserError(
-            f"{here} does not see {job.out}: all machines need the same paths to input, images and "
+            f"{job.out} is not to be seen: all machines need the same paths to input, images and "
             f"output"
         )
 

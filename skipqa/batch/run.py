@@ -171,7 +171,6 @@ def _flow(fragments: Sequence[Fragment], job: Job, workers: int) -> Iterator[dic
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.max_errored_blocks = TOLERATED
-    context.max_consecutive_actor_init_deaths = 0  # it would die of the same again
     for name in ("ray", "ray.data"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     rows = [dataclasses.asdict(fragment) for fragment in fragments]

@@ -8,10 +8,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -22,14 +23,16 @@ import pyarrow as arrow
 from batch_runs import check_same, draw_images, rows_of
 from pyarrow import dataset, parquet
 
-from skipqa.batch.answering import Job, answer_fragment, answer_row, check_machine
+from skipqa.batch.answering import Answering, Job, answer_fragment, answer_row, check_machine
 from skipqa.batch.fragments import cut, plan
 from skipqa.batch.outputs import RUN, Tally
 from skipqa.batch.run import absolute, claim_folder, connected, head_of_cluster
-from skipqa.batch.sources import Row, find_sources
+from skipqa.batch.sources import Fragment, Row, find_sources
 from skipqa.cli.batch import batch, duration
 from skipqa.errors import UserError
 from skipqa.pipeline import Pipeline
+
+FRAGMENT = Fragment("a.jsonl", 0, 2, "a-000000000-000000002.jsonl")
 
 
 @pytest.fixture(scope="module")
@@ -165,12 +168,20 @@ def test_a_file_that_changes_ends_its_fragment(
 
 def test_a_machine_that_does_not_fit_is_named(tmp_path: Path) -> None:
     job = Job({}, tmp_path, tmp_path)
-    with pytest.raises(UserError, match=f"does not see {tmp_path}"):
+    with pytest.raises(UserError, match=f"{tmp_path} is not to be seen"):
         check_machine(job)
     (tmp_path / RUN).touch()
     check_machine(job)
     with pytest.raises(UserError, match=r"but the run was started by 0\.0\.1: install the same"):
         check_machine(replace(job, version="0.0.1"))
+
+
+def test_a_worker_that_cannot_start_says_why(tmp_path: Path) -> None:
+    (tmp_path / RUN).touch()
+    worker = Answering(Job({"index": ["nowhere"]}, tmp_path, tmp_path))
+    counts = worker({name: np.array([value]) for name, value in asdict(FRAGMENT).items()})
+    assert (counts["questions"], counts["output"]) == ([0], [FRAGMENT.output])
+    assert counts["failed"][0].startswith("no index at nowhere: build one with")
 
 
 def test_without_the_extra_one_line_says_what_to_install() -> None:
