@@ -77,18 +77,19 @@ def batch(
 
       skipqa batch /data/questions /data/answers --address 10.0.0.5:6379 --workers 64
     """
-    from skipqa.batch import run
-    from skipqa.batch.answering import Job, seconds_per_question
-    from skipqa.batch.fragments import cut, plan
-    from skipqa.batch.sources import find_sources
-    from skipqa.config import read_settings
     from skipqa.errors import MissingExtra
-    from skipqa.pipeline import load
 
     try:
         import pyarrow  # noqa: F401
     except ImportError as error:
         raise MissingExtra("skipqa batch", "ray") from error
+    from skipqa.batch import run
+    from skipqa.batch.answering import Job, seconds_per_question
+    from skipqa.batch.fragments import cut, plan
+    from skipqa.batch.sources import find_sources
+    from skipqa.config import read_settings
+    from skipqa.pipeline import load
+
     started = time.perf_counter()
     address = run.head_of_cluster(address)  # before anything that takes time
     loaded: dict[str, Any] = {
