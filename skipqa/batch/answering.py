@@ -25,7 +25,8 @@ from skipqa.errors import UserError
 from skipqa.pipeline import Pipeline, load
 from skipqa.state import ImageSource
 
-MEASURED = 3  # questions, before a run
+PER_MEASURED = 50  # questions to answer for each that is measured before
+MOST_MEASURED = 4
 URL = re.compile(r"[a-z][a-z0-9+.-]*://|data:", re.IGNORECASE)
 
 
@@ -129,7 +130,8 @@ def asked(row: Row, images: Path) -> tuple[ImageSource, str]:
 def seconds_per_question(pipeline: Pipeline, job: Job, left: Sequence[Fragment]) -> float:
     """Measured on a few questions from all over what is left, in one thread as in a worker."""
     torch.set_num_threads(1)
-    sampled = left[:: -(-len(left) // MEASURED)]
+    num = min(MOST_MEASURED, 1 + sum(fragment.rows for fragment in left) // PER_MEASURED)
+    sampled = left[:: -(-len(left) // num)]
     started = time.perf_counter()
     for fragment in sampled:
         answer_row(pipeline, job.images, next(read_rows(fragment)))
