@@ -1,5 +1,7 @@
 """Many photos at once: `answer_batch` takes images and questions and gives an answer to each.
 
+For questions in files, with several processes or machines, there is `skipqa batch`.
+
 python examples/batch.py
 """
 

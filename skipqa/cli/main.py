@@ -10,6 +10,7 @@ import typer
 from skipqa import __version__
 from skipqa.cli import (
     ask,
+    batch,
     costs,
     demo,
     fvqa,
@@ -40,6 +41,7 @@ app = typer.Typer(
 )
 app.command("ask")(ask.ask)
 app.command("serve")(serve.serve)
+app.command("batch")(batch.batch)
 app.command("prompted")(prompted.prompted)
 app.command("setup")(setup.setup)
 app.command("demo")(demo.demo)

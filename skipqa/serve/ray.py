@@ -8,12 +8,12 @@ them, and replaces replicas that die. Documents cannot be uploaded: they would b
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 
+from skipqa.cluster import connect
 from skipqa.errors import MissingExtra
 from skipqa.serve.app import create_app
 from skipqa.serve.guard import Guard
@@ -21,6 +21,7 @@ from skipqa.serve.run import Tell
 from skipqa.serve.settings import ServeSettings
 
 NAME = "skipqa"
+WHAT = "skipqa serve --ray"
 
 
 def run(settings: ServeSettings, host: str, port: int, grace: int, tell: Tell) -> None:
@@ -37,13 +38,11 @@ def run(settings: ServeSettings, host: str, port: int, grace: int, tell: Tell) -
 
 def deploy(settings: ServeSettings, host: str, port: int, grace: int) -> None:
     """Returns when every replica answers."""
+    connect(WHAT)
     try:
-        import ray
         from ray import serve
-    except ImportError as error:
-        raise MissingExtra("skipqa serve --ray", "ray") from error
-    if not ray.is_initialized():
-        ray.init(address=os.environ.get("RAY_ADDRESS"), include_dashboard=False)
+    except ImportError as error:  # Ray without this part of it
+        raise MissingExtra(WHAT, "ray") from error
     engine = settings.engine
     serve.start(
         http_options={"host": host, "port": port, "request_timeout_s": engine.timeout_s + grace}

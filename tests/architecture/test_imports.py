@@ -33,6 +33,7 @@ BELOW_CLI = BELOW_PIPELINE | {
 MAY_KNOW: dict[str, set[str]] = {
     "__init__": {"client", "errors", "knowledge", "pipeline", "plugin"},
     "errors": set(),
+    "cluster": {"errors"},
     "types": set(),
     "language": set(),
     "wordnet": set(),
@@ -49,7 +50,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "ops": BASE,
     "nn": BASE | {"ops"},
     "backbones": PLAIN | {"ops", "nn"},
-    "knowledge": {"types", "errors", "files", "config", "assets", "wordnet", "backbones"},
+    "knowledge": BASE - {"trace"} | {"cluster", "wordnet", "backbones"},
     "stages": BELOW_STAGES,
     "components": BASE | {"ops", "nn"},
     "pipeline": BELOW_PIPELINE,
@@ -63,12 +64,13 @@ MAY_KNOW: dict[str, set[str]] = {
     "claims": BELOW_CLI | {"evaluation"},
     "client": {"errors", "image", "notebook"},
     "notebook": set(),
+    "batch": BELOW_PIPELINE | {"cluster", "pipeline"},
     "harness": {"errors", "image", "pipeline", "tasks"},
     "plugin": {"errors"},
     "prompted": PLAIN | {"state", "knowledge", "stages"},
     "text_only": BELOW_PIPELINE | {"pipeline"},
-    "serve": BELOW_CLI | {"evaluation", "text_only"},
-    "cli": BELOW_CLI | {"training", "evaluation", "claims", "serve", "prompted"},
+    "serve": BELOW_CLI | {"cluster", "evaluation", "text_only"},
+    "cli": BELOW_CLI | {"training", "evaluation", "claims", "serve", "prompted", "batch"},
 }
 
 

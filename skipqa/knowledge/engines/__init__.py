@@ -1,11 +1,12 @@
 """Search engines, chosen by the URI that opens an index.
 
-folder, local:folder                 impact-ordered lists in NumPy, the default
-compiled:folder                      the same, compiled with Numba
-exact:folder                         scores every vector: the oracle
-faiss:folder?nlist=1024&pq=64        dense maximum inner product search over the embeddings
-milvus:folder?uri=http://host:19530  a Milvus cluster, or a Milvus Lite file without `uri`
-ray:folder?workers=2                 shards of the index on a Ray cluster
+folder, local:folder                    impact-ordered lists in NumPy, the default
+compiled:folder                         the same, compiled with Numba
+exact:folder                            scores every vector: the oracle
+faiss:folder?nlist=1024&pq=64           dense maximum inner product search over the embeddings
+milvus:folder?uri=http://host:19530     a Milvus cluster, or a Milvus Lite file without `uri`
+opensearch:folder?uri=http://host:9200  an OpenSearch cluster, by Seismic
+ray:folder?workers=2                    shards of the index on a Ray cluster
 
 To add an engine:
 
@@ -62,6 +63,12 @@ def _milvus(snapshot: Snapshot, options: Options) -> Engine:
     return MilvusEngine.open(snapshot, options)
 
 
+def _opensearch(snapshot: Snapshot, options: Options) -> Engine:
+    from skipqa.knowledge.engines.opensearch import OpenSearchEngine
+
+    return OpenSearchEngine.open(snapshot, options)
+
+
 def _ray(snapshot: Snapshot, options: Options) -> Engine:
     from skipqa.knowledge.engines.ray import RayEngine
 
@@ -74,6 +81,7 @@ ENGINES: Mapping[str, Callable[[Snapshot, Options], Engine]] = {
     "exact": _exact,
     "faiss": _faiss,
     "milvus": _milvus,
+    "opensearch": _opensearch,
     "ray": _ray,
 }
 

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skipqa.errors import MissingExtra, UserError
+from skipqa.cluster import connect
+from skipqa.errors import UserError
 from skipqa.knowledge.encoder_reader import EncoderReader
 from skipqa.knowledge.encoder_wrappers import EncoderWrapper
 from skipqa.knowledge.engines.local import to_hits
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Options:
     workers: int = 2
-    address: str = ""  # empty: the cluster this process is connected to, or a new local one
+    address: str = ""  # empty: RAY_ADDRESS, or a Ray that is started here
 
 
 class RayEngine:
@@ -154,10 +155,4 @@ def _ragged(arrays: Sequence[NDArray]) -> NDArray:
 
 
 def _ray(address: str) -> Any:
-    try:
-        import ray
-    except ImportError as error:
-        raise MissingExtra("the Ray engine", "ray") from error
-    if not ray.is_initialized():
-        ray.init(address=address or None, include_dashboard=False, log_to_driver=False)
-    return ray
+    return connect("the Ray engine", address, log_to_driver=False)
