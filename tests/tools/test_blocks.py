@@ -116,6 +116,20 @@ MADE: dict[str, tuple[dict[str, Any], str]] = {
         {"photos": 10, "chance": 0.2, "reference": 0, "rows": [LOOKED, LOOKED]},
         "| 256, 512 | 0.5 | cosine | 0.400 | 0.300 | -0.020 (-0.050 to +0.010) |",
     ),
+    "grounding": (
+        {
+            "all": {"rule": {"questions": 10, "points": interval(0.3), "kept": interval(0.4)}},
+            "place": {
+                "rule": {"questions": 4, **dict.fromkeys(("points", "kept"), interval(0.2))},
+                "without features": {"questions": 4},
+                "grounding": {
+                    "questions": 4,
+                    **dict.fromkeys(("points", "kept", "which"), interval(0.6)),
+                },
+            },
+        },
+        "| place | grounding | 60.0 (50 to 70) | 60.0 (50 to 70) | 60.0 (50 to 70) |",
+    ),
     "reading": (
         {
             "questions": ["a", "b", "c"],

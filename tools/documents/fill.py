@@ -31,6 +31,7 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "class-gloss": quality.class_gloss,
     "seeing": quality.seeing,
     "saliency-boxes": quality.saliency_boxes,
+    "grounding": quality.grounding,
     "reading": quality.reading,
     "verifying": quality.verifying,
     "okvqa": quality.okvqa,

@@ -12,6 +12,7 @@ from skipqa.evaluation.reports.markdown import ABSENT, bounds, percent, table
 from skipqa.evaluation.results import Results
 from tools.documents.source import source
 
+POINTING = ("points", "kept", "which")
 INTERVAL = "95 % bootstrap intervals over photos"
 
 
@@ -67,6 +68,23 @@ def saliency_boxes(results: Results) -> str:
     note = (
         f"\n{found['photos']} photos, {found['rows'][0]['small']['count']} with such small boxes; "
         f"chance is {found['chance']:.3f} for all; in brackets {INTERVAL}."
+    )
+    return table(header, rows) + "\n" + note + source(results)
+
+
+def grounding(results: Results) -> str:
+    found = results["results"]
+    rows = [
+        [asked_by, name, *(percent(row[m]) if m in row else ABSENT for m in POINTING)]
+        for asked_by, of_group in found.items()
+        for name, row in of_group.items()
+        if asked_by == "all" or name in ("rule", "grounding")
+    ]
+    header = ["asked by", "saliency", "points at it, %", "of it kept, %", "above its rivals, %"]
+    note = (
+        f"\n{found['all']['rule']['questions']} crowded questions of Pocket-KB val; in brackets "
+        f"95 % bootstrap intervals over questions. The last column has the questions whose thing "
+        f"is not the only one of its kind."
     )
     return table(header, rows) + "\n" + note + source(results)
 

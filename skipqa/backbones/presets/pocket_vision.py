@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
@@ -241,10 +242,15 @@ def surest(views: Iterable[Tensor]) -> Tensor:
     return torch.stack([views_BThw.amax((2, 3)) for views_BThw in views]).amax(0)
 
 
-def pixels(image: Image.Image, size: int) -> Tensor:
-    """[1, 3, S, S] in [-1, 1]: the whole image resized to a square."""
+def resized(image: Image.Image, size: int) -> NDArray[np.uint8]:
+    """[S, S, 3]: the whole image as a square."""
     small = image.resize((size, size), Image.Resampling.BICUBIC, reducing_gap=3.0)
-    scaled = torch.from_numpy(np.asarray(small, dtype=np.float32)) / 127.5 - 1
+    return np.asarray(small)
+
+
+def pixels(image: Image.Image, size: int) -> Tensor:
+    """[1, 3, S, S] in [-1, 1]."""
+    scaled = torch.from_numpy(resized(image, size).astype(np.float32)) / 127.5 - 1
     return scaled.permute(2, 0, 1)[None].contiguous(memory_format=torch.channels_last)
 
 

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from skipqa.backbones.concepts import Concepts
-from skipqa.backbones.presets.pocket_vision import PocketVision, pixels
+from skipqa.backbones.presets.pocket_vision import PocketVision, resized
 from skipqa.config import EncodeConfig, PruneConfig
 from skipqa.image import open_image
 from skipqa.nn.grounding import Scene
@@ -150,7 +150,7 @@ def encode_photos(
             for start in range(0, len(names), BATCH[device.type]):
                 some = slice(start, start + BATCH[device.type])
                 maps = [
-                    vision.network(_as_input(torch.from_numpy(decoded[scale][some]), device))
+                    vision.network(_as_input(decoded[scale][some], device))
                     for scale in config.scales
                 ]
                 views[0].append(_view(vision, maps[:1]))
@@ -191,20 +191,19 @@ def _joined(views: Sequence[EncodedView]) -> EncodedView:
     )
 
 
-def _as_input(pixels_B3SS: Tensor, device: torch.device) -> Tensor:
-    shown = pixels_B3SS.to(device, non_blocking=True).float() / 127.5 - 1
-    return shown.contiguous(memory_format=torch.channels_last)
+def _as_input(shown_BSS3: NDArray[np.uint8], device: torch.device) -> Tensor:
+    scaled = torch.from_numpy(shown_BSS3).to(device, non_blocking=True).float() / 127.5 - 1
+    return scaled.permute(0, 3, 1, 2)  # in the order of memory that the encoder likes best
 
 
 def _decode(sizes: Sequence[int], job: Job) -> dict[int, NDArray[np.uint8]]:
-    """By size in pixels, [n, 3, S, S]. Arrays, not tensors: those would travel through shared
-    memory, which some machines have little of."""
+    """By size in pixels, [n, S, S, 3]. No torch here: each of many processes would compute with as
+    many threads as there are cores."""
     archive, names = job
     found: dict[int, list[NDArray[np.uint8]]] = {size: [] for size in sizes}
     with zipfile.ZipFile(archive) as file:
         for name in names:
             image = open_image(BytesIO(file.read(name)))
             for size in sizes:
-                shown = (pixels(image, size)[0] + 1) * 127.5
-                found[size].append(shown.round().to(torch.uint8).numpy())
+                found[size].append(resized(image, size))
     return {size: np.stack(some) for size, some in found.items()}

@@ -62,7 +62,7 @@ RETRIEVAL = "retrieval"
 
 @dataclass(frozen=True, slots=True)
 class GroundingTraining:
-    steps: Count = 3_000
+    steps: Count = 4_000
     lr: LearningRate = 1e-3
     warmup: NonNegative = 200
     batch: Count = 64
@@ -71,7 +71,8 @@ class GroundingTraining:
     width: Count = 128
     layers: Count = 2
     variant: Literal["A", "B"] = "A"
-    low_res: Fraction = 0.25  # of the batches
+    low_res: Fraction = 0.2  # of the batches
+    rivals: Count = 2  # how often a question comes whose thing is not the only one of its kind
     rho: Fraction = 0.11  # the paper's
     unboxed: NonNegative = 600  # questions of each source that know no box
     unboxed_weight: Weight = 0.5
@@ -182,10 +183,11 @@ def loss_of(
     model: Grounding,
     seed: int,
 ) -> Loss:
-    rows = torch.tensor([i for i, one in enumerate(examples) if one.split == "train"])
-    if len(rows) == 0:
+    rows = [i for i, one in enumerate(examples) if one.split == "train"]
+    if not rows:
         raise UserError("nothing to learn from: no training question knows where its thing is")
-    draw = batches([rows], settings.batch, seed)
+    again = [i for i in rows if examples[i].rivals] * (settings.rivals - 1)
+    draw = batches([torch.tensor(rows + again)], settings.batch, seed)
 
     def loss(step: int) -> Tensor:
         high_res = float(torch.rand(())) >= settings.low_res
