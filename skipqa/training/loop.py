@@ -115,8 +115,8 @@ def fit(
 
 
 def _seed(seed: int) -> None:
-    """As `torch.manual_seed`, which on a machine without an accelerator notes its caller's whole
-    stack three times at every call and never forgets it, for devices that may come."""
+    """As `torch.manual_seed`, which on a machine without an accelerator writes down its caller's
+    whole stack three times, for devices that may yet come: most of a small network's step."""
     if torch.accelerator.is_available():
         torch.manual_seed(seed)
     else:
