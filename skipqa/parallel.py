@@ -185,7 +185,7 @@ def _attempt(function: Callable[..., Any], *given: object) -> Any:
 class _Pickler(ForkingPickler):
     """As a pipe sends values, but tensors as arrays: torch would share memory, a file for each."""
 
-    def reducer_override(self, value: object) -> Any:
+    def reducer_override(self, value: Any) -> Any:
         torch = sys.modules.get("torch")  # where nobody imported it there is no tensor
         if torch is not None and type(value) is torch.Tensor:
             return torch.from_numpy, (value.detach().cpu().numpy(),)
