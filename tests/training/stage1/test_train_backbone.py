@@ -97,18 +97,21 @@ def train(mixed: mixture.Mixture, retrieval: Retrieval) -> Train:
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def killed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """What a kill leaves on the disk, by the part whose first step it hits; see `trained`."""
-    return tmp_path_factory.mktemp("killed")
+    return {part: tmp_path_factory.mktemp("killed") / "run" for part in GOES_ON_WITH}
 
 
 @pytest.fixture(scope="module")
-def trained(train: Train, killed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(
+    train: Train, killed: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """One whole run, copied whenever a kill is to be tested: a kill leaves just that."""
     folder = tmp_path_factory.mktemp("trained")
 
     def copied(what: str, *_: object) -> None:
-        if what in GOES_ON_WITH and not (there := killed / what).exists():
-            shutil.copytree(folder, there)
+        if what in killed and not killed[what].exists():
+            shutil.copytree(folder, killed[what])
 
     train(folder, copied)
     return folder
@@ -312,9 +315,9 @@ def test_a_seed_decides(train: Train, trained: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stop_at", GOES_ON_WITH)
 def test_a_killed_run_goes_on_and_ends_with_the_same_bits(
-    train: Train, trained: Path, killed: Path, tmp_path: Path, stop_at: str
+    train: Train, trained: Path, killed: dict[str, Path], tmp_path: Path, stop_at: str
 ) -> None:
-    shutil.copytree(killed / stop_at, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(killed[stop_at], tmp_path, dirs_exist_ok=True)
     parts: list[str] = []
     metrics = train(tmp_path, partial(note_trained, parts))
     again = GOES_ON_WITH[stop_at]
