@@ -8,6 +8,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export HF_HUB_OFFLINE = 1
+# Compiled once: the tests start many processes, and each would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test lint types unit docs install clean
 

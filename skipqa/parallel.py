@@ -9,6 +9,7 @@ knows nothing of questions.
 from __future__ import annotations
 
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -18,8 +19,6 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Generic, TypeVar
-
-import torch
 
 from skipqa.errors import UserError
 
@@ -186,8 +185,9 @@ def _attempt(function: Callable[..., Any], *given: object) -> Any:
 class _Pickler(ForkingPickler):
     """As a pipe sends values, but tensors as arrays: torch would share memory, a file for each."""
 
-    def reducer_override(self, value: object) -> Any:
-        if type(value) is torch.Tensor:
+    def reducer_override(self, value: Any) -> Any:
+        torch = sys.modules.get("torch")  # where nobody imported it there is no tensor
+        if torch is not None and type(value) is torch.Tensor:
             return torch.from_numpy, (value.detach().cpu().numpy(),)
         return NotImplemented
 

@@ -26,9 +26,12 @@ ORIENTATION = 0x0112  # the EXIF tag
 
 def picture(width: int = 31, height: int = 24) -> Image.Image:
     """Smooth but without any symmetry, so that a turned or mirrored copy differs."""
-    y, x = np.mgrid[0:height, 0:width]
-    channels = [255 * x / max(width - 1, 1), 255 * y / max(height - 1, 1), (x * 7 + y * 3) % 256]
-    return Image.fromarray(np.stack(channels, axis=-1).astype(np.uint8))
+    x, y = np.arange(width), np.arange(height)[:, None]
+    channels = np.empty((height, width, 3), np.uint8)
+    channels[..., 0] = 255 * x // max(width - 1, 1)
+    channels[..., 1] = 255 * y // max(height - 1, 1)
+    channels[..., 2] = (x * 7).astype(np.uint8) + (y * 3).astype(np.uint8)  # both modulo 256
+    return Image.fromarray(channels)
 
 
 def pixels(image: Image.Image) -> NDArray[np.int64]:

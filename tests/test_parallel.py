@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from failing_work import fail, unprepared
 from torch import Tensor, nn
 
 from skipqa.errors import UserError
@@ -97,20 +98,12 @@ def test_work_that_is_given_up_leaves_nothing_to_the_next() -> None:
         assert list(workers.map(range(5))) == [2**n for n in range(5)]
 
 
-def fail(piece: int) -> None:
-    raise UserError("no such photo") if piece else ZeroDivisionError
-
-
 def test_errors_come_back_as_they_are_or_with_their_traceback() -> None:
     with Workers(partial(partial, fail), 1) as workers:
         with pytest.raises(UserError, match="no such photo"):
             list(workers.map([1]))
         with pytest.raises(RuntimeError, match=r"in a worker process:\n(.|\n)*ZeroDivisionError"):
             list(workers.map([0]))
-
-
-def unprepared(error: type[Exception]) -> None:
-    raise error("no such index")
 
 
 def test_a_process_that_cannot_prepare_itself_says_why() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -114,7 +115,8 @@ def counting(expected: int | None = None) -> Iterator[Callable[[str, int, int | 
 
 
 def prepare_process() -> None:
-    """Uses every core, and makes glibc keep freed memory for large tensors.
+    """Uses every core, unless OMP_NUM_THREADS says how many, and makes glibc keep freed memory for
+    large tensors.
 
     Otherwise glibc returns each large activation to the system and pages it in again, which takes a
     third of the time of the vision encoder.
@@ -123,7 +125,8 @@ def prepare_process() -> None:
 
     from skipqa.costs.environment import available_cores
 
-    torch.set_num_threads(available_cores())
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(available_cores())
     if sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
         if mallopt is not None:  # absent in musl

@@ -1,8 +1,8 @@
 """Encoders from the files that an index keeps of them.
 
 Enters: the config and the folder of an encoder. Leaves: a sparse encoder. Every index holds its own
-copy of these files; a reader that several indexes share opens equal copies once, so that their
-encoders share a vocabulary and a network.
+copy of these files; a reader that several indexes share opens equal weights once, so that their
+encoders share a network.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from skipqa.knowledge.vocabulary import Vocabulary
 
 class EncoderReader:
     def __init__(self) -> None:
-        self._vocabularies: dict[str, Vocabulary] = {}  # by the content of the file
-        self._networks: dict[str, QueryNetwork] = {}
+        self._networks: dict[str, QueryNetwork] = {}  # by the content of the file
 
     def read(
         self, config: Mapping[str, Any], folder: Path, trained_query: Path | None = None
@@ -31,7 +30,7 @@ class EncoderReader:
         settings = dict(config)
         kind = settings.pop("kind", None)
         if kind in ("lexical", "learned"):
-            vocabulary = self._vocabulary(folder / LexicalEncoder.FILE)
+            vocabulary = Vocabulary.read(folder / LexicalEncoder.FILE)
             saturation = Saturation(**settings)
             delta = folder / TrainedQueryEncoder.DELTA if kind == "learned" else trained_query
             if delta is None:
@@ -42,12 +41,6 @@ class EncoderReader:
 
             return SpladeEncoder(**settings)
         raise UserError(f"unknown sparse encoder {kind!r}; known are lexical, learned and splade")
-
-    def _vocabulary(self, path: Path) -> Vocabulary:
-        content = _content(path)
-        if content not in self._vocabularies:
-            self._vocabularies[content] = Vocabulary(path)
-        return self._vocabularies[content]
 
     def _network(self, delta: Path) -> QueryNetwork:
         return self._networks.setdefault(_content(delta), QueryNetwork(delta))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -32,22 +32,29 @@ STOP_WORDS = frozenset(GRAMMAR_AND_QUESTIONS.split())
 
 
 class Vocabulary:
-    """A BERT tokenizer file, used for matching: no padding and no truncation."""
+    """A BERT tokenizer file, used for matching: no padding and no truncation. Never changed, since
+    all that hold an equal file share it (`read`)."""
 
-    def __init__(self, path: Path) -> None:
-        try:
-            self.json = path.read_text(encoding="utf-8")
-            self.tokenizer = Tokenizer.from_str(self.json)
-        except Exception as error:  # the tokenizers library raises bare Exception
-            raise UserError(f"{path} is not a tokenizer file: {error}") from error
-        if (found := self.tokenizer.get_vocab_size()) > np.iinfo(np.uint16).max:
-            raise UserError(f"{path} has {found} terms; the index holds at most 65,535")
+    def __init__(self, json: str) -> None:
+        self.json = json
+        self.tokenizer = Tokenizer.from_str(json)
         self.tokenizer.no_padding()
         self.tokenizer.no_truncation()
 
     @staticmethod
+    def read(path: Path) -> Vocabulary:
+        """Every index has a copy of its tokenizer; equal ones are parsed once."""
+        try:
+            found = _parsed(path.read_text(encoding="utf-8"))
+        except Exception as error:  # the tokenizers library raises bare Exception
+            raise UserError(f"{path} is not a tokenizer file: {error}") from error
+        if (size := found.tokenizer.get_vocab_size()) > np.iinfo(np.uint16).max:
+            raise UserError(f"{path} has {size} terms; the index holds at most 65,535")
+        return found
+
+    @staticmethod
     def default() -> Vocabulary:
-        return Vocabulary(assets.fetch(assets.MINILM) / "tokenizer.json")
+        return Vocabulary.read(assets.fetch(assets.MINILM) / "tokenizer.json")
 
     @cached_property
     def tokens(self) -> list[str]:
@@ -62,6 +69,11 @@ class Vocabulary:
         """What each term is matched as: -1 if it is ignored, the singular for a plural."""
         known = {token: term for term, token in enumerate(self.tokens)}
         return np.array([_matched_as(token, known) for token in self.tokens], dtype=np.int32)
+
+
+@lru_cache(maxsize=4)
+def _parsed(json: str) -> Vocabulary:
+    return Vocabulary(json)
 
 
 def cut_pieces(ids: Sequence[int], most: int) -> list[int]:

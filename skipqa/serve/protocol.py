@@ -38,7 +38,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         if self._head > MAX_HEAD:
             self.send_400_response("Invalid HTTP request received.")
-        elif self._awaiting and self._timer is None:
+        elif self._awaiting and self._timer is None and self._answered:
             self._close_after(IDLE_S)
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -63,6 +63,11 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if not self._awaiting:  # answered before its body was there
             self._close_after(LINGER_S)
+
+    @property
+    def _answered(self) -> bool:
+        """Whoever waits for an answer need not send; afterwards uvicorn's own timer runs."""
+        return self.cycle is None or self.cycle.response_complete
 
     def _close_after(self, seconds: float) -> None:
         self._keep_open()

@@ -89,7 +89,7 @@ def fit(
         for group in optimiser.param_groups:
             group["lr"] = optimisation.lr_at(step) * group["lr_scale"]
         # Dropout and draws depend on the step alone: a resumed run takes the same path.
-        torch.manual_seed(run.seed * 1_000_003 + step)
+        _seed(run.seed * 1_000_003 + step)
         value = loss(step)
         optimiser.zero_grad(set_to_none=True)
         value.backward()
@@ -112,6 +112,15 @@ def fit(
             saving = saved_at - started
     state.save(optimisation.steps, finished=True)
     return averaged.eval()
+
+
+def _seed(seed: int) -> None:
+    """As `torch.manual_seed`, which on a machine without an accelerator writes down its caller's
+    whole stack three times, for devices that may yet come: most of a small network's step."""
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
 
 
 @dataclass(frozen=True, slots=True)

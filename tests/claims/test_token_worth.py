@@ -15,6 +15,7 @@ from skipqa.claims.token_worth import Proxy, TokenAblation, measure_question
 from skipqa.cli.theory import app
 from skipqa.evaluation.results import newest
 from skipqa.pipeline import Pipeline
+from skipqa.state import State
 
 QUESTION, ANSWER = "How is this drink brewed?", "by forcing hot water under pressure"
 
@@ -39,12 +40,13 @@ class Blinded:
 
 
 def check_worth(pipeline: Pipeline, photo: Path, proxy: Proxy) -> None:
-    """The worth of three tokens is the difference of two whole answers."""
+    """The worth of three tokens is the difference of two whole runs, as far as the proxy needs."""
 
     def score(system: Pipeline) -> float:
-        state = system.answer(photo, QUESTION, fast_path=False).state
         if proxy == "evidence":
+            state = system.run(State(photo, QUESTION), stop="verify")
             return math.log(max(state.verified.scores))
+        state = system.run(State(photo, QUESTION))
         return pipeline.backbone.log_prob(state.prompt, ANSWER)
 
     ablation = TokenAblation(proxy, tokens=3, seed=4)

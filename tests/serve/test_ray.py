@@ -14,9 +14,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("ray.serve")
-pytest.importorskip("fastapi")
-
 from benchmarks.server_process import COMMAND
 from skipqa.client import Client, ClientError
 
@@ -25,6 +22,8 @@ KEY = "a-key-for-this-test"
 
 @pytest.fixture(scope="module")
 def address(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    pytest.importorskip("ray.serve")  # not above: every worker of pytest would import it
+    pytest.importorskip("fastapi")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -57,7 +57,7 @@ from skipqa.training.pathway.budget_targets import (
     not_measured,
 )
 from skipqa.training.pathway.context import TrainingContext
-from skipqa.training.pathway.gains import load_or_measure
+from skipqa.training.pathway.gains import ON_CPU, load_or_measure
 from skipqa.training.pathway.source_quality import SourceChoice, choose_sources, useful_probs
 from skipqa.training.pathway.stage import PathwayPart, PathwaySettings, PathwayStage
 from skipqa.training.stage import Metrics
@@ -264,9 +264,9 @@ class BudgetPart(PathwayPart[BudgetTraining, BudgetInputs, Models]):
         return {"budget": trained.controller}
 
 
-def best_gains(context: TrainingContext) -> Tensor:
+def best_gains(context: TrainingContext, on_cpu: int = ON_CPU) -> Tensor:
     """What the verifier was trained on tells how much there is to gain."""
-    return load_or_measure(context).of_best()
+    return load_or_measure(context, on_cpu).of_best()
 
 
 STAGE = PathwayStage("stage5", PathwaySettings(BudgetTraining()), (BudgetPart(best_gains),))

@@ -137,14 +137,14 @@ def test_ablations_differ_from_skip_where_they_should(ask: Callable[[str], Answe
     assert kept(closed, "fuse") == (0, 0)
 
 
-def test_dense_drops_nothing(pipeline: Pipeline, ask: Callable[[str], Answer]) -> None:
+def test_dense_drops_nothing(brief: Pipeline, ask: Callable[[str], Answer]) -> None:
     dense = ask("dense")
     assert len(dense.state.regions) == 1
     assert dense.state.budget.passages == len(dense.evidence) == 16
     for stage in ("prune", "verify", "fuse", "decode"):
         assert kept(dense, stage)[1] == 0
     # Every index finds as many as are read
-    assert kept(dense, "retrieve") == (16, 16 * (len(pipeline.library.names) - 1))
+    assert kept(dense, "retrieve") == (16, 16 * (len(brief.library.names) - 1))
     assert dense.trace.flops > ask("skip").trace.flops
 
 

@@ -313,11 +313,11 @@ def test_baselines_find_what_dense_finds_and_read_it_their_way(
 
 @pytest.mark.parametrize("question", ["Where does this come from?", "How is this drink brewed?"])
 def test_what_was_trained_reads_apart_too(
-    trained_pipeline: Pipeline, photo: Path, question: str
+    trained_brief: Pipeline, photo: Path, question: str
 ) -> None:
     """Freely, scored with the drafter; where a passage explains, it is quoted as in SKIP."""
     answers = [
-        systems.build(name, trained_pipeline).answer(photo, question) for name in ("fid", "dense")
+        systems.build(name, trained_brief).answer(photo, question) for name in ("fid", "dense")
     ]
     fid, dense = (answer.trace["decode"] for answer in answers)
     ways = ("by examples", "as the reader", "as the passages", "not ")
