@@ -15,7 +15,7 @@ from functools import partial
 from skipqa.backbones.backbone import Backbone
 from skipqa.backbones.presets.pocket import Pocket
 from skipqa.evaluation.systems.budgets import with_budget
-from skipqa.evaluation.systems.pruners import random_pruning
+from skipqa.evaluation.systems.pruners import random_pruning, regions_alike
 from skipqa.pipeline import Pipeline
 from skipqa.stages.stage import Parts
 from skipqa.state import State
@@ -33,6 +33,11 @@ FIXED_FRACTION, FIXED_PASSAGES = 64 / 576, 8  # of the paper's row without DBC
 def skip(base: Pipeline, seed: int) -> Pipeline:
     """The pipeline as it is."""
     return base
+
+
+def rule_saliency(base: Pipeline, seed: int) -> Pipeline:
+    """QVS by its training-free rule, at the same V'."""
+    return regions_alike(base).with_components(grounding=None, saliency=None)
 
 
 def without_pruning(base: Pipeline, seed: int) -> Pipeline:
@@ -144,6 +149,7 @@ def accept_all(parts: Parts, *, encode: bool) -> AcceptAll:
 
 ABLATIONS = {
     "skip": skip,
+    "skip-rule-saliency": rule_saliency,
     "skip-random-pruning": random_pruning,
     "skip-no-pruning": without_pruning,
     "skip-global-retrieval": global_retrieval,

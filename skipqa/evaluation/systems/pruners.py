@@ -66,7 +66,7 @@ def dynamicvit(base: Pipeline, seed: int) -> Pipeline:
 
 def tome(base: Pipeline, seed: int) -> Pipeline:
     """Similar tokens become one until V' are left."""
-    return base.with_stages(prune=merge_tokens)
+    return regions_alike(base).with_stages(prune=merge_tokens)
 
 
 def downsample(base: Pipeline, seed: int) -> Pipeline:
@@ -97,7 +97,13 @@ PRUNERS = {
 
 def by_score(base: Pipeline, scorer: TokenScorer) -> Pipeline:
     """The V' tokens of the highest scores."""
-    return base.with_stages(prune=lambda parts: Prune(scorer))
+    return regions_alike(base).with_stages(prune=lambda parts: Prune(scorer))
+
+
+def regions_alike(base: Pipeline) -> Pipeline:
+    """What a region finds does not count by its saliency: that was trained to be a probability,
+    and other scores are none."""
+    return base.with_config(retrieve={"region_sharpness": 0.0})
 
 
 class RandomScorer:

@@ -37,6 +37,7 @@ DENSE = {
 }
 CHANGES: dict[str, set[str]] = {
     "skip": set(),
+    "skip-rule-saliency": set(),  # where nothing is trained, it is SKIP itself
     "skip-random-pruning": set(),  # another stage under the same settings
     "skip-no-pruning": {"budget.tokens", "budget.min_information"},
     "skip-global-retrieval": {"regions.max_regions", "zoom.regions", "retrieve.per_region"},
