@@ -1,8 +1,8 @@
 """The decoder: a Llama-family language model in plain torch.
 
 Enters: embeddings [B, T, D] and a key/value cache. Leaves: hidden states, logits, greedy
-continuations. One class serves SmolLM2-135M on a laptop and the 7B and 13B shapes on a GPU; it
-knows nothing of images, passages or prompt templates. The cache has a fixed length so that a
+continuations. One class serves SmolLM2-135M and Qwen2-1.5B on a laptop and the 7B and 13B shapes
+on a GPU; it knows nothing of images, passages or prompt templates. The cache has a fixed length so that a
 decoding step can be captured in a CUDA graph.
 
 Shapes: B batch, T new tokens, S cached tokens, D width, H heads, G key/value heads, E head width.
@@ -30,6 +30,7 @@ class LlamaConfig:
     rope_theta: float = 10_000.0
     norm_eps: float = 1e-5
     tied: bool = False  # the output layer uses the embedding's weights
+    qkv_bias: bool = False  # queries, keys and values have biases, as in Qwen2
 
     @property
     def head_width(self) -> int:
@@ -44,6 +45,9 @@ FEW_ROWS = 8  # the largest number of rows for which `product` transposes
 MAX_GUESS = 6  # guessed tokens per pass: a few cost little more than one, many do
 
 SMOLLM2_135M = LlamaConfig(49_152, 576, 30, 9, 3, 1_536, rope_theta=100_000.0, tied=True)
+QWEN2_1_5B = LlamaConfig(
+    151_936, 1_536, 28, 12, 2, 8_960, rope_theta=1e6, norm_eps=1e-6, tied=True, qkv_bias=True
+)
 VICUNA_7B = LlamaConfig(32_000, 4_096, 32, 32, 32, 11_008)
 VICUNA_13B = LlamaConfig(32_000, 5_120, 40, 40, 40, 13_824)
 
@@ -123,7 +127,8 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
 
 class Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
-        return product(x, self.weight)
+        found = product(x, self.weight)
+        return found if self.bias is None else found + self.bias
 
 
 class Layer(nn.Module):
@@ -132,7 +137,8 @@ class Layer(nn.Module):
         self.config = config
         self.attention_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
         # One matrix each for q|k|v and gate|up: fewer, larger products.
-        self.qkv = Linear(config.width, config.width + 2 * config.kv_width, bias=False)
+        joined = config.width + 2 * config.kv_width
+        self.qkv = Linear(config.width, joined, bias=config.qkv_bias)
         self.out = Linear(config.width, config.width, bias=False)
         self.ffn_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
         self.gate_up = Linear(config.width, 2 * config.ffn, bias=False)
@@ -371,6 +377,10 @@ def from_hub_names(state: Mapping[str, Tensor], config: LlamaConfig) -> dict[str
                 [state[f"{old}mlp.{x}_proj.weight"] for x in ("gate", "up")]
             ),
         }
+        if config.qkv_bias:
+            renamed[f"{new}qkv.bias"] = torch.cat(
+                [state[f"{old}self_attn.{x}_proj.bias"] for x in "qkv"]
+            )
     return renamed
 
 
