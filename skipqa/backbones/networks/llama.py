@@ -2,8 +2,8 @@
 
 Enters: embeddings [B, T, D] and a key/value cache. Leaves: hidden states, logits, greedy
 continuations. One class serves SmolLM2-135M and Qwen2-1.5B on a laptop and the 7B and 13B shapes
-on a GPU; it knows nothing of images, passages or prompt templates. The cache has a fixed length so that a
-decoding step can be captured in a CUDA graph.
+on a GPU; it knows nothing of images, passages or prompt templates. The cache has a fixed length so
+that a decoding step can be captured in a CUDA graph.
 
 Shapes: B batch, T new tokens, S cached tokens, D width, H heads, G key/value heads, E head width.
 """

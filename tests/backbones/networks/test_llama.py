@@ -1,4 +1,4 @@
-"""The decoder against transformers' Llama and Qwen2: tiny random weights, whole tensors, float32."""
+"""The decoder against transformers' Llama and Qwen2: tiny random weights, whole tensors."""
 
 from __future__ import annotations
 
