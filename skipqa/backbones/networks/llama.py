@@ -10,7 +10,7 @@ Shapes: B batch, T new tokens, S cached tokens, D width, H heads, G key/value he
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -131,18 +131,24 @@ class Linear(nn.Linear):
         return found if self.bias is None else found + self.bias
 
 
+class Embedding(nn.Embedding):
+    def logits(self, hidden: Tensor) -> Tensor:
+        """As the output layer of a decoder whose weights are tied."""
+        return product(hidden, self.weight)
+
+
 class Layer(nn.Module):
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, config: LlamaConfig, linear: type[Linear] = Linear) -> None:
         super().__init__()
         self.config = config
         self.attention_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
         # One matrix each for q|k|v and gate|up: fewer, larger products.
         joined = config.width + 2 * config.kv_width
-        self.qkv = Linear(config.width, joined, bias=config.qkv_bias)
-        self.out = Linear(config.width, config.width, bias=False)
+        self.qkv = linear(config.width, joined, bias=config.qkv_bias)
+        self.out = linear(config.width, config.width, bias=False)
         self.ffn_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
-        self.gate_up = Linear(config.width, 2 * config.ffn, bias=False)
-        self.down = Linear(config.ffn, config.width, bias=False)
+        self.gate_up = linear(config.width, 2 * config.ffn, bias=False)
+        self.down = linear(config.ffn, config.width, bias=False)
 
     def forward(
         self,
@@ -208,14 +214,20 @@ class Layer(nn.Module):
 
 
 class Llama(nn.Module):
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(
+        self,
+        config: LlamaConfig,
+        linear: type[Linear] = Linear,
+        embedding: type[Embedding] = Embedding,
+    ) -> None:
+        """`linear` and `embedding` say how matrices are stored; `int8.py` has another way."""
         super().__init__()
         self.config = config
-        self.embedding = nn.Embedding(config.vocabulary, config.width)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
+        self.embedding = embedding(config.vocabulary, config.width)
+        self.layers = nn.ModuleList(Layer(config, linear) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.width, eps=config.norm_eps)
         if not config.tied:
-            self.unembedding = nn.Linear(config.width, config.vocabulary, bias=False)
+            self.unembedding = linear(config.width, config.vocabulary, bias=False)
 
     def forward(
         self, x_BTD: Tensor, cache: KVCache, positions_T: Tensor, end: int, *, from_zero: bool
@@ -266,7 +278,8 @@ class Llama(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., vocabulary] in float32, for the positions that need them."""
-        return product(hidden, self.output_weight).float()
+        output = self.embedding.logits if self.config.tied else self.unembedding
+        return output(hidden).float()
 
     @torch.inference_mode()
     def generate(
@@ -356,32 +369,27 @@ def rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def from_hub_names(state: Mapping[str, Tensor], config: LlamaConfig) -> dict[str, Tensor]:
-    """The state of `Llama` from a Hugging Face checkpoint: renamed, q|k|v and gate|up joined."""
-    renamed = {
-        "embedding.weight": state["model.embed_tokens.weight"],
-        "norm.weight": state["model.norm.weight"],
-    }
+    """The state of `Llama` from a Hugging Face checkpoint."""
+    return dict(renamed(state, config))
+
+
+def renamed(state: Mapping[str, Tensor], config: LlamaConfig) -> Iterator[tuple[str, Tensor]]:
+    """As `from_hub_names`, one tensor after another: q|k|v and gate|up are joined."""
+    yield "embedding.weight", state["model.embed_tokens.weight"]
+    yield "norm.weight", state["model.norm.weight"]
     if not config.tied:
-        renamed["unembedding.weight"] = state["lm_head.weight"]
+        yield "unembedding.weight", state["lm_head.weight"]
     for i in range(config.layers):
         old, new = f"model.layers.{i}.", f"layers.{i}."
-        renamed |= {
-            f"{new}attention_norm.weight": state[f"{old}input_layernorm.weight"],
-            f"{new}ffn_norm.weight": state[f"{old}post_attention_layernorm.weight"],
-            f"{new}out.weight": state[f"{old}self_attn.o_proj.weight"],
-            f"{new}down.weight": state[f"{old}mlp.down_proj.weight"],
-            f"{new}qkv.weight": torch.cat(
-                [state[f"{old}self_attn.{x}_proj.weight"] for x in "qkv"]
-            ),
-            f"{new}gate_up.weight": torch.cat(
-                [state[f"{old}mlp.{x}_proj.weight"] for x in ("gate", "up")]
-            ),
-        }
-        if config.qkv_bias:
-            renamed[f"{new}qkv.bias"] = torch.cat(
-                [state[f"{old}self_attn.{x}_proj.bias"] for x in "qkv"]
-            )
-    return renamed
+        yield f"{new}attention_norm.weight", state[f"{old}input_layernorm.weight"]
+        yield f"{new}ffn_norm.weight", state[f"{old}post_attention_layernorm.weight"]
+        yield f"{new}out.weight", state[f"{old}self_attn.o_proj.weight"]
+        yield f"{new}down.weight", state[f"{old}mlp.down_proj.weight"]
+        for kind in ("weight", "bias") if config.qkv_bias else ("weight",):
+            qkv = [state[f"{old}self_attn.{x}_proj.{kind}"] for x in "qkv"]
+            yield f"{new}qkv.{kind}", torch.cat(qkv)
+        gate_up = [state[f"{old}mlp.{x}_proj.weight"] for x in ("gate", "up")]
+        yield f"{new}gate_up.weight", torch.cat(gate_up)
 
 
 def flops(config: LlamaConfig, new: int, context: int, *, logits: int = 1) -> int:
