@@ -145,8 +145,9 @@ class FuseConfig:
 @dataclass(frozen=True, slots=True)
 class DecodeConfig:
     # Worked examples and a quoted answer for a small decoder, prompt E.4 for a large one; a small
-    # one that was trained to read needs neither
-    prompt: Literal["examples", "instructions", "short"] = "examples"
+    # one that was trained to read needs neither, and one that follows instructions is asked for a
+    # few words in a chat
+    prompt: Literal["examples", "instructions", "short", "chat"] = "examples"
     max_passages: NonNegative = 2  # in the prompt as text
     # A short prompt has its passages in lower case, as answers are that the reader was trained on:
     # so it can copy a name letter by letter
@@ -198,6 +199,11 @@ class Config:
 
 PRESETS = {
     "pocket": Config(),
+    # The pocket with a language model of 1.5B parameters as its decoder
+    "desk": Config(
+        preset="desk",
+        decode=DecodeConfig(prompt="chat", weights="int8", max_passages=3),
+    ),
     # The paper's main text. V = 576; other numbers are the defaults above: rho = 0.11, k' = 4,
     # beta = 0.10, tau_SKV = 0.82.
     "submission-7b": Config(

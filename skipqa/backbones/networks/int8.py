@@ -26,6 +26,8 @@ LARGEST = 127
 # Up to so many rows the time is that of reading the matrix, and a kernel that reads it only once
 # and takes activations in bfloat16 is faster
 FEW_ROWS = 4
+ALIGNMENT = 64  # bytes; that kernel crashes on a matrix that starts anywhere
+ROWS_AT_ONCE = 16_384  # that are rounded: an embedding's matrix has a gigabyte
 
 
 class Int8Linear(Linear):
@@ -60,7 +62,7 @@ def _eight_bits(*shape: int) -> nn.Parameter:
 def product(x: Tensor, weight_ND: Tensor, scale_N: Tensor) -> Tensor:
     """x W^T in float32, the rows of W being `scale` times the integers."""
     rows_BD = x.flatten(0, -2)
-    if len(rows_BD) <= FEW_ROWS:
+    if len(rows_BD) <= FEW_ROWS and weight_ND.data_ptr() % ALIGNMENT == 0:
         ones_N = torch.ones_like(scale_N, dtype=torch.bfloat16)
         found = torch._weight_int8pack_mm(rows_BD.bfloat16(), weight_ND, ones_N).float()
     else:
@@ -84,8 +86,9 @@ def stored_as(weights: Weights, named: Iterable[Named]) -> Iterator[Named]:
         if weights == "bfloat16":
             yield name, value.bfloat16()
         elif weights == "int8" and value.ndim == 2:
-            rounded, scale_N1 = round_rows(value)
-            yield name, rounded
+            pieces = [round_rows(piece) for piece in value.split(ROWS_AT_ONCE)]
+            yield name, torch.cat([rounded for rounded, _ in pieces])
+            scale_N1 = torch.cat([scale for _, scale in pieces])
             yield f"{name.removesuffix('weight')}scale", scale_N1.squeeze(1)
         else:
             yield name, value

@@ -7,6 +7,7 @@ a finished one. Only this module and `gguf_decoder.py` know the published format
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
@@ -63,11 +64,27 @@ def decoder(
         named = gguf_decoder.weights(reader, published)
         if delta is not None:
             named = iter(loading.tuned(dict(named), delta).items())
-        save_file(dict(int8.stored_as(weights, named)), target / "weights.safetensors")
+        path = target / "weights.safetensors"
+        save_file(dict(int8.stored_as(weights, named)), path)
+        if weights == "int8":
+            _align(path)
         gguf_decoder.tokenizer(reader).save(str(target / "tokenizer.json"))
 
     kind = "" if weights == "float32" else weights
     return converted(published.asset, report, write, delta=delta, kind=kind)
+
+
+def _align(path: Path) -> None:
+    """Lets the tensors start at a multiple of `int8.ALIGNMENT`, so that they can be used where they
+    are mapped. The format allows spaces after its header, and tensors have whole blocks."""
+    padded = path.with_suffix(".padded")
+    with path.open("rb") as source, padded.open("wb") as target:
+        length = int.from_bytes(source.read(8), "little")
+        spaces = -(8 + length) % int8.ALIGNMENT
+        target.write((length + spaces).to_bytes(8, "little"))
+        target.write(source.read(length) + b" " * spaces)
+        shutil.copyfileobj(source, target)
+    padded.replace(path)
 
 
 def text(report: Report = lambda _: None) -> Path:

@@ -52,6 +52,16 @@ def test_a_product_is_that_of_the_rounded_matrix(
     assert error < (2**-8 if rows <= int8.FEW_ROWS else 2**-9)
 
 
+@pytest.mark.parametrize("start", [1, 8])
+def test_a_matrix_that_starts_anywhere(start: int) -> None:
+    """As the tensors of a mapped file do."""
+    stored = torch.randint(-127, 128, (64 * 64 + 64,), dtype=torch.int8)
+    weight = stored[(-stored.data_ptr()) % int8.ALIGNMENT + start :][: 62 * 64].view(62, 64)
+    x = torch.randn(4, 64)
+    found = int8.product(x, weight, torch.ones(62))
+    torch.testing.assert_close(found, x @ weight.float().T, rtol=0.01, atol=2)
+
+
 def test_rows_of_zeros_and_leading_dimensions() -> None:
     weight, scale = torch.ones(16, 32, dtype=torch.int8), torch.ones(16)
     x = torch.zeros(2, 3, 32)
