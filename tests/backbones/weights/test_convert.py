@@ -15,12 +15,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from skipqa import assets, components
-from skipqa.backbones.networks import int8
 from skipqa.backbones.networks.efficientnet_lite import EfficientNetLite
 from skipqa.backbones.presets.pocket import FineTuned, Pocket
 from skipqa.backbones.text_encoder import MiniLm
 from skipqa.backbones.weights import convert, loading
-from skipqa.config import EncodeConfig, Weights
+from skipqa.config import EncodeConfig
 from skipqa.errors import UserError
 from skipqa.training.export import write_delta
 
@@ -71,26 +70,6 @@ def test_a_kill_leaves_nothing_and_the_next_start_makes_it(empty_cache: Path, ho
         assert filecmp.cmp(made / name, home / "converted" / made.name / name, shallow=False)
     assert convert.decoder(said.append, READER) == made
     assert len(said) == 1
-
-
-@pytest.mark.parametrize("weights", ["int8", "bfloat16"])
-def test_fewer_bits_have_a_folder_of_their_own(
-    empty_cache: Path, home: Path, weights: Weights
-) -> None:
-    made = convert.decoder(weights=weights)
-    assert made.name == f"{assets.SMOLLM2.key}-{weights}-{convert.FORMAT}"
-    exact = Pocket(EncodeConfig())
-    fewer = Pocket(EncodeConfig(), weights=weights)
-    ids = exact.decoder_tokenizer.encode("The capital of Hungary is").ids
-    assert fewer.decoder_tokenizer.encode("The capital of Hungary is").ids == ids
-    prompt = torch.tensor([ids])
-    assert fewer.decoder.generate(fewer.decoder.embedding(prompt), 1).tokens == (
-        exact.decoder.generate(exact.decoder.embedding(prompt), 1).tokens
-    )
-    stored = load_file(made / "weights.safetensors")
-    assert (stored["layers.3.down.weight"].dtype == torch.int8) == (weights == "int8")
-    if weights == "int8":  # where the file is mapped they can be used
-        assert all(value.data_ptr() % int8.ALIGNMENT == 0 for value in stored.values())
 
 
 def test_a_damaged_one_says_what_to_delete(empty_cache: Path) -> None:

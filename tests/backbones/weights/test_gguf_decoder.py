@@ -9,17 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers import Qwen2Tokenizer
 
 from skipqa import assets
+from skipqa.backbones.networks import int8
 from skipqa.backbones.networks.llama import Llama, LlamaConfig
-from skipqa.backbones.weights import convert, gguf_decoder
+from skipqa.backbones.weights import convert, gguf_decoder, loading
 from skipqa.backbones.weights.gguf_decoder import PublishedDecoder
+from skipqa.config import Weights
 
 gguf = pytest.importorskip("gguf")
 
-TINY = LlamaConfig(300, 64, 2, 4, 2, 96, rope_theta=1e6, tied=True, qkv_bias=True)
+TINY = LlamaConfig(304, 64, 2, 4, 2, 96, rope_theta=1e6, tied=True, qkv_bias=True)
+TENSORS = "weights.safetensors"
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 MERGES = ["h e", "l l", "he ll", "hell o", "Ġ w", "o r", "Ġw or", "1 2", "' S", "Ċ Ċ", "! Ċ"]
 TEXTS = [
@@ -123,6 +127,36 @@ def test_interleaved_heads_are_undone(published: tuple[Path, Llama]) -> None:
         assert torch.equal(plain[name][rows], paired[name][rows])
 
 
+@pytest.mark.parametrize("weights", ["float32", "bfloat16", "int8"])
+def test_converted_once_in_each_precision(
+    published: tuple[Path, Llama],
+    weights: Weights,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path, network = published
+    monkeypatch.setenv("SKIPQA_HOME", str(tmp_path))
+    asset = assets.Asset("tiny", "tiny", "1.0", None, 1, "CC0", {"tiny.gguf": "0" * 64})
+    with assets.building(tmp_path / "assets" / asset.key) as folder:
+        (folder / "tiny.gguf").write_bytes(path.read_bytes())
+    decoder = PublishedDecoder(asset, TINY)
+    said: list[str] = []
+    made = convert.decoder(said.append, published=decoder, weights=weights)
+    kind = "" if weights == "float32" else f"-{weights}"
+    assert made.name == f"tiny-00000000{kind}-{convert.FORMAT}"
+    assert convert.decoder(said.append, published=decoder, weights=weights) == made
+    assert said == ["converting tiny"]
+    assert [path.name for path in sorted(made.iterdir())] == ["tokenizer.json", TENSORS]
+
+    stored = load_file(made / TENSORS)
+    assert str(stored["layers.1.down.weight"].dtype) == f"torch.{weights}"
+    if weights == "int8":  # they can be used where the file is mapped
+        assert all(value.data_ptr() % int8.ALIGNMENT == 0 for value in stored.values())
+    found = loading.load(lambda: int8.build(TINY, weights), made)
+    expected, ids = network.embedding.weight[[3, 5]], torch.tensor([3, 5])
+    torch.testing.assert_close(found.embedding(ids).float(), expected, rtol=0, atol=0.03)
+
+
 @pytest.fixture(scope="module")
 def tokenizers(published: tuple[Path, Llama]) -> tuple[Tokenizer, Qwen2Tokenizer]:
     tokens = vocabulary()
@@ -158,9 +192,6 @@ def test_special_tokens_are_one_token_each(tokenizers: tuple[Tokenizer, Any]) ->
 @pytest.mark.network
 def test_the_published_qwen_answers() -> None:
     """A gigabyte is downloaded the first time. Heads that were paired wrongly would babble."""
-    from skipqa.backbones.networks import int8
-    from skipqa.backbones.weights import loading
-
     folder = convert.decoder(published=gguf_decoder.QWEN, weights="int8")
     tokenizer = loading.load_tokenizer(folder)
     decoder = loading.load(lambda: int8.build(gguf_decoder.QWEN.config, "int8"), folder)
@@ -173,5 +204,5 @@ def test_the_published_qwen_answers() -> None:
     stop = [tokenizer.token_to_id("<|im_end|>")]
     answer = decoder.generate(decoder.embedding(torch.tensor([ids])), 6, stop)
     assert "Budapest" in tokenizer.decode(answer.tokens)
-    assert os.path.getsize(folder / "weights.safetensors") < 1.6e9
+    assert os.path.getsize(folder / TENSORS) < 1.6e9
     assert np.isfinite(answer.log_probs).all()
