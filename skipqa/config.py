@@ -148,6 +148,9 @@ class DecodeConfig:
     # one that was trained to read needs neither, and one that follows instructions is asked for a
     # few words in a chat
     prompt: Literal["examples", "instructions", "short", "chat"] = "examples"
+    # A few words, as benchmarks score them, or for people: a sentence or a quotation with the
+    # numbers of the passages it rests on
+    style: Literal["short", "sentence"] = "short"
     max_passages: NonNegative = 2  # in the prompt as text
     # A short prompt has its passages in lower case, as answers are that the reader was trained on:
     # so it can copy a name letter by letter

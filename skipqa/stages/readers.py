@@ -136,17 +136,21 @@ class ClauseReader:
 
 
 class ShortReader:
-    """`explain` answers how and why, where a few words would not do."""
+    """`explain`, where given, answers how and why: there a few words would not do."""
 
     def __init__(
-        self, config: DecodeConfig, backbone: Backbone, generate: Generate, explain: Reader
+        self,
+        config: DecodeConfig,
+        backbone: Backbone,
+        generate: Generate,
+        explain: Reader | None = None,
     ) -> None:
         self.config, self.backbone = config, backbone
         self.generate, self.explain = generate, explain
         self.max_passages = config.max_passages
 
     def __call__(self, state: State, facts: Sequence[str]) -> Reading:
-        if asks_to_explain(state.question, facts):
+        if self.explain is not None and asks_to_explain(state.question, facts):
             return self.explain(state, facts)
         words = words_shown(state.kept.tokens.words, self.config)
         shown, asked = words or names_shown(state, self.backbone), state.question.text

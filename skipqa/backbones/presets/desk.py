@@ -23,7 +23,7 @@ CHAT = (
     "<|im_start|>system\nYou answer questions about a photo.<|im_end|>\n"
     "<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
 )
-STEPS = 4  # passes of a few tokens that follow the prompt's, of a usual answer
+STEPS = 4  # passes after the prompt's, where candidates were read together with it
 
 
 class Desk(Pocket):
@@ -47,14 +47,15 @@ class Desk(Pocket):
     ) -> Completion:
         if not self._said_how_long and prompt_1TD.device.type == "cpu":
             self._said_how_long = True
-            seconds = expected_seconds(self.decoder, prompt_1TD)
+            steps = STEPS if decoding.candidates else decoding.max_new_tokens // 2
+            seconds = expected_seconds(self.decoder, prompt_1TD, steps)
             self.report(f"answering, in about {max(1, round(seconds))} s")
         return super().generate_embedded(prompt_1TD, decoding, past)
 
 
 @torch.inference_mode()
-def expected_seconds(decoder: llama.Llama, prompt_1TD: Tensor) -> float:
-    """Of a short answer, from the time that the first layer takes."""
+def expected_seconds(decoder: llama.Llama, prompt_1TD: Tensor, steps: int) -> float:
+    """Of reading the prompt and then `steps` tokens, from the time that the first layer takes."""
     layer = decoder.layers[0]
     assert isinstance(layer, llama.Layer)
 
@@ -64,4 +65,4 @@ def expected_seconds(decoder: llama.Llama, prompt_1TD: Tensor) -> float:
         layer.without_cache(x_1TD, llama.rotation(decoder.config, positions, x_1TD.dtype))
         return time.perf_counter() - start
 
-    return decoder.config.layers * (of_layer(prompt_1TD) + STEPS * of_layer(prompt_1TD[:, :1]))
+    return decoder.config.layers * (of_layer(prompt_1TD) + steps * of_layer(prompt_1TD[:, :1]))
