@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -58,42 +58,48 @@ def main() -> None:
     options = parser.parse_args()
 
     prepare_process()
-    rows = list(read_jsonl(options.questions))
-    random.Random(options.seed).shuffle(rows)
     pipelines = {
         weights: load(options.preset, overrides={"decode": {"weights": weights}})
         for weights in options.weights
     }
-    replies: dict[str, list[Reply]] = {weights: [] for weights in pipelines}
-    first = next(iter(pipelines.values()))
-    total = options.limit + WARM_UP
-    with opened(options.images) as photos, Progress(console=err) as progress:
-        task = progress.add_task("answering", total=total)
-        for row in rows:
-            trace = Trace()
-            drafted = first.run(
-                State(photos[row["image"]](), row["question"]), stop="draft", trace=trace
-            )
-            if drafted.draft.accepted:
-                continue
-            fused = first.run(drafted, start="budget", stop="fuse", trace=trace)
-            for weights, reply in answered(pipelines, fused, trace.latency_ms).items():
-                replies[weights].append(reply)
-            progress.advance(task)
-            if len(replies[options.weights[0]]) == total:
-                break
+    replies = looked_up(pipelines, options)
+    reference = options.weights[0]
     measured = {
-        weights: compared(found[WARM_UP:], replies[options.weights[0]][WARM_UP:])
+        weights: compared(found, replies[reference])
         | {"decoder_bytes": decoder_bytes(pipelines[weights])}
         for weights, found in replies.items()
     }
-    show(measured, options.weights[0])
+    show(measured, reference)
     results = {"preset": options.preset, "seed": options.seed, "weights": measured}
     subject = "decoder_weights" + ("" if options.preset == "pocket" else f"_{options.preset}")
     err.print(f"written to {write_results(results, subject, options.out)}")
 
 
-def answered(pipelines: dict[str, Pipeline], fused: State, before_ms: float) -> dict[str, Reply]:
+def looked_up(
+    pipelines: Mapping[str, Pipeline], options: argparse.Namespace
+) -> dict[str, list[Reply]]:
+    """Replies to the same questions, those that are not drafted; the first ones load networks and
+    are not counted."""
+    rows = list(read_jsonl(options.questions))
+    random.Random(options.seed).shuffle(rows)
+    first, total = next(iter(pipelines.values())), options.limit + WARM_UP
+    asked: list[dict[str, Reply]] = []
+    with opened(options.images) as photos, Progress(console=err) as progress:
+        task = progress.add_task("answering", total=total)
+        for row in rows:
+            trace, entering = Trace(), State(photos[row["image"]](), row["question"])
+            drafted = first.run(entering, stop="draft", trace=trace)
+            if drafted.draft.accepted:
+                continue
+            fused = first.run(drafted, start="budget", stop="fuse", trace=trace)
+            asked.append(answered(pipelines, fused, trace.latency_ms))
+            progress.advance(task)
+            if len(asked) == total:
+                break
+    return {weights: [found[weights] for found in asked[WARM_UP:]] for weights in pipelines}
+
+
+def answered(pipelines: Mapping[str, Pipeline], fused: State, before_ms: float) -> dict[str, Reply]:
     found: dict[str, Reply] = {}
     prompt = ""
     candidates = [answer for answer, _ in fused.draft.candidates[:SCORED]]
@@ -135,7 +141,7 @@ def decoder_bytes(pipeline: Pipeline) -> int:
     return sum(parameter.nbytes for parameter in pipeline.backbone.decoder.parameters())
 
 
-def show(measured: dict[str, dict[str, Any]], reference: str) -> None:
+def show(measured: Mapping[str, Mapping[str, Any]], reference: str) -> None:
     columns = ("decode, ms", "ratio", "looked up, ms", "ratio", "nats off, mean", "95 %", "max")
     table = Table("weights", *columns, f"same as {reference}", "MB")
     for weights, m in measured.items():

@@ -205,7 +205,8 @@ PRESETS = {
     # The pocket with a language model of 1.5B parameters as its decoder
     "desk": Config(
         preset="desk",
-        decode=DecodeConfig(prompt="chat", weights="int8", max_passages=3),
+        # Untrained, its own words are seldom those that people use: the drafter's are preferred
+        decode=DecodeConfig(prompt="chat", weights="int8", max_passages=3, own_weight=-1.0),
     ),
     # The paper's main text. V = 576; other numbers are the defaults above: rho = 0.11, k' = 4,
     # beta = 0.10, tau_SKV = 0.82.
