@@ -67,6 +67,12 @@ class Components:
     pair_encoder: Path | None = None  # of the text encoder that `pair_verifier` reads
     settings: Mapping[str, Any] = field(default_factory=dict)  # chosen with them on held-out data
     folder: Path | None = None  # where they were read from
+    base: Path | None = None  # and those of the preset that this one is based on
+
+    @property
+    def folders(self) -> list[Path]:
+        """The base first: what comes later replaces it."""
+        return [folder for folder in (self.base, self.folder) if folder is not None]
 
 
 TRAINING_FREE = Components()
@@ -151,6 +157,7 @@ def load_for(preset: str, folder: Path | None = None) -> Components:
     shared = replace(
         base,
         **dict.fromkeys(OF_THE_DECODER),
+        base=base.folder,
         settings={k: v for k, v in base.settings.items() if k not in SETTINGS_OF_THE_DECODER},
     )
     added = {f.name: value for f in fields(own) if (value := getattr(own, f.name)) is not None}

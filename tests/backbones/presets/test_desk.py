@@ -101,7 +101,7 @@ class TestComponents:
         found = components.load_for("desk", tmp_path)
         assert found.reader == path
         assert found.drafter is not None
-        assert found.folder == tmp_path
+        assert found.folders == [FOLDER, tmp_path]
         assert found.settings["decode"] == settings["decode"]
         assert found.settings["draft"]["threshold"] == 0.9
         assert "counting_threshold" in found.settings["draft"]
