@@ -24,6 +24,7 @@ from skipqa.state import State
 from skipqa.types import Decoded
 
 MAX_NEW_TOKENS = 64
+FEW_WORDS = 4  # an answer of more is a quotation itself
 SUPPORTED = 0.5  # of a statement's content words, in the passage that it rests on
 _STATEMENT_END = re.compile(r"(?<=[.!?])\s+(?=\S)")
 _MARKER = re.compile(r"\s*\[\d+\]")
@@ -40,9 +41,10 @@ class ClauseQuoter:
         reading = self.reader(state, facts)
         text = reading.answer.text
         clause = clause_with(text, facts) if reading.answer.grounded else ""
-        if not clause or clause.lower() == text.lower():
+        if not clause:
             return reading
-        return replace(reading, answer=replace(reading.answer, text=f"{text}: “{clause}”"))
+        said = clause if len(text.split()) > FEW_WORDS else f"{text}: “{clause}”"
+        return replace(reading, answer=replace(reading.answer, text=said))
 
 
 class SentenceReader:

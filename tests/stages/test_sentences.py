@@ -73,6 +73,13 @@ def test_a_small_decoder_quotes_what_its_answer_rests_on() -> None:
     assert leaving.answer.grounded
 
 
+def test_a_quotation_is_not_quoted_twice() -> None:
+    quoted = "hunting dog with a reddish coat"
+    stage = Decode(ClauseQuoter(Saying(quoted, True)), ConfidenceConfig(), cite=True)
+    leaving, _ = run(stage, entering())
+    assert leaving.answer.text == f"a Hungarian {quoted} [1]"
+
+
 def test_a_guess_is_not_quoted() -> None:
     stage = Decode(ClauseQuoter(Saying("france", False)), ConfidenceConfig(), cite=True)
     leaving, _ = run(stage, entering())
