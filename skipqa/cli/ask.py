@@ -36,6 +36,14 @@ def ask(
     untrained: Untrained = False,
     settings: Settings = None,
     draft: Annotated[bool, typer.Option(help="Answer easy questions without searching.")] = True,
+    style: Annotated[
+        str | None,
+        typer.Option(
+            help="short, or sentence: with the numbers of the passages it rests on, so every "
+            "question is looked up.",
+            show_default="short",
+        ),
+    ] = None,
     explain: Annotated[
         Path | None, typer.Option(help="Draw how the answer was found into FILE.png or FILE.html.")
     ] = None,
@@ -56,14 +64,18 @@ def ask(
       skipqa ask tree.jpg "Who planted this tree?" --index default --index my-index
 
       skipqa ask cup.jpg "How is this drink brewed?" --set regions.proposals=boxes
+
+      skipqa ask cup.jpg "How is this drink brewed?" --preset desk --style sentence
     """
-    from skipqa.config import read_settings
+    from skipqa.config import merged, read_settings
     from skipqa.explain import check_format
     from skipqa.pipeline import load
 
     if explain is not None:
         check_format(explain)
     overrides = read_settings(settings or ())
+    if style is not None:
+        overrides = merged(overrides, {"decode": {"style": style}})
     prepare_process()
     with working("reading the models") as report:
         pipeline = load(
@@ -75,7 +87,8 @@ def ask(
             overrides=overrides,
             report=report,
         )
-        answer = pipeline.answer(photo, question, fast_path=draft)
+        short = pipeline.config.decode.style == "short"  # a draft has no passage to refer to
+        answer = pipeline.answer(photo, question, fast_path=draft and short)
     if explain is not None:
         from skipqa.explain import draw
 
@@ -97,9 +110,11 @@ def show(answer: Answer) -> None:
     out.print(Text(answer.certainty, style="dim"))
     out.print()
     if answer.evidence:
-        evidence = Table("score", "region", "evidence", title="Evidence", title_justify="left")
-        for e in answer.evidence:
-            evidence.add_row(f"{e.score:.2f}", str(e.region + 1), Text(f"{e.text}  [{e.id}]"))
+        columns = ("", "score", "region", "evidence")
+        evidence = Table(*columns, title="Evidence", title_justify="left")
+        for number, e in enumerate(answer.evidence, 1):
+            row = (str(number), f"{e.score:.2f}", str(e.region + 1), Text(f"{e.text}  [{e.id}]"))
+            evidence.add_row(*row)
         out.print(evidence)
     stages = Table("stage", title="What was kept, and what it cost", title_justify="left")
     for name in ("kept", "dropped", "ms", "GFLOPs"):

@@ -14,7 +14,7 @@ from typing import Any
 
 from skipqa.backbones.networks.bert import MINILM_L6, BertConfig
 from skipqa.backbones.networks.efficientnet_lite import LITE2
-from skipqa.backbones.networks.llama import SMOLLM2_135M, VICUNA_7B, VICUNA_13B
+from skipqa.backbones.networks.llama import QWEN2_1_5B, SMOLLM2_135M, VICUNA_7B, VICUNA_13B
 from skipqa.backbones.networks.vit import CLIP_L_224, EVA_CLIP_G_336
 from skipqa.config import PRESETS, Config
 from skipqa.costs.systems import Architecture, Load
@@ -117,6 +117,13 @@ def _pocket() -> Architecture:
     )
 
 
+def _desk() -> Architecture:
+    """The pocket with another decoder, whose prompt is a chat of 40 tokens more."""
+    pocket = _pocket()
+    load = replace(pocket.load, K_read=PRESETS["desk"].decode.max_passages)
+    return replace(pocket, decoder=QWEN2_1_5B, frame=pocket.frame + 40, load=load)
+
+
 def _components(config: Config, width: int, text_width: int, heads: int) -> dict[str, Any]:
     """The components of the preset's variant, all at one width."""
     fuse, variant = config.fuse, config.variant
@@ -157,6 +164,7 @@ def _drafter_700m(visual_tokens: int, width: int) -> DrafterConfig:
 
 _ARCHITECTURES: dict[str, Callable[[], Architecture]] = {
     "pocket": _pocket,
+    "desk": _desk,
     "submission-7b": _submission_7b,
     "ablation-13b": _ablation_13b,
 }

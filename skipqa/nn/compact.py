@@ -22,13 +22,17 @@ def pack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if not value.is_floating_point():
             packed[name] = value
         elif value.ndim >= 2 and value.numel() >= LEAST:
-            inner = tuple(range(1, value.ndim))
-            scale = value.float().abs().amax(inner, keepdim=True).clamp(min=1e-12) / 127
-            packed[name] = (value.float() / scale).round().to(torch.int8)
-            packed[name + SCALE] = scale
+            packed[name], packed[name + SCALE] = round_rows(value)
         else:
             packed[name] = value.to(torch.float16)
     return packed
+
+
+def round_rows(value: Tensor) -> tuple[Tensor, Tensor]:
+    """In 8 bits, and what to multiply each row with, of as many dimensions."""
+    inner = tuple(range(1, value.ndim))
+    scale = value.float().abs().amax(inner, keepdim=True).clamp(min=1e-12) / 127
+    return (value.float() / scale).round().to(torch.int8), scale
 
 
 def unpack(packed: Mapping[str, Tensor]) -> dict[str, Tensor]:

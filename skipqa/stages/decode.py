@@ -1,7 +1,8 @@
 """decode: the language model answers from the evidence.
 
 The passages that received attention are read, by verification score and attention together, the
-best last, where a small decoder heeds it most. `readers.py` has the ways to read them.
+best last, where a small decoder heeds it most. `readers.py` has the ways to read them, and
+`sentences.py` those that answer in sentences.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from skipqa.stages.readers import (
     InstructedReader,
     QuotingReader,
     Reader,
+    Reading,
     ReadTogether,
     ShortReader,
 )
+from skipqa.stages.sentences import ClauseQuoter, SentenceReader, cited
 from skipqa.stages.stage import Parts
 from skipqa.state import State
 from skipqa.trace import StageRecord
@@ -26,12 +29,18 @@ from skipqa.types import Fused, Verified
 
 
 class Decode:
-    def __init__(self, reader: Reader, calibration: ConfidenceConfig) -> None:
-        self.reader, self.calibration = reader, calibration
+    def __init__(
+        self, reader: Reader, calibration: ConfidenceConfig, *, cite: bool = False
+    ) -> None:
+        """`cite` adds to each statement the number of the passage it rests on."""
+        self.reader, self.calibration, self.cite = reader, calibration, cite
 
     def __call__(self, state: State, record: StageRecord) -> State:
         used = read_order(state.verified, state.fused)[: self.reader.max_passages]
-        reading = self.reader(state, facts(state.verified, used))
+        texts = facts(state.verified, used)
+        reading = self.reader(state, texts)
+        if self.cite:
+            reading = _cited(reading, texts, used)
         completion = reading.completion
         record.flops = reading.flops + completion.flops
         record.kept, record.dropped = len(used), len(state.verified.passages) - len(used)
@@ -47,8 +56,26 @@ class Decode:
         return state.add(prompt=reading.prompt, answer=answer)
 
 
+def _cited(reading: Reading, texts: Sequence[str], used: Sequence[int]) -> Reading:
+    """Passages are numbered as an answer lists its evidence. Where the reader has not measured
+    whether its answer rests on a passage, a reference says so."""
+    answer = reading.answer
+    text = cited(answer.text, texts, [j + 1 for j in reversed(used)])
+    grounded = text != answer.text if answer.grounded is None else answer.grounded
+    return replace(reading, answer=replace(answer, text=text, grounded=grounded))
+
+
 def build(parts: Parts) -> Decode:
-    return Decode(build_reader(parts), parts.config.confidence)
+    sentences = parts.config.decode.style == "sentence"
+    reader = build_sentence_reader(parts) if sentences else build_reader(parts)
+    return Decode(reader, parts.config.confidence, cite=sentences)
+
+
+def build_sentence_reader(parts: Parts) -> Reader:
+    config, backbone = parts.config.decode, parts.backbone
+    if config.prompt == "chat":
+        return SentenceReader(config, backbone)
+    return ClauseQuoter(build_reader(parts))
 
 
 def build_reader(parts: Parts) -> Reader:
@@ -57,6 +84,8 @@ def build_reader(parts: Parts) -> Reader:
         return InstructedReader(config, backbone)
     together = ReadTogether(backbone)
     quoting = QuotingReader(config, backbone, together)
+    if config.prompt == "chat":
+        return ShortReader(config, backbone, together)
     if config.prompt == "examples":
         return quoting
     return ShortReader(config, backbone, together, ClauseReader(quoting))

@@ -38,6 +38,8 @@ as the difficulty asks for and rely on the passages rather than on memory.
 End with the answer alone, a few words at most, between tags: <answer>...</answer>"""
 
 ENDING = "Answer:"  # of the short prompt
+BRIEFLY = "Answer with one to three words in lower case and nothing else."
+IN_A_SENTENCE = "Answer in one sentence. Use the facts where they help."
 _TAGGED = re.compile(r"<answer>(.*?)(?:</answer>|$)", re.DOTALL | re.IGNORECASE)
 # What a prompt, a chat template or a tokenizer would take for structure
 _TAG = re.compile(
@@ -71,6 +73,22 @@ def reading_prompt(facts: Sequence[str], shown: Sequence[str], question: str) ->
 def trained_prompt(facts: Sequence[str], shown: Sequence[str], question: str) -> str:
     """The short prompt of a reader that was trained on passages in lower case."""
     return reading_prompt([fact.lower() for fact in facts], shown, question)
+
+
+def chat_prompt(facts: Sequence[str], shown: Sequence[str], question: str) -> str:
+    """What the user says to a decoder that follows instructions: facts, the best last."""
+    return _chat(facts, shown, question, BRIEFLY)
+
+
+def sentence_prompt(facts: Sequence[str], shown: Sequence[str], question: str) -> str:
+    """As `chat_prompt`, for an answer in a sentence."""
+    return _chat(facts, shown, question, IN_A_SENTENCE)
+
+
+def _chat(facts: Sequence[str], shown: Sequence[str], question: str, how: str) -> str:
+    lines = [f"Fact: {as_data(fact)}" for fact in facts]
+    lines += [f"The photo shows: {', '.join(shown)}", f"Question: {as_data(question)}", how]
+    return "\n".join(lines)
 
 
 def as_data(text: str) -> str:

@@ -1,7 +1,8 @@
 """The readers: how a decoder of each kind answers from the evidence.
 
-- `ShortReader`: a small decoder trained to read. It answers in a few words; where the passages made
-  its answer more probable, that is the answer, else it is scored together with the drafter's.
+- `ShortReader`: a small decoder trained to read, or one that follows instructions. It answers in a
+  few words; where the passages made its answer more probable, that is the answer, else it is scored
+  together with the drafter's.
 - `QuotingReader`: a small decoder as published. It sees two worked examples and may only quote a
   span of the passages: a model of this size otherwise makes things up (LOG.md has the comparison),
   and a quoted answer is grounded by construction.
@@ -28,7 +29,13 @@ from skipqa.config import DecodeConfig
 from skipqa.language import STOP_WORDS, all_forms, base_forms, words_of
 from skipqa.nn import projector as network
 from skipqa.nn.projector import Projector
-from skipqa.stages.prompts import answer_prompt, parse_answer, reading_prompt, trained_prompt
+from skipqa.stages.prompts import (
+    answer_prompt,
+    chat_prompt,
+    parse_answer,
+    reading_prompt,
+    trained_prompt,
+)
 from skipqa.state import State
 from skipqa.types import Decoded, Draft, Question, SeenWords
 
@@ -129,17 +136,21 @@ class ClauseReader:
 
 
 class ShortReader:
-    """`explain` answers how and why, where a few words would not do."""
+    """`explain`, where given, answers how and why: there a few words would not do."""
 
     def __init__(
-        self, config: DecodeConfig, backbone: Backbone, generate: Generate, explain: Reader
+        self,
+        config: DecodeConfig,
+        backbone: Backbone,
+        generate: Generate,
+        explain: Reader | None = None,
     ) -> None:
         self.config, self.backbone = config, backbone
         self.generate, self.explain = generate, explain
         self.max_passages = config.max_passages
 
     def __call__(self, state: State, facts: Sequence[str]) -> Reading:
-        if asks_to_explain(state.question, facts):
+        if self.explain is not None and asks_to_explain(state.question, facts):
             return self.explain(state, facts)
         words = words_shown(state.kept.tokens.words, self.config)
         shown, asked = words or names_shown(state, self.backbone), state.question.text
@@ -219,6 +230,8 @@ class InstructedReader:
 
 
 def prompt_of(config: DecodeConfig) -> Callable[[Sequence[str], Sequence[str], str], str]:
+    if config.prompt == "chat":
+        return chat_prompt
     return trained_prompt if config.lower_case else reading_prompt
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from skipqa.components import SETTINGS, read_settings
+from skipqa.components import SETTINGS, bundled, read_settings
 from skipqa.config import Config, merged, preset
 from skipqa.costs.environment import available_cores
 from skipqa.files import read_text
@@ -24,7 +24,7 @@ from skipqa.knowledge.engines import parse_uri
 from skipqa.knowledge.index.format import MANIFEST
 from skipqa.knowledge.library import Uri
 from skipqa.parallel import InProcess, Workers
-from skipqa.pipeline import Pipeline, bundled_components, load
+from skipqa.pipeline import Pipeline, load
 from skipqa.training.run import Counted
 
 Job = tuple[Any, ...]  # a function and what it is called with after the pipeline
@@ -52,7 +52,7 @@ class Source:
     @property
     def folder(self) -> Path:
         """Of the components, the bundled ones if none are named."""
-        folder = self.components or bundled_components(self.preset)
+        folder = self.components or bundled(self.preset)
         assert folder is not None, f"no components are bundled with {self.preset}"
         return folder
 

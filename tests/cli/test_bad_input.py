@@ -225,6 +225,10 @@ class TestOptions:
         (tmp_path / "trace.png").mkdir()
         assert "folder" in refuses("ask", photo, QUESTION, "--explain", tmp_path / "trace.png")
 
+    def test_unknown_style(self, refuses: Command, photo: Path) -> None:
+        line = refuses("ask", photo, QUESTION, "--style", "poem")
+        assert "short or sentence, not 'poem'" in line
+
     def test_unknown_preset(self, refuses: Command, photo: Path) -> None:
         line = refuses("ask", photo, QUESTION, "--preset", "giant")
         assert "giant" in line

@@ -105,6 +105,14 @@ def test_ask_shows_answer_evidence_and_costs(skipqa: Command, home: Path, photo:
         assert stage in outcome.out
 
 
+def test_ask_in_a_sentence_names_the_passage(skipqa: Command, home: Path, photo: Path) -> None:
+    found = json.loads(skipqa("ask", photo, QUESTION, "--style", "sentence", "--json").out)
+    assert found["route"] == "full"
+    text, _, number = found["answer"].rpartition(" [")
+    assert "hot water" in text
+    assert text in found["evidence"][int(number[:-1]) - 1]["text"]
+
+
 def test_ask_drafts_unless_told_not_to(skipqa: Command, home: Path, photo: Path) -> None:
     asked = ("ask", photo, "What is this?", "--untrained", "--json")
     quick = json.loads(skipqa(*asked).out)

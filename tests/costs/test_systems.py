@@ -28,14 +28,14 @@ from skipqa.costs.systems import (
 from skipqa.errors import UserError
 from skipqa.pipeline import Pipeline
 
-PRESETS = ("pocket", "submission-7b", "ablation-13b")
+PRESETS = ("pocket", "desk", "submission-7b", "ablation-13b")
 
 
 def shallow(name: str) -> Architecture:
     full = architecture(name)
     assert full.drafter is not None
     vision = full.vision
-    if isinstance(vision, partial) and name != "pocket":
+    if isinstance(vision, partial) and name not in ("pocket", "desk"):
         vision = partial(vision.func, dataclasses.replace(vision.args[0], layers=2))
     return dataclasses.replace(
         full,

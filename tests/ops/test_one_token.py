@@ -17,6 +17,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SHAPES = {
     "grouped, tied": LlamaConfig(97, 48, 3, 6, 2, 80, rope_theta=100_000.0, tied=True),
     "one key head each": LlamaConfig(61, 32, 2, 4, 4, 48),
+    "with biases": LlamaConfig(61, 32, 2, 4, 2, 48, tied=True, qkv_bias=True),
 }
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from skipqa.components import change_settings
+from skipqa.components import bundled, change_settings
 from skipqa.config import preset
 from skipqa.errors import UserError
 from skipqa.knowledge.encoder_wrappers import CachedQueries
@@ -14,7 +14,6 @@ from skipqa.knowledge.engines.local import ExactEngine
 from skipqa.knowledge.index.build import build
 from skipqa.knowledge.sources.tables import JsonLines
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
-from skipqa.pipeline import bundled_components
 from skipqa.training.pathway import gather
 from skipqa.training.pipelines import Source, components_digest, index_digests
 
@@ -60,7 +59,7 @@ def test_components_count_where_they_have_an_effect(
 
 def test_the_config_is_that_of_the_pipeline(source: Source) -> None:
     assert source.config == preset("pocket", {"draft": {"threshold": 0.5}})
-    assert Source().folder == bundled_components("pocket")
+    assert Source().folder == bundled("pocket")
 
 
 def test_the_pipeline_opens_the_index_as_it_was_named(tmp_path: Path) -> None:

@@ -141,6 +141,7 @@ class CandidateTree:
         self._nodes: dict[tuple[int, int], int] = {}  # by parent node and token
         self._paths: list[list[int]] = [[]]  # for each node, the nodes from the first token to it
         self._next_log_probs: list[Tensor] = []  # [vocabulary] after each node
+        self._nothing = x_1TD[:, :0]
         _, tokens = self._grow(branches)
         self._read(x_1TD, tokens)
 
@@ -152,7 +153,7 @@ class CandidateTree:
         """Read the new tokens of the branches in one pass; returns the last branch's end node."""
         node, tokens = self._grow(branches)
         if tokens:
-            self._read(self.decoder.embedding.weight[:0][None], tokens)
+            self._read(self._nothing, tokens)
         return node
 
     def log_prob(self, text: Sequence[int]) -> float:

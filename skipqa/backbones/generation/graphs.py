@@ -141,7 +141,7 @@ def one_token(
 
     for layer, keys_1GSE, values_1GSE in zip(model.layers, cache.keys, cache.values, strict=True):
         assert isinstance(layer, Layer)
-        qkv = product(x_D, layer.qkv.weight, norm=layer.attention_norm)
+        qkv = product(x_D, layer.qkv.weight, norm=layer.attention_norm, plus=layer.qkv.bias)
         mixed = attend(qkv, rope_SE, keys_1GSE[0], values_1GSE[0], position_1)
         x_D = product(mixed, layer.out.weight, plus=x_D)
         gated = product(x_D, layer.gate_up.weight, norm=layer.ffn_norm, gated=True)

@@ -1,16 +1,16 @@
 """The decoder: a Llama-family language model in plain torch.
 
 Enters: embeddings [B, T, D] and a key/value cache. Leaves: hidden states, logits, greedy
-continuations. One class serves SmolLM2-135M on a laptop and the 7B and 13B shapes on a GPU; it
-knows nothing of images, passages or prompt templates. The cache has a fixed length so that a
-decoding step can be captured in a CUDA graph.
+continuations. One class serves SmolLM2-135M and Qwen2-1.5B on a laptop and the 7B and 13B shapes
+on a GPU; it knows nothing of images, passages or prompt templates. The cache has a fixed length so
+that a decoding step can be captured in a CUDA graph.
 
 Shapes: B batch, T new tokens, S cached tokens, D width, H heads, G key/value heads, E head width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -30,6 +30,7 @@ class LlamaConfig:
     rope_theta: float = 10_000.0
     norm_eps: float = 1e-5
     tied: bool = False  # the output layer uses the embedding's weights
+    qkv_bias: bool = False  # queries, keys and values have biases, as in Qwen2
 
     @property
     def head_width(self) -> int:
@@ -44,6 +45,9 @@ FEW_ROWS = 8  # the largest number of rows for which `product` transposes
 MAX_GUESS = 6  # guessed tokens per pass: a few cost little more than one, many do
 
 SMOLLM2_135M = LlamaConfig(49_152, 576, 30, 9, 3, 1_536, rope_theta=100_000.0, tied=True)
+QWEN2_1_5B = LlamaConfig(
+    151_936, 1_536, 28, 12, 2, 8_960, rope_theta=1e6, norm_eps=1e-6, tied=True, qkv_bias=True
+)
 VICUNA_7B = LlamaConfig(32_000, 4_096, 32, 32, 32, 11_008)
 VICUNA_13B = LlamaConfig(32_000, 5_120, 40, 40, 40, 13_824)
 
@@ -123,20 +127,28 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
 
 class Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
-        return product(x, self.weight)
+        found = product(x, self.weight)
+        return found if self.bias is None else found + self.bias
+
+
+class Embedding(nn.Embedding):
+    def logits(self, hidden: Tensor) -> Tensor:
+        """As the output layer of a decoder whose weights are tied."""
+        return product(hidden, self.weight)
 
 
 class Layer(nn.Module):
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, config: LlamaConfig, linear: type[Linear] = Linear) -> None:
         super().__init__()
         self.config = config
         self.attention_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
         # One matrix each for q|k|v and gate|up: fewer, larger products.
-        self.qkv = Linear(config.width, config.width + 2 * config.kv_width, bias=False)
-        self.out = Linear(config.width, config.width, bias=False)
+        joined = config.width + 2 * config.kv_width
+        self.qkv = linear(config.width, joined, bias=config.qkv_bias)
+        self.out = linear(config.width, config.width, bias=False)
         self.ffn_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
-        self.gate_up = Linear(config.width, 2 * config.ffn, bias=False)
-        self.down = Linear(config.ffn, config.width, bias=False)
+        self.gate_up = linear(config.width, 2 * config.ffn, bias=False)
+        self.down = linear(config.ffn, config.width, bias=False)
 
     def forward(
         self,
@@ -202,14 +214,20 @@ class Layer(nn.Module):
 
 
 class Llama(nn.Module):
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(
+        self,
+        config: LlamaConfig,
+        linear: type[Linear] = Linear,
+        embedding: type[Embedding] = Embedding,
+    ) -> None:
+        """`linear` and `embedding` say how matrices are stored; `int8.py` has another way."""
         super().__init__()
         self.config = config
-        self.embedding = nn.Embedding(config.vocabulary, config.width)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
+        self.embedding = embedding(config.vocabulary, config.width)
+        self.layers = nn.ModuleList(Layer(config, linear) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.width, eps=config.norm_eps)
         if not config.tied:
-            self.unembedding = nn.Linear(config.width, config.vocabulary, bias=False)
+            self.unembedding = linear(config.width, config.vocabulary, bias=False)
 
     def forward(
         self, x_BTD: Tensor, cache: KVCache, positions_T: Tensor, end: int, *, from_zero: bool
@@ -260,7 +278,8 @@ class Llama(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., vocabulary] in float32, for the positions that need them."""
-        return product(hidden, self.output_weight).float()
+        output = self.embedding.logits if self.config.tied else self.unembedding
+        return output(hidden).float()
 
     @torch.inference_mode()
     def generate(
@@ -350,28 +369,27 @@ def rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def from_hub_names(state: Mapping[str, Tensor], config: LlamaConfig) -> dict[str, Tensor]:
-    """The state of `Llama` from a Hugging Face checkpoint: renamed, q|k|v and gate|up joined."""
-    renamed = {
-        "embedding.weight": state["model.embed_tokens.weight"],
-        "norm.weight": state["model.norm.weight"],
-    }
+    """The state of `Llama` from a Hugging Face checkpoint."""
+    return dict(renamed(state, config))
+
+
+def renamed(state: Mapping[str, Tensor], config: LlamaConfig) -> Iterator[tuple[str, Tensor]]:
+    """As `from_hub_names`, one tensor after another: q|k|v and gate|up are joined."""
+    yield "embedding.weight", state["model.embed_tokens.weight"]
+    yield "norm.weight", state["model.norm.weight"]
     if not config.tied:
-        renamed["unembedding.weight"] = state["lm_head.weight"]
+        yield "unembedding.weight", state["lm_head.weight"]
     for i in range(config.layers):
         old, new = f"model.layers.{i}.", f"layers.{i}."
-        renamed |= {
-            f"{new}attention_norm.weight": state[f"{old}input_layernorm.weight"],
-            f"{new}ffn_norm.weight": state[f"{old}post_attention_layernorm.weight"],
-            f"{new}out.weight": state[f"{old}self_attn.o_proj.weight"],
-            f"{new}down.weight": state[f"{old}mlp.down_proj.weight"],
-            f"{new}qkv.weight": torch.cat(
-                [state[f"{old}self_attn.{x}_proj.weight"] for x in "qkv"]
-            ),
-            f"{new}gate_up.weight": torch.cat(
-                [state[f"{old}mlp.{x}_proj.weight"] for x in ("gate", "up")]
-            ),
-        }
-    return renamed
+        yield f"{new}attention_norm.weight", state[f"{old}input_layernorm.weight"]
+        yield f"{new}ffn_norm.weight", state[f"{old}post_attention_layernorm.weight"]
+        yield f"{new}out.weight", state[f"{old}self_attn.o_proj.weight"]
+        yield f"{new}down.weight", state[f"{old}mlp.down_proj.weight"]
+        for kind in ("weight", "bias") if config.qkv_bias else ("weight",):
+            qkv = [state[f"{old}self_attn.{x}_proj.{kind}"] for x in "qkv"]
+            yield f"{new}qkv.{kind}", torch.cat(qkv)
+        gate_up = [state[f"{old}mlp.{x}_proj.weight"] for x in ("gate", "up")]
+        yield f"{new}gate_up.weight", torch.cat(gate_up)
 
 
 def flops(config: LlamaConfig, new: int, context: int, *, logits: int = 1) -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from skipqa.assets import Report
 from skipqa.backbones.backbone import Backbone
+from skipqa.backbones.presets.desk import Desk
 from skipqa.backbones.presets.pocket import FineTuned, Pocket
 from skipqa.config import Config
 from skipqa.errors import UserError, choices
@@ -21,7 +22,8 @@ from skipqa.nn.projector import Projector
 if TYPE_CHECKING:
     from skipqa.backbones.presets.clip_vicuna import ClipVicuna
 
-POCKET = "pocket"
+# Those that fetch their own weights
+SMALL: Mapping[str, type[Pocket]] = {"pocket": Pocket, "desk": Desk}
 # The larger backbones by preset, as module and class: pocket starts without importing them
 CLIP_VICUNA: Mapping[str, tuple[str, str]] = {
     "submission-7b": ("skipqa.backbones.presets.evaclip_vicuna", "EvaClipVicuna"),
@@ -39,17 +41,18 @@ def build(
     report: Report = lambda _: None,
 ) -> Backbone:
     """`weights` is a folder of repositories; without one the Hugging Face cache is searched."""
-    if config.preset not in (POCKET, *CLIP_VICUNA):
-        known = choices(config.preset, (POCKET, *CLIP_VICUNA))
-        raise UserError(f"no backbone of preset {config.preset!r}; there is {known}")
-    if config.preset == POCKET:
+    name = config.preset
+    if name not in (*SMALL, *CLIP_VICUNA):
+        known = choices(name, (*SMALL, *CLIP_VICUNA))
+        raise UserError(f"no backbone of preset {name!r}; there is {known}")
+    if name in SMALL:
         if weights is not None:
-            raise UserError("preset pocket fetches its own weights: leave out --weights")
+            raise UserError(f"preset {name} fetches its own weights: leave out --weights")
         if projector is not None or adapter is not None:
-            raise UserError("preset pocket has a decoder that takes no projector and no adapter")
-        return Pocket(config.encode, report, learned)
+            raise UserError(f"preset {name} has a decoder that takes no projector and no adapter")
+        return SMALL[name](config.encode, report, learned, config.decode.weights)
     if learned is not None and learned != FineTuned():
-        raise UserError(f"preset {config.preset} takes no tagger, question or reader")
-    module, name = CLIP_VICUNA[config.preset]
-    kind: type[ClipVicuna] = getattr(import_module(module), name)
+        raise UserError(f"preset {name} takes no tagger, question or reader")
+    module, class_name = CLIP_VICUNA[name]
+    kind: type[ClipVicuna] = getattr(import_module(module), class_name)
     return kind(config.encode, weights, report, projector=projector, adapter=adapter)

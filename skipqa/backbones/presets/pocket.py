@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from PIL import Image
@@ -25,12 +26,13 @@ from skipqa.backbones.backbone import EncodedTexts
 from skipqa.backbones.concepts import Concepts
 from skipqa.backbones.device import chosen_device
 from skipqa.backbones.generation.mixin import GenerationMixin
-from skipqa.backbones.networks import efficientnet_lite, llama
+from skipqa.backbones.networks import efficientnet_lite, int8, llama
 from skipqa.backbones.presets.pocket_vision import NATIVE_CELLS, PocketVision, TaggedVision
 from skipqa.backbones.segmenter import Segmenter
 from skipqa.backbones.text_encoder import PAIR_LAYERS, MiniLm
-from skipqa.backbones.weights import convert, loading
-from skipqa.config import EncodeConfig
+from skipqa.backbones.weights import convert, gguf_decoder, loading
+from skipqa.backbones.weights.gguf_decoder import PublishedDecoder
+from skipqa.config import EncodeConfig, Weights
 from skipqa.nn.tagger import Tagger
 from skipqa.types import VisualTokens, Widths
 
@@ -52,15 +54,19 @@ class Pocket(GenerationMixin):
     """Networks are loaded on first use: a drafted answer never pays for the decoder."""
 
     projector = None  # its decoder reads words only
+    published: ClassVar[PublishedDecoder] = gguf_decoder.SMOLLM2
 
     def __init__(
         self,
         config: EncodeConfig,
         report: Report = lambda _: None,
         learned: FineTuned | None = None,
+        weights: Weights = "float32",
     ) -> None:
+        """`weights` says how the decoder keeps its matrices."""
         self.config = config
         self.report = report
+        self._weights = weights
         self.learned = learned = learned or FineTuned()
         self.texts = MiniLm(report)
         self.questions = MiniLm(report, learned.question)
@@ -82,7 +88,7 @@ class Pocket(GenerationMixin):
 
     @property
     def widths(self) -> Widths:
-        vision, decoder = efficientnet_lite.LITE2.features, llama.SMOLLM2_135M.width
+        vision, decoder = efficientnet_lite.LITE2.features, self.published.config.width
         return Widths(self.config.num_tokens, NATIVE_CELLS**2, vision, minilm.WIDTH, decoder)
 
     @property
@@ -91,8 +97,15 @@ class Pocket(GenerationMixin):
 
     @cached_property
     def decoder(self) -> llama.Llama:
-        decoder = loading.load(lambda: llama.Llama(llama.SMOLLM2_135M), self._decoder_folder)
+        config, weights = self.published.config, self.weights
+        decoder = loading.load(lambda: int8.build(config, weights), self._decoder_folder)
         return decoder.to(chosen_device())
+
+    @property
+    def weights(self) -> Weights:
+        """Products of integers are for a CPU; a GPU has memory for 16 bits."""
+        eight_bits = self._weights == "int8"
+        return "bfloat16" if eight_bits and chosen_device().type != "cpu" else self._weights
 
     @cached_property
     def decoder_tokenizer(self) -> Tokenizer:
@@ -100,7 +113,9 @@ class Pocket(GenerationMixin):
 
     @cached_property
     def _decoder_folder(self) -> Path:
-        return convert.decoder(self.report, self.learned.reader)
+        return convert.decoder(
+            self.report, self.learned.reader, published=self.published, weights=self.weights
+        )
 
     def prepare(self) -> None:
         """Download and convert everything but the segmenter now, not at the first question."""

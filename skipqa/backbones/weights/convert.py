@@ -2,60 +2,46 @@
 
 Enters: a downloaded asset, and the file of a delta that training added. Leaves: a folder under the
 cache. Each function makes its folder the first time; an interrupted conversion is never taken for
-a finished one. This is the only module that knows the published formats.
+a finished one. Only this module and `gguf_decoder.py` know the published formats.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer
-from torch import Tensor
 
 from skipqa import assets
 from skipqa.assets import Report
-from skipqa.backbones.networks import bert, efficientnet_lite, llama, mobile_sam
-from skipqa.backbones.weights import loading
-
-if TYPE_CHECKING:  # read only when something is converted
-    from gguf import GGUFReader
+from skipqa.backbones.networks import bert, efficientnet_lite, int8, mobile_sam
+from skipqa.backbones.weights import gguf_decoder, loading
+from skipqa.backbones.weights.gguf_decoder import PublishedDecoder
+from skipqa.config import Weights
 
 # Part of every converted folder's name: raise it when what a converter writes changes.
 FORMAT = 1
 
-# GGUF's names of a layer's weights, and the Hub's
-_GGUF = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-
 
 def converted(
-    asset: assets.Asset,
+    asset: assets.Asset | assets.SplitAsset,
     report: Report,
     write: Callable[[Path, Path], None],
     *,
     delta: Path | None = None,
+    kind: str = "",
 ) -> Path:
     """The folder made from an asset: `write(source, target)` fills it the first time.
 
-    With a trained `delta`, a hash of that file is part of the folder's name.
+    With a trained `delta`, a hash of that file is part of the folder's name, as is the `kind` of
+    what is written where there are several.
     """
-    digest = "" if delta is None else f"-{assets.sha256_of(delta)[:8]}"
-    target = assets.home() / "converted" / f"{asset.key}{digest}-{FORMAT}"
+    marks = ["" if delta is None else assets.sha256_of(delta)[:8], kind]
+    name = "-".join([asset.key, *filter(None, marks), str(FORMAT)])
+    target = assets.home() / "converted" / name
     if not target.is_dir():
         source = assets.fetch(asset, report)
         report(f"converting {asset.name}" + (" with its trained delta" if delta else ""))
@@ -64,20 +50,41 @@ def converted(
     return target
 
 
-def decoder(report: Report = lambda _: None, delta: Path | None = None) -> Path:
-    """SmolLM2's weights dequantised to float32, plus a trained delta, and its tokenizer."""
+def decoder(
+    report: Report = lambda _: None,
+    delta: Path | None = None,
+    *,
+    published: PublishedDecoder = gguf_decoder.SMOLLM2,
+    weights: Weights = "float32",
+) -> Path:
+    """A decoder's weights, plus a trained delta, in the precision asked for; and its tokenizer."""
 
     def write(source: Path, target: Path) -> None:
-        from gguf import GGUFReader
-
-        reader = GGUFReader(next(source.glob("*.gguf")))
-        weights = _decoder_weights(reader)
+        reader = gguf_decoder.open_file(next(source.glob("*.gguf")))
+        named = gguf_decoder.weights(reader, published)
         if delta is not None:
-            weights = loading.tuned(weights, delta)
-        save_file(weights, target / "weights.safetensors")
-        _decoder_tokenizer(reader).save(str(target / "tokenizer.json"))
+            named = iter(loading.tuned(dict(named), delta).items())
+        path = target / "weights.safetensors"
+        save_file(dict(int8.stored_as(weights, named)), path)
+        if weights == "int8":
+            _align(path)
+        gguf_decoder.tokenizer(reader).save(str(target / "tokenizer.json"))
 
-    return converted(assets.SMOLLM2, report, write, delta=delta)
+    kind = "" if weights == "float32" else weights
+    return converted(published.asset, report, write, delta=delta, kind=kind)
+
+
+def _align(path: Path) -> None:
+    """Lets the tensors start at a multiple of `int8.ALIGNMENT`, so that they can be used where they
+    are mapped. The format allows spaces after its header, and tensors have whole blocks."""
+    padded = path.with_suffix(".padded")
+    with path.open("rb") as source, padded.open("wb") as target:
+        length = int.from_bytes(source.read(8), "little")
+        spaces = -(8 + length) % int8.ALIGNMENT
+        target.write((length + spaces).to_bytes(8, "little"))
+        target.write(source.read(length) + b" " * spaces)
+        shutil.copyfileobj(source, target)
+    padded.replace(path)
 
 
 def text(report: Report = lambda _: None) -> Path:
@@ -116,52 +123,3 @@ def segmenter(report: Report = lambda _: None) -> Path:
 def imagenet_synsets() -> list[str]:
     """WordNet ids (`n07920663`) of the thousand ImageNet classes, in the classifier's order."""
     return files("skipqa.backbones.weights").joinpath("imagenet_synsets.tsv").read_text().split()
-
-
-def _decoder_weights(reader: GGUFReader) -> dict[str, Tensor]:
-    from gguf import dequantize
-
-    config = llama.SMOLLM2_135M
-    state: dict[str, Tensor] = {}
-    for tensor in reader.tensors:
-        values = dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
-        state[tensor.name] = torch.from_numpy(values.reshape(tensor.shape.tolist()[::-1]).copy())
-
-    def pair_halves(weight: Tensor, heads: int) -> Tensor:
-        """Undo GGUF's interleaving of the two halves of each head, made for its rotary kernel."""
-        rows, columns = weight.shape
-        weight = weight.view(heads, rows // heads // 2, 2, columns)
-        return weight.transpose(1, 2).reshape(rows, columns)
-
-    hub = {
-        "model.embed_tokens.weight": state["token_embd.weight"],
-        "model.norm.weight": state["output_norm.weight"],
-    }
-    for i in range(config.layers):
-        block, layer = f"blk.{i}.", f"model.layers.{i}."
-        hub |= {f"{layer}{new}.weight": state[f"{block}{old}.weight"] for old, new in _GGUF.items()}
-        for projection, heads in (("q", config.heads), ("k", config.kv_heads)):
-            name = f"{layer}self_attn.{projection}_proj.weight"
-            hub[name] = pair_halves(hub[name], heads)
-    return llama.from_hub_names(hub, config)
-
-
-def _decoder_tokenizer(reader: GGUFReader) -> Tokenizer:
-    from tokenizers import AddedToken, decoders, models, pre_tokenizers
-
-    def field(name: str) -> list[Any]:
-        return reader.fields[f"tokenizer.ggml.{name}"].contents()
-
-    tokens, control = field("tokens"), 3
-    merges = [tuple(merge.split(" ")) for merge in field("merges")]
-    tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    special = [t for t, kind in zip(tokens, field("token_type"), strict=True) if kind == control]
-    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special])
-    return tokenizer

@@ -11,11 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from skipqa.backbones.networks import int8
 from skipqa.errors import UserError
 from skipqa.nn import compact, low_rank
 
@@ -30,6 +32,9 @@ def load(build: Callable[[], Network], folder: Path) -> Network:
         state = load_file(folder / "weights.safetensors")
     except (OSError, SafetensorError) as error:
         raise damaged(folder, error) from None
+    for name, value in state.items():
+        if value.dtype == torch.int8 and value.data_ptr() % int8.ALIGNMENT:
+            state[name] = value.clone()  # a copy is aligned
     network.load_state_dict(state, assign=True)
     return network.eval().requires_grad_(False)
 

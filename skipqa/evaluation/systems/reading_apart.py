@@ -48,7 +48,7 @@ class ReadApart:
 def read_apart(parts: Parts) -> Decode:
     """decode: as SKIP's, but with the passages in one prompt each."""
     config, backbone = parts.config.decode, parts.backbone
-    if not isinstance(backbone, Pocket):
+    if not isinstance(backbone, Pocket) or config.prompt == "chat":
         raise UserError("the system fid needs the preset pocket")
     apart = ReadApart(backbone)
     quoting = QuotingReader(config, backbone, apart)

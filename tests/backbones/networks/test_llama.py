@@ -1,4 +1,4 @@
-"""The decoder against transformers' Llama: tiny random weights, whole tensors, float32."""
+"""The decoder against transformers' Llama and Qwen2: tiny random weights, whole tensors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig as HubConfig
-from transformers import LlamaForCausalLM
+from transformers import LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from skipqa.backbones.networks.llama import (
     KVCache,
@@ -24,14 +24,20 @@ SHAPES = {
     "grouped, tied": LlamaConfig(97, 48, 3, 6, 2, 80, rope_theta=100_000.0, tied=True),
     "grouped, untied": LlamaConfig(97, 48, 2, 4, 2, 64, norm_eps=1e-6),
     "one key head each": LlamaConfig(61, 32, 2, 4, 4, 48),
+    "grouped, tied, with biases": LlamaConfig(
+        97, 48, 3, 6, 2, 80, rope_theta=1e6, norm_eps=1e-6, tied=True, qkv_bias=True
+    ),
 }
 
 
-def pair(config: LlamaConfig, seed: int = 0) -> tuple[Llama, LlamaForCausalLM]:
+def pair(config: LlamaConfig, seed: int = 0) -> tuple[Llama, PreTrainedModel]:
     """Both with the same weights, larger than a usual initialisation so that an error shows."""
     torch.manual_seed(seed)
-    hub = LlamaForCausalLM(
-        HubConfig(
+    kind, settings = (
+        (Qwen2ForCausalLM, Qwen2Config) if config.qkv_bias else (LlamaForCausalLM, HubConfig)
+    )
+    hub = kind(
+        settings(
             vocab_size=config.vocabulary,
             hidden_size=config.width,
             num_hidden_layers=config.layers,
@@ -67,13 +73,13 @@ def run(network: Llama, ids_BT: Tensor, chunks: list[int]) -> Tensor:
 
 
 @pytest.fixture(params=SHAPES, scope="module")
-def networks(request: pytest.FixtureRequest) -> tuple[Llama, LlamaForCausalLM, Tensor]:
+def networks(request: pytest.FixtureRequest) -> tuple[Llama, PreTrainedModel, Tensor]:
     config = SHAPES[request.param]
     ids = torch.randint(config.vocabulary, (2, 17), generator=torch.Generator().manual_seed(1))
     return *pair(config), ids
 
 
-Networks = tuple[Llama, LlamaForCausalLM, Tensor]
+Networks = tuple[Llama, PreTrainedModel, Tensor]
 
 
 @pytest.mark.parametrize("shape", [(1, 48), (3, 48), (1, 8, 48), (2, 4, 48), (3, 3, 48)])
