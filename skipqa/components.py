@@ -17,6 +17,7 @@ from typing import Any
 
 from torch import nn
 
+from skipqa.assets import sha256_of
 from skipqa.config import merged
 from skipqa.errors import UserError
 from skipqa.files import write_text
@@ -75,6 +76,13 @@ class Components:
     def folders(self) -> list[Path]:
         """The base first: what comes later replaces it."""
         return [folder for folder in (self.base, self.folder) if folder is not None]
+
+    def checksums(self) -> dict[str, str]:
+        """Of every file, by its name."""
+        found = {
+            path.stem: path for folder in self.folders for path in folder.glob("*.safetensors")
+        }
+        return {name: sha256_of(path) for name, path in sorted(found.items())}
 
 
 TRAINING_FREE = Components()

@@ -18,7 +18,6 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from skipqa.assets import sha256_of
 from skipqa.batch.answering import Answering, Job
 from skipqa.batch.fragments import Plan
 from skipqa.batch.outputs import RUN, Tally
@@ -42,8 +41,6 @@ def claim_folder(
     """Write down what is answered with which settings, or refuse a folder that has another run."""
     if not (out / RUN).exists() and out.exists() and any(out.iterdir()):
         raise UserError(f"{out} holds files of something else: choose another folder")
-    folder = pipeline.components.folder
-    trained = [] if folder is None else sorted(folder.glob("*.safetensors"))
     claim(
         out / RUN,
         {
@@ -54,7 +51,7 @@ def claim_folder(
                 {"name": name, "passages": len(index)}
                 for name, index in pipeline.library.indexes.items()
             ],
-            "components": {path.stem: sha256_of(path) for path in trained},
+            "components": pipeline.components.checksums(),
             "config": dataclasses.asdict(pipeline.config),
             **more,
         },

@@ -123,7 +123,7 @@ def run(
             "index": [
                 {"name": name, "passages": len(one)} for name, one in base.library.indexes.items()
             ],
-            "components": _checksums(base.components.folders),
+            "components": base.components.checksums(),
         }
         pipelines = {variant: systems.build(variant, base, seed) for variant in variants}
         out_folder = options.out_folder
@@ -233,9 +233,3 @@ def _warn(bad: list[str]) -> None:
     if len(bad) > SHOWN_BAD_ROWS:
         lines.append("the others are in summary.json")
     err.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
-
-
-def _checksums(folders: Sequence[Path]) -> dict[str, str]:
-    """By name; the file of a later folder replaces that of an earlier one."""
-    found = {path.stem: path for folder in folders for path in folder.glob("*.safetensors")}
-    return {name: sha256_of(path) for name, path in sorted(found.items())}
