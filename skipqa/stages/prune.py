@@ -90,7 +90,7 @@ class GroundedScorer:
         return logits_V.sigmoid(), rule_flops + flops
 
     def why(self, question: Question) -> str:
-        return f"shows what is asked about {_named(question)}"
+        return f"where the thing is that is asked about: {_named(question)}"
 
 
 class Prune:
