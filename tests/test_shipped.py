@@ -94,7 +94,7 @@ class TestFolder:
         sizes = {path.name: path.stat().st_size for path in FOLDER.iterdir()}
         assert sum(sizes.values()) <= MOST_BYTES
         seeing, reading = ("vision", "tagger"), ("drafter", "question", "reader")
-        parts = (*seeing, *reading, "sparse_query", "concept_prior", "verifier")
+        parts = (*seeing, "grounding", *reading, "sparse_query", "concept_prior", "verifier")
         assert sizes.keys() == {f"{part}.safetensors" for part in parts} | {SETTINGS, "README.md"}
 
     def test_others_have_none(self) -> None:
@@ -192,7 +192,7 @@ class TestDamage:
             build(replace(PRESETS["pocket"], preset="other"))
 
     def test_any_subset_will_do(self, folder: Path, home: Path) -> None:
-        for name in ("drafter", "tagger", "question"):
+        for name in ("drafter", "tagger", "grounding", "question"):  # two of them know its names
             (folder / f"{name}.safetensors").unlink()
         found = components.load(folder, preset="pocket")
         assert found.reader == folder / "reader.safetensors"
