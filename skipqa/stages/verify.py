@@ -118,9 +118,11 @@ class PairVerifier:
     def __call__(self, state: State) -> Scored:
         passages, question = state.retrieved.passages, state.question
         words = words_shown(state.kept.tokens.words, self.config)
-        encoded = self.backbone.encode_pairs([pair_of(question.text, words, p) for p in passages])
+        concepts = self.backbone.concepts
+        pairs = [pair_of(question.text, words, p, state.regions, concepts) for p in passages]
+        encoded = self.backbone.encode_pairs(pairs)
         unknown_Kd = torch.zeros(len(passages), len(question.embedding))
-        told_KS = signals(state, unknown_Kd, unknown_Kd, self.backbone.concepts)
+        told_KS = signals(state, unknown_Kd, unknown_Kd, concepts)
         scores, spent = scored(self.verifier, state, encoded.embeddings, told_KS)
         texts = _texts(passages)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from synthetic import retrieved_passage, run, state
+from synthetic import concepts, retrieved_passage, run, state
 
 from skipqa import components
 from skipqa.backbones.caching import CachedBackbone
@@ -41,6 +42,7 @@ from skipqa.types import (
 )
 
 TEXTS = ("An espresso is brewed under pressure.", "A beagle is a small hound.", "Chad is inland.")
+KNOWN = concepts(("pug", ()), ("dog", ()), ("tulip", ()))
 
 
 def about(title: str, text: str) -> RetrievedPassage:
@@ -48,11 +50,26 @@ def about(title: str, text: str) -> RetrievedPassage:
 
 
 def test_a_pair_has_the_title_once() -> None:
-    asked, told = pair_of("Who?", ["pug", "dog"], about("Pug", "It is from China."))
+    def pair(words: Sequence[str], title: str, text: str) -> tuple[str, str]:
+        return pair_of("Who?", words, about(title, text), (), KNOWN)
+
+    asked, told = pair(["pug", "dog"], "Pug", "It is from China.")
     assert (asked, told) == ("Who? pug, dog", "Pug: It is from China.")
-    assert pair_of("Who?", [], about("pug", "Pug (noun): a dog")) == ("Who?", "Pug (noun): a dog")
+    assert pair([], "pug", "Pug (noun): a dog") == ("Who?", "Pug (noun): a dog")
     many = [str(n) for n in range(20)]
-    assert pair_of("Who?", many, about("pug", "Pug"))[0] == f"Who? {', '.join(many[:NAMES])}"
+    assert pair(many, "pug", "Pug")[0] == f"Who? {', '.join(many[:NAMES])}"
+
+
+def test_a_pair_says_first_what_the_asking_region_shows() -> None:
+    """In a crowd the words of the whole image do not tell which thing is asked about."""
+    tulip, pug = (
+        Region((0.0, 0.0, 1.0, 1.0), (0,), tuple((c, 0.5) for c in shown), 1.0)
+        for shown in ((2, 0), (0, 1, 2))
+    )
+    found = replace(about("Pug", "It is from China."), region=1)
+    asked, _ = pair_of("Who?", ["tulip", "cup"], found, (tulip, pug), KNOWN)
+    assert asked == "Who? pug, dog; tulip, cup"
+    assert pair_of("Who?", [], found, (tulip, pug), KNOWN)[0] == "Who? pug, dog"
 
 
 def test_a_pair_is_read_as_one_text(pipeline: Pipeline) -> None:

@@ -228,12 +228,14 @@ class PairPart(PathwayPart[VerifierTraining, PairInputs, PairModel]):
 def _tokens(context: TrainingContext) -> tuple[tuple[tuple[int, ...], ...], ...]:
     """With the words that answering would have: most questions are not looked at closer."""
     records, config, tokenizer = context.records, context.pipeline.config, MiniLm().tokenizer
+    concepts = context.pipeline.backbone.concepts
     found = []
     for i, about in enumerate(records.about):
         closer = is_particular(records.question(i), config.budget)
         seen = records.seen_words(i) if closer else records.low_res_words(i)
         words = words_shown(seen, config.decode)
-        pairs = [pair_of(about["question"], words, p) for p in records.candidates(i)]
+        asked, regions = about["question"], records.regions(i)
+        pairs = [pair_of(asked, words, p, regions, concepts) for p in records.candidates(i)]
         found.append(tuple(tuple(one.ids) for one in tokenizer.encode_batch(pairs)))
     return tuple(found)
 
