@@ -1,8 +1,9 @@
 """What a pair encoder reads: the question with what the image shows, next to a passage.
 
-Enters: a question, the region that asked for the passage, the words of its image, a passage. Leaves:
-two texts, which one encoder reads together: whether a passage states what is asked of the thing in
-the image shows where their words attend to each other, and two separate embeddings have lost that.
+Enters: a question, the region that asked for the passage, the words of its image, a passage.
+Leaves: two texts, which one encoder reads together: whether a passage states what is asked of the
+thing in the image shows where their words attend to each other, and two separate embeddings have
+lost that.
 In a crowd the words of the whole image do not say which thing is asked about; the region does.
 Answering and training write pairs here.
 """
