@@ -23,14 +23,17 @@ from skipqa.assets import Report
 from skipqa.backbones.backbone import Backbone
 from skipqa.backbones.presets.build import build as build_backbone
 from skipqa.backbones.presets.pocket import FineTuned
+from skipqa.backbones.weights import convert
 from skipqa.components import TRAINING_FREE, Components, check_widths
 from skipqa.components import load_for as read_components
 from skipqa.confidence import of_draft
 from skipqa.config import Config, merged, override, preset
 from skipqa.errors import UserError, choices
-from skipqa.knowledge import Library
+from skipqa.knowledge import Library, photos
 from skipqa.knowledge.default import DEFAULT
 from skipqa.knowledge.library import Uri
+from skipqa.nn.prototypes import Prototypes, PrototypeTagger
+from skipqa.nn.tagger import Tagger
 from skipqa.stages import (
     budget,
     decode,
@@ -265,9 +268,23 @@ def load(
         projector=found.projector,
         adapter=found.adapter,
         learned=FineTuned(
-            found.tagger, found.vision, found.question, found.reader, found.pair_encoder
+            _knowing_by_sight(found, library, report),
+            *(found.vision, found.question, found.reader, found.pair_encoder),
         ),
         report=report,
     )
     check_widths(found, backbone.widths, preset=name)
     return Pipeline(Parts(backbone, library, config, found))
+
+
+def _knowing_by_sight(found: Components, library: Library, report: Report) -> Tagger | None:
+    """The tagger, with the things of which the indexes have labelled photos."""
+    folders = [index.folder for index in library.indexes.values()]
+    if found.tagger is None or not any((folder / photos.FILE).is_file() for folder in folders):
+        return found.tagger
+    known = photos.of_all(folders, convert.vision(report, found.vision).name)
+    if known is None:
+        return found.tagger
+    return PrototypeTagger(
+        found.tagger, Prototypes(known.names, known.kinds, known.pooled_NE, known.meanings_Nd)
+    )

@@ -73,6 +73,9 @@ class Concepts:
 
     entries: tuple[Concept, ...]
     embeddings: Tensor  # [C, d_text], unit length: the concept's names
+    from_photos: int = (
+        0  # how many, the last ones, are known from labelled photos of an index alone
+    )
 
     @cached_property
     def called(self) -> Mapping[str, Sequence[int]]:
@@ -116,7 +119,7 @@ def with_tags(concepts: Concepts, tagger: Tagger, common: Mapping[str, Concept])
         for i, (name, kind) in enumerate(zip(config.names, config.kinds, strict=True))
     )
     embeddings = torch.cat((concepts.embeddings, tagger.meanings))
-    return Concepts(concepts.entries + entries, embeddings)
+    return Concepts(concepts.entries + entries, embeddings, len(config.names) - tagger.num_known)
 
 
 def common_things(names: Iterable[str], report: Report = lambda _: None) -> dict[str, Concept]:

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from skipqa.cli.console import Json, counting, err, megabytes, out, plural, print_json
+from skipqa.cli.console import (
+    ComponentsFolder,
+    Json,
+    counting,
+    err,
+    megabytes,
+    out,
+    plural,
+    print_json,
+)
 from skipqa.errors import UserError
 
 if TYPE_CHECKING:
@@ -136,6 +145,67 @@ def add(folder: Folder, corpus: Corpus, json: Json = False) -> None:
     with counting() as report:
         outcome = index.add(folder, sources, embed, index.Execution(report))
     _conclude(folder, outcome, time.perf_counter() - started, json)
+
+
+@app.command()
+def photos(
+    folder: Folder,
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help="A folder of photos, each named after what it shows (`Rex.jpg`, `Rex 2.jpg`), or "
+            "a .jsonl with `name`, `image` and perhaps `kind`.",
+            show_default=False,
+        ),
+    ],
+    images: Annotated[
+        Path | None,
+        typer.Option(help="Zip or folder of a .jsonl's images. Default: the folder it lies in."),
+    ] = None,
+    components: ComponentsFolder = None,
+    json: Json = False,
+) -> None:
+    """Teach an index what its things look like: one labelled photo of each is enough.
+
+    `skipqa ask --index my-index` then knows them by sight and looks them up by name. The photos
+    themselves are not stored. Those that the index had before are replaced.
+
+    Examples:
+
+      skipqa index photos my-index photos/
+
+      skipqa index photos pocket-kb/index pocket-kb/gallery.jsonl --images pocket-kb/photos.zip
+    """
+    from skipqa.backbones.presets.pocket import FineTuned, Pocket
+    from skipqa.cli.labelled import labelled_photos
+    from skipqa.components import load_for
+    from skipqa.config import preset
+    from skipqa.knowledge import photos as by_sight
+    from skipqa.knowledge.index.format import read_manifest
+
+    read_manifest(folder)  # before any work: there is an index
+    learned = load_for("pocket", components)
+    backbone = Pocket(preset("pocket").encode, err.print, FineTuned(vision=learned.vision))
+    started = time.perf_counter()
+    with counting() as report:
+        found = by_sight.describe(labelled_photos(source, images, report), backbone.vision)
+    path = by_sight.write(folder, found)
+    known = learned.tagger.config.names if learned.tagger is not None else ()
+    new = len(set(found.names) - set(known))
+    if json:
+        print_json(
+            {
+                "names": len(found),
+                "new": new,
+                "bytes": path.stat().st_size,
+                "seconds": time.perf_counter() - started,
+            }
+        )
+    else:
+        out.print(
+            f"{plural(len(found), 'thing')} known by sight, {new:,} of them new to the tagger, in "
+            f"{megabytes(path.stat().st_size)}"
+        )
 
 
 @app.command()

@@ -71,6 +71,8 @@ class Added(nn.Module):
 def factor(network: nn.Module, base: Mapping[str, Tensor], rank: int) -> None:
     """Make every changed matrix of `network` its published value plus factors of that rank, in
     place: what is trained from then on is what will be shipped. Vectors stay as they are."""
+    device = next(network.parameters()).device
+    base = {name: value.to(device) for name, value in base.items()}
     found = delta(base, network.state_dict(), rank)
     for name in [name.removesuffix(UP) for name in found if name.endswith(UP)]:
         owner, _, parameter = name.rpartition(".")

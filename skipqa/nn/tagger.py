@@ -51,14 +51,25 @@ class Tagger(nn.Module):
         # What the words mean, unit length: kept here so that no start has to encode them again
         self.register_buffer("meanings", torch.zeros(len(config.names), config.text_width))
 
+    @property
+    def num_known(self) -> int:
+        """Names that it was trained on."""
+        return len(self.config.names)
+
     def forward(self, features_BNF: Tensor) -> Tensor:
         """Of images given as tokens: [B, names]."""
         return self.judge(pooled(features_BNF))
 
     def judge(self, pooled: Tensor) -> Tensor:
         """Of views given by mean and maximum [..., 2 F]: [..., names]."""
+        return self.name(self.hidden(pooled))
+
+    def hidden(self, pooled: Tensor) -> Tensor:
+        """[..., hidden]"""
         standard = self.standardise(pooled.flatten(0, -2)).view_as(pooled)
-        hidden = F.gelu(self.up(self.dropout(standard)))
+        return F.gelu(self.up(self.dropout(standard)))
+
+    def name(self, hidden: Tensor) -> Tensor:
         return self.out(self.dropout(hidden))
 
 

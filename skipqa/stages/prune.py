@@ -82,7 +82,8 @@ class GroundedScorer:
     @torch.inference_mode()
     def __call__(self, tokens: VisualTokens, question: Question) -> tuple[Tensor, int]:
         rule_V, rule_flops = self.rule(tokens, question)
-        scene = Scene(tokens.features[None], tokens.concept_probs[None], rule_logits(rule_V)[None])
+        evidence_VC = tokens.concept_probs[:, : self.grounding.config.concepts]
+        scene = Scene(tokens.features[None], evidence_VC[None], rule_logits(rule_V)[None])
         states_1Td = question.states[None]
         there_1T = torch.ones(states_1Td.shape[:2], dtype=torch.bool)
         [logits_V] = self.grounding(scene, states_1Td, there_1T)
@@ -140,7 +141,9 @@ def top_positions(saliency_V: Tensor, count: int) -> Tensor:
 
 
 def _check_concepts(grounding: Grounding, backbone: Backbone) -> None:
-    has, needed = grounding.config.concepts, len(backbone.concepts)
+    """Those that an index has photos of come last, and only the rule uses them."""
+    has = grounding.config.concepts
+    needed = len(backbone.concepts) - backbone.concepts.from_photos
     if has != needed:
         raise UserError(
             f"grounding.safetensors was trained for {has:,} concepts, this backbone has {needed:,}"

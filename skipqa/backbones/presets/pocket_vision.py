@@ -140,6 +140,16 @@ class PocketVision:
         )
         return tokens, recognised.flops + 2 * tokens.concept_probs.numel() * meaning_VD.shape[1]
 
+    @torch.inference_mode()
+    def pooled(self, image: Image.Image) -> Tensor:
+        """[2 F]: what a tagger reads of the whole image, at the first scale."""
+        return tags.pooled(self._map(image, self.config.scales[0]).flatten(2).transpose(1, 2))[0]
+
+    def meanings(self, names: Sequence[str], kinds: Sequence[str]) -> Tensor:
+        """[names, d]: embeddings of names as they are said of an image."""
+        said = [tags.said_of_a_picture(name, kind) for name, kind in zip(names, kinds, strict=True)]
+        return self.texts.encode(said).embeddings
+
     def recognise(self, maps: Sequence[Tensor]) -> Recognised:
         """Of maps [B, F, h, w], the finest last: the classes' logits averaged over them; the
         overview is that of the first."""

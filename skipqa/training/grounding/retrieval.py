@@ -83,9 +83,11 @@ def _is_found(
 
 
 def best_sharpness(recall: Recall) -> float:
-    """By the mean over sources; of equals the smallest."""
-    means = {
-        sharpness: sum(of_source[way(sharpness)] for of_source in recall.values())
-        for sharpness in SHARPNESSES
-    }
-    return max(SHARPNESSES, key=lambda sharpness: (means[sharpness], -sharpness))
+    """By the mean over sources, of those with which no source finds less than by the rule, if there
+    are any; of equals the smallest."""
+
+    def finds(sharpness: float) -> tuple[bool, float]:
+        found = [(of_source[way(sharpness)], of_source[RULE]) for of_source in recall.values()]
+        return all(own >= rule for own, rule in found), sum(own for own, _ in found)
+
+    return max(SHARPNESSES, key=lambda sharpness: (*finds(sharpness), -sharpness))

@@ -24,10 +24,10 @@ from skipqa.training.grounding.retrieval import (
     found_by,
     way,
 )
-from skipqa.training.grounding.stage import PART, RETRIEVAL, STAGE, points_better
+from skipqa.training.grounding.stage import ENOUGH, PART, RETRIEVAL, STAGE, points_better
 from skipqa.training.pathway import gather
 from skipqa.training.run import Run
-from skipqa.training.stage import Inputs
+from skipqa.training.stage import Inputs, Metrics
 
 SMALL = override(
     STAGE.settings,
@@ -90,17 +90,25 @@ def test_untrained_a_grounding_finds_what_the_rule_finds(
 
 
 def test_the_best_sharpness_is_the_smallest_of_equals() -> None:
-    ways = {way(sharpness): 0.5 for sharpness in SHARPNESSES}
+    ways = {RULE: 0.5} | {way(sharpness): 0.5 for sharpness in SHARPNESSES}
     same = {"crowded": dict(ways), "pocket-kb": dict(ways)}
     assert best_sharpness(same) == 0.0
     same["crowded"][way(1.0)] = 0.6
     assert best_sharpness(same) == 1.0
-    same["pocket-kb"][way(1.0)] = 0.3  # what one source gains, the other loses
+    same["pocket-kb"][way(1.0)] = 0.45  # what one source gains, the other may not lose
     assert best_sharpness(same) == 0.0
+    same["crowded"][way(0.5)] = 0.55  # less, but at nobody's cost
+    assert best_sharpness(same) == 0.5
+    none = {"crowded": ways | {RULE: 0.9}}  # with nothing as good as the rule, the best of all
+    none["crowded"][way(0.25)] = 0.6
+    assert best_sharpness(none) == 0.25
 
 
 def test_it_has_to_point_better_in_every_source() -> None:
-    better = {"trained": {"points": 0.5, "kept": 0.4}, "rule": {"points": 0.4, "kept": 0.4}}
-    worse = {"trained": {"points": 0.5, "kept": 0.3}, "rule": {"points": 0.4, "kept": 0.4}}
-    assert points_better({"crowded": better})
-    assert not points_better({"crowded": better, "coco": worse})
+    def compared(kept: float, questions: int = ENOUGH) -> Metrics:
+        trained, rule = {"points": 0.5, "kept": kept}, {"points": 0.4, "kept": 0.4}
+        return {"questions": questions, "trained": trained, "rule": rule}
+
+    assert points_better({"crowded": compared(0.4)})
+    assert not points_better({"crowded": compared(0.4), "coco": compared(0.3)})
+    assert points_better({"crowded": compared(0.4), "okvqa": compared(0.3, ENOUGH - 1)})

@@ -1,0 +1,133 @@
+"""Labelled photos in an index: what the things look like that its passages are about.
+
+Enters: photos with the name of what each shows, and the vision encoder. Leaves in the index's
+folder `photos.safetensors`: of each name what the encoder sees of its photos (6 kB) and the name's
+embedding, but no photo. A pipeline over the index then knows these things by sight, and asks the
+index for them by name. Features of one encoder mean nothing to another, so the file says whose they
+are.
+
+Shapes: N names, E features of a view, d text width.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from PIL import Image, ImageOps
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from skipqa.backbones.presets.pocket_vision import PocketVision
+from skipqa.errors import UserError
+from skipqa.files import atomic
+
+FILE = "photos.safetensors"
+# What a picture of such a thing shows, in the words of questions
+SHOWN_AS = {"country": "flag", "grocery": "food"}
+CENTRE = 0.8  # of a photo's sides: a view without its border
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledPhoto:
+    name: str
+    image: Image.Image
+    kind: str = ""  # "dog" of a breed; empty where the name says it
+
+
+@dataclass(frozen=True, slots=True)
+class Photographed:
+    """What an index knows by sight."""
+
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    pooled_NE: Tensor
+    meanings_Nd: Tensor
+    encoder: str  # whose features these are
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def describe(photos: Iterable[LabelledPhoto], vision: PocketVision) -> Photographed:
+    """Several photos of one name are one prototype, their mean."""
+    views: dict[tuple[str, str], list[Tensor]] = {}
+    for photo in photos:
+        name, kind = " ".join(photo.name.split()), SHOWN_AS.get(photo.kind, photo.kind)
+        if not name:
+            raise UserError("a labelled photo needs a name")
+        views.setdefault((name.lower(), kind), []).append(_seen(photo.image, kind, vision))
+    if not views:
+        raise UserError("no photo to learn from")
+    names, kinds = zip(*views, strict=True)
+    return Photographed(
+        names,
+        kinds,
+        torch.stack([torch.stack(some).mean(0) for some in views.values()]),
+        vision.meanings(names, kinds),
+        vision.folder.name,
+    )
+
+
+def _seen(image: Image.Image, kind: str, vision: PocketVision) -> Tensor:
+    """[E] of the photo, mirrored unless that is another flag, and without its border."""
+    width, height = image.size
+    border = (1 - CENTRE) / 2
+    inner = (border * width, border * height, (1 - border) * width, (1 - border) * height)
+    shown = [image, image.crop(tuple(map(round, inner)))]  # type: ignore[arg-type]
+    if kind != "flag":
+        shown.append(ImageOps.mirror(image))
+    return torch.stack([vision.pooled(one) for one in shown]).mean(0)
+
+
+def write(folder: Path, found: Photographed) -> Path:
+    """In place of what the index knew before; whole or not at all."""
+    path = folder / FILE
+    about = {"names": json.dumps(found.names), "kinds": json.dumps(found.kinds)}
+    with atomic(path) as partial:
+        save_file(
+            {"pooled": found.pooled_NE.half(), "meanings": found.meanings_Nd.half()},
+            partial,
+            metadata=about | {"encoder": found.encoder},
+        )
+    return path
+
+
+def read(folder: Path) -> Photographed | None:
+    path = folder / FILE
+    if not path.is_file():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = file.metadata()
+            names, kinds = (tuple(json.loads(about[key])) for key in ("names", "kinds"))
+            pooled, meanings = (file.get_tensor(key).float() for key in ("pooled", "meanings"))
+            encoder = about["encoder"]
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise UserError(f"{path} is damaged: {error}") from None
+    if not len(names) == len(kinds) == len(pooled) == len(meanings):
+        raise UserError(f"{path} is damaged: {len(names)} names, {len(pooled)} prototypes")
+    return Photographed(names, kinds, pooled, meanings, encoder)
+
+
+def of_all(folders: Sequence[Path], encoder: str) -> Photographed | None:
+    """What several indexes know by sight; a name of two counts as the first has it."""
+    known: dict[str, tuple[str, Tensor, Tensor]] = {}
+    for folder in folders:
+        if (found := read(folder)) is None:
+            continue
+        if found.encoder != encoder:
+            raise UserError(
+                f"the photos in {folder} were described by another vision encoder: "
+                f"`skipqa index photos {folder} PHOTOS` describes them again"
+            )
+        for row in zip(found.names, found.kinds, found.pooled_NE, found.meanings_Nd, strict=True):
+            known.setdefault(row[0], row[1:])
+    if not known:
+        return None
+    kinds, pooled, meanings = zip(*known.values(), strict=True)
+    return Photographed(tuple(known), kinds, torch.stack(pooled), torch.stack(meanings), encoder)

@@ -1,0 +1,76 @@
+"""Names that a tagger learns from one labelled photo each, without training.
+
+Enters: a tagger, and of each new name the features of a photo. Leaves: a tagger with these names
+after its own. A view is as probable to show a named thing as it is near to the photo's prototype
+(Snell et al., 2017) in the tagger's hidden layer, which was trained to tell things apart and does
+so for those that it never saw. The cosine becomes a probability by a curve fitted on photos of
+things that the tagger knows, next to photos of none of them (`benchmarks/prototypes.py`).
+
+Shapes: N names, E = 2 F features of a view, H the hidden width, d text width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from skipqa.nn.tagger import Tagger
+
+SLOPE = 18.9
+MIDPOINT = 0.65  # the cosine at which a match is as probable as not
+
+
+@dataclass(frozen=True, slots=True)
+class Prototypes:
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]  # as a tagger's
+    pooled_NE: Tensor  # mean over views of the photo
+    meanings_Nd: Tensor  # embeddings of the names
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def select(self, rows: list[int]) -> Prototypes:
+        return Prototypes(
+            tuple(self.names[i] for i in rows),
+            tuple(self.kinds[i] for i in rows),
+            self.pooled_NE[rows],
+            self.meanings_Nd[rows],
+        )
+
+
+class PrototypeTagger(Tagger):
+    """Shares the tagger's layers. What the tagger knows by the same name is not added again: it saw
+    more than one photo of it."""
+
+    prototypes_NH: Tensor
+
+    def __init__(self, tagger: Tagger, added: Prototypes) -> None:
+        nn.Module.__init__(self)
+        known = set(tagger.config.names)
+        added = added.select([i for i, name in enumerate(added.names) if name not in known])
+        config = tagger.config
+        self.config = replace(
+            config, names=(*config.names, *added.names), kinds=(*config.kinds, *added.kinds)
+        )
+        self.known = tagger
+        self.register_buffer("meanings", torch.cat((tagger.meanings, added.meanings_Nd)))
+        self.eval()
+        with torch.no_grad():
+            hidden_NH = tagger.hidden(added.pooled_NE.float()) if len(added) else None
+        empty = torch.zeros(0, config.hidden)
+        self.register_buffer(
+            "prototypes_NH", empty if hidden_NH is None else F.normalize(hidden_NH, dim=-1)
+        )
+
+    @property
+    def num_known(self) -> int:
+        return len(self.known.config.names)
+
+    def judge(self, pooled: Tensor) -> Tensor:
+        hidden = self.known.hidden(pooled)
+        near = F.normalize(hidden, dim=-1) @ self.prototypes_NH.T
+        return torch.cat((self.known.name(hidden), SLOPE * (near - MIDPOINT)), dim=-1)
