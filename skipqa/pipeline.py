@@ -278,13 +278,14 @@ def load(
 
 
 def _knowing_by_sight(found: Components, library: Library, report: Report) -> Tagger | None:
-    """The tagger, with the things of which the indexes have labelled photos."""
-    folders = [index.folder for index in library.indexes.values()]
-    if found.tagger is None or not any((folder / photos.FILE).is_file() for folder in folders):
+    """The tagger, with the things of which the indexes or the components have labelled photos."""
+    if found.tagger is None:
+        return None
+    folders = [*(index.folder for index in library.indexes.values()), *reversed(found.folders)]
+    if not any((folder / photos.FILE).is_file() for folder in folders):
         return found.tagger
     known = photos.of_all(folders, convert.vision(report, found.vision).name)
-    if known is None:
-        return found.tagger
+    assert known is not None
     return PrototypeTagger(
         found.tagger, Prototypes(known.names, known.kinds, known.pooled_NE, known.meanings_Nd)
     )

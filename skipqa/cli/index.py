@@ -165,7 +165,7 @@ def photos(
     components: ComponentsFolder = None,
     json: Json = False,
 ) -> None:
-    """Teach an index what its things look like: one labelled photo of each is enough.
+    """Show an index what its things look like: one labelled photo of each is enough.
 
     `skipqa ask --index my-index` then knows them by sight and looks them up by name. The photos
     themselves are not stored. Those that the index had before are replaced.

@@ -3,11 +3,11 @@
 Enters: questions, labels and photos, the published networks, and the passages that the reader
 learns from, with what was learned before of asking for them. Leaves in the run's folder:
 `vision` (the encoder), `tagger`, `drafter`, `question` (the drafter's text encoder) and `reader`
-(the decoder) as safetensors, the networks as deltas from the published weights, `settings.toml`
-for the pipeline, and `metrics.json`. Everything that data chooses (the temperature, the weight of
-the drafter next to the reader, when the drafter answers alone, the rank of a delta) is chosen on
-held-out training photos; validation questions are only scored. Four parts follow each other, and
-each reads what the one before it exported.
+(the decoder) as safetensors, the networks as deltas from the published weights, `photos` (what
+was kept out of training, by sight), `settings.toml` for the pipeline, and `metrics.json`.
+Everything that data chooses (the temperature, the weight of the drafter next to the reader, when
+the drafter answers alone, the rank of a delta) is chosen on held-out training photos; validation
+questions are only scored. Four parts follow each other, and each reads what the one before it exported.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from skipqa.training.run import Run
 from skipqa.training.stage import Inputs, Metrics, TrainingStage
 from skipqa.training.stage1 import common_sense, mixture, notes, parts, photos, tagger
 from skipqa.training.stage1.finding import Retrieval, find_passages
+from skipqa.training.stage1.gallery import describe_gallery
 from skipqa.training.stage1.inputs import (
     HELD_OUT,
     PERCEPTUAL,
@@ -86,7 +87,11 @@ class BackboneStage(TrainingStage):
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         run.say(f"{self.name}: {_size(mixed, settings, device)}")
         retrieval = partial(_retrieval, inputs, run.folder)
-        return train(mixed, settings, run, self.networks, device, retrieval)
+        metrics = train(mixed, settings, run, self.networks, device, retrieval)
+        if inputs.pocket_kb is not None:
+            vision = run.folder / parts.VISION
+            describe_gallery(inputs.pocket_kb, vision, run.folder, parts.PRESET)
+        return metrics
 
     def check(self, metrics: Mapping[str, Any]) -> None:
         """Of a full run, with Pocket-KB."""
