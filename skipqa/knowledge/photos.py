@@ -1,7 +1,7 @@
 """Labelled photos in an index: what the things look like that its passages are about.
 
 Enters: photos with the name of what each shows, and the vision encoder. Leaves in the index's
-folder `photos.safetensors`: of each name what the encoder sees of its photos (6 kB) and the name's
+folder `photos.safetensors`: of each name what the encoder sees of its photos (3 kB) and the name's
 embedding, but no photo. A pipeline over the index then knows these things by sight, and asks the
 index for them by name. Features of one encoder mean nothing to another, so the file says whose they
 are.
@@ -88,12 +88,14 @@ def write(folder: Path, found: Photographed) -> Path:
     """In place of what the index knew before; whole or not at all."""
     path = folder / FILE
     about = {"names": json.dumps(found.names), "kinds": json.dumps(found.kinds)}
+    scale_N1 = found.pooled_NE.abs().amax(1, keepdim=True).clamp(min=1e-12) / 127
+    tensors = {
+        "pooled": (found.pooled_NE / scale_N1).round().to(torch.int8),
+        "scale": scale_N1.float(),
+        "meanings": found.meanings_Nd.half(),
+    }
     with atomic(path) as partial:
-        save_file(
-            {"pooled": found.pooled_NE.half(), "meanings": found.meanings_Nd.half()},
-            partial,
-            metadata=about | {"encoder": found.encoder},
-        )
+        save_file(tensors, partial, metadata=about | {"encoder": found.encoder})
     return path
 
 
@@ -105,13 +107,15 @@ def read(folder: Path) -> Photographed | None:
         with safe_open(path, framework="pt") as file:
             about = file.metadata()
             names, kinds = (tuple(json.loads(about[key])) for key in ("names", "kinds"))
-            pooled, meanings = (file.get_tensor(key).float() for key in ("pooled", "meanings"))
+            packed, scale_N1, meanings = (
+                file.get_tensor(key).float() for key in ("pooled", "scale", "meanings")
+            )
             encoder = about["encoder"]
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise UserError(f"{path} is damaged: {error}") from None
-    if not len(names) == len(kinds) == len(pooled) == len(meanings):
-        raise UserError(f"{path} is damaged: {len(names)} names, {len(pooled)} prototypes")
-    return Photographed(names, kinds, pooled, meanings, encoder)
+    if not len(names) == len(kinds) == len(packed) == len(scale_N1) == len(meanings):
+        raise UserError(f"{path} is damaged: {len(names)} names, {len(packed)} prototypes")
+    return Photographed(names, kinds, packed * scale_N1, meanings, encoder)
 
 
 def of_all(folders: Sequence[Path], encoder: str) -> Photographed | None:

@@ -7,7 +7,8 @@ learns from, with what was learned before of asking for them. Leaves in the run'
 was kept out of training, by sight), `settings.toml` for the pipeline, and `metrics.json`.
 Everything that data chooses (the temperature, the weight of the drafter next to the reader, when
 the drafter answers alone, the rank of a delta) is chosen on held-out training photos; validation
-questions are only scored. Four parts follow each other, and each reads what the one before it exported.
+questions are only scored. Four parts follow each other, and each reads what the one before it
+exported.
 """
 
 from __future__ import annotations
