@@ -36,7 +36,7 @@ ANSWERS = tuple(map(str, range(3_129)))
 # Of the pocket checkpoint
 LOW_RES = 64  # tokens that its drafter reads
 DRAFTED = tuple(map(str, range(4_001)))
-TAGS, CONCEPTS = tuple(map(str, range(802))), 1_802  # names of the tagger; concepts
+TAGS, CONCEPTS = tuple(map(str, range(589))), 1_509  # names of the tagger; concepts
 
 
 def architecture(name: str) -> Architecture:

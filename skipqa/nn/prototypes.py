@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from skipqa.nn.tagger import Tagger
 
 SLOPE = 18.9
-MIDPOINT = 0.65  # the cosine at which a match is as probable as not
+MIDPOINT = 0.7  # the cosine at which a match is as probable as not
 
 
 @dataclass(frozen=True, slots=True)
