@@ -345,8 +345,10 @@ def info(folder: Folder, json: Json = False) -> None:
       skipqa index info my-index
     """
     from skipqa.knowledge import Index
+    from skipqa.knowledge import photos as by_sight
 
     index = Index.open(folder)
+    photographed = by_sight.read(folder)
     sizes: dict[str, int] = {}
     for segment in index.segments:
         for name, file in segment.files.items():
@@ -365,6 +367,7 @@ def info(folder: Folder, json: Json = False) -> None:
         "bytes": sizes,
         "bytes_per_passage": round(sum(sizes.values()) / max(1, len(index)), 1),
         "search_bytes_per_passage": round(vectors / max(1, len(index)), 1),
+        "known_by_sight": 0 if photographed is None else len(photographed),
     }
     if json:
         print_json(held)

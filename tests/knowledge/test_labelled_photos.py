@@ -86,6 +86,8 @@ def test_what_is_read_is_what_was_written(taught: Path) -> None:
     assert found.pooled_NE.shape == (2, 2 * 1_280)
     assert torch.allclose(found.meanings_Nd.norm(dim=1), torch.ones(2), atol=1e-2)
     assert photos.read(taught.parent) is None
+    told = CliRunner().invoke(app, ["index", "info", str(taught), "--json"])
+    assert json.loads(told.stdout)["known_by_sight"] == 2
 
 
 def test_the_pipeline_knows_them_by_sight(taught: Path, album: Path) -> None:
