@@ -35,6 +35,7 @@ from skipqa.nn.tagger import Tagger
 from skipqa.pipeline import load
 from skipqa.stages.zoom import crop
 from skipqa.tasks.pocket_kb import POCKET_KB
+from skipqa.training.confidence import fit_curve
 from skipqa.training.stage1 import mixture
 from skipqa.training.stage1.pocket_kb import KINDS
 from skipqa.types import Box
@@ -157,19 +158,9 @@ def _fitted(
         if name >= 0:
             target_PN[row, name] = 1
     trained_N = torch.tensor([name not in unseen for name in names])
-    x, y = near_PN[:, trained_N].double(), target_PN[:, trained_N].double()
-    slope = torch.tensor(10.0, dtype=torch.float64, requires_grad=True)
-    bias = torch.tensor(-7.0, dtype=torch.float64, requires_grad=True)
-    optimiser = torch.optim.LBFGS([slope, bias], max_iter=300, line_search_fn="strong_wolfe")
-
-    def loss() -> Tensor:
-        optimiser.zero_grad()
-        value = F.binary_cross_entropy_with_logits(slope * x + bias, y)
-        value.backward()
-        return value
-
-    optimiser.step(loss)
-    return {"slope": float(slope), "midpoint": float(-bias / slope)}
+    x, y = near_PN[:, trained_N], target_PN[:, trained_N]
+    bias, slope = fit_curve([(cosine,) for cosine in x.flatten().tolist()], y.flatten().tolist(), 0)
+    return {"slope": slope, "midpoint": -bias / slope}
 
 
 def _show(found: dict[str, Any]) -> None:

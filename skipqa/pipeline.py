@@ -32,7 +32,7 @@ from skipqa.errors import UserError, choices
 from skipqa.knowledge import Library, photos
 from skipqa.knowledge.default import DEFAULT
 from skipqa.knowledge.library import Uri
-from skipqa.nn.prototypes import Prototypes, PrototypeTagger
+from skipqa.nn.prototypes import PrototypeTagger
 from skipqa.nn.tagger import Tagger
 from skipqa.stages import (
     budget,
@@ -282,10 +282,5 @@ def _knowing_by_sight(found: Components, library: Library, report: Report) -> Ta
     if found.tagger is None:
         return None
     folders = [*(index.folder for index in library.indexes.values()), *reversed(found.folders)]
-    if not any((folder / photos.FILE).is_file() for folder in folders):
-        return found.tagger
-    known = photos.of_all(folders, convert.vision(report, found.vision).name)
-    assert known is not None
-    return PrototypeTagger(
-        found.tagger, Prototypes(known.names, known.kinds, known.pooled_NE, known.meanings_Nd)
-    )
+    known = photos.of_all(folders, lambda: convert.vision(report, found.vision).name)
+    return found.tagger if known is None else PrototypeTagger(found.tagger, known)

@@ -170,6 +170,20 @@ class KeptTokens:
 
 
 @dataclass(frozen=True, slots=True)
+class Prototypes:
+    """What things look like that are known from labelled photos alone, by name."""
+
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]  # as a tagger's
+    pooled_NE: torch.Tensor  # what a tagger reads, the mean over views of the photos
+    meanings_Nd: torch.Tensor  # embeddings of the names
+    encoder: str  # whose features these are
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+@dataclass(frozen=True, slots=True)
 class Region:
     box: Box
     members: tuple[int, ...]  # grid positions

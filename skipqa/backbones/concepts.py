@@ -73,9 +73,7 @@ class Concepts:
 
     entries: tuple[Concept, ...]
     embeddings: Tensor  # [C, d_text], unit length: the concept's names
-    from_photos: int = (
-        0  # how many, the last ones, are known from labelled photos of an index alone
-    )
+    from_photos: int = 0  # how many, the last ones, only labelled photos tell of
 
     @cached_property
     def called(self) -> Mapping[str, Sequence[int]]:

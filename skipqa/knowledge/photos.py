@@ -12,7 +12,7 @@ Shapes: N names, E features of a view, d text width.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from torch import Tensor
 from skipqa.backbones.presets.pocket_vision import PocketVision
 from skipqa.errors import UserError
 from skipqa.files import atomic
+from skipqa.types import Prototypes
 
 FILE = "photos.safetensors"
 # What a picture of such a thing shows, in the words of questions
@@ -39,21 +40,7 @@ class LabelledPhoto:
     kind: str = ""  # "dog" of a breed; empty where the name says it
 
 
-@dataclass(frozen=True, slots=True)
-class Photographed:
-    """What an index knows by sight."""
-
-    names: tuple[str, ...]
-    kinds: tuple[str, ...]
-    pooled_NE: Tensor
-    meanings_Nd: Tensor
-    encoder: str  # whose features these are
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-
-def describe(photos: Iterable[LabelledPhoto], vision: PocketVision) -> Photographed:
+def describe(photos: Iterable[LabelledPhoto], vision: PocketVision) -> Prototypes:
     """Several photos of one name are one prototype, their mean."""
     views: dict[tuple[str, str], list[Tensor]] = {}
     for photo in photos:
@@ -64,7 +51,7 @@ def describe(photos: Iterable[LabelledPhoto], vision: PocketVision) -> Photograp
     if not views:
         raise UserError("no photo to learn from")
     names, kinds = zip(*views, strict=True)
-    return Photographed(
+    return Prototypes(
         names,
         kinds,
         torch.stack([torch.stack(some).mean(0) for some in views.values()]),
@@ -84,7 +71,7 @@ def _seen(image: Image.Image, kind: str, vision: PocketVision) -> Tensor:
     return torch.stack([vision.pooled(one) for one in shown]).mean(0)
 
 
-def write(folder: Path, found: Photographed) -> Path:
+def write(folder: Path, found: Prototypes) -> Path:
     """In place of what the index knew before; whole or not at all."""
     path = folder / FILE
     about = {"names": json.dumps(found.names), "kinds": json.dumps(found.kinds)}
@@ -99,7 +86,7 @@ def write(folder: Path, found: Photographed) -> Path:
     return path
 
 
-def read(folder: Path) -> Photographed | None:
+def read(folder: Path) -> Prototypes | None:
     path = folder / FILE
     if not path.is_file():
         return None
@@ -115,23 +102,23 @@ def read(folder: Path) -> Photographed | None:
         raise UserError(f"{path} is damaged: {error}") from None
     if not len(names) == len(kinds) == len(packed) == len(scale_N1) == len(meanings):
         raise UserError(f"{path} is damaged: {len(names)} names, {len(packed)} prototypes")
-    return Photographed(names, kinds, packed * scale_N1, meanings, encoder)
+    return Prototypes(names, kinds, packed * scale_N1, meanings, encoder)
 
 
-def of_all(folders: Sequence[Path], encoder: str) -> Photographed | None:
-    """What several indexes know by sight; a name of two counts as the first has it."""
-    known: dict[str, tuple[str, Tensor, Tensor]] = {}
-    for folder in folders:
-        if (found := read(folder)) is None:
-            continue
-        if found.encoder != encoder:
+def of_all(folders: Sequence[Path], encoder: Callable[[], str]) -> Prototypes | None:
+    """What several indexes know by sight; a name of two counts as the first has it. Which encoder
+    is in use is only asked if there are photos."""
+    described = [(folder, found) for folder in folders if (found := read(folder)) is not None]
+    if not described:
+        return None
+    own, known = encoder(), dict[str, tuple[str, Tensor, Tensor]]()
+    for folder, found in described:
+        if found.encoder != own:
             raise UserError(
                 f"the photos in {folder} were described by another vision encoder: "
                 f"`skipqa index photos {folder} PHOTOS` describes them again"
             )
         for row in zip(found.names, found.kinds, found.pooled_NE, found.meanings_Nd, strict=True):
             known.setdefault(row[0], row[1:])
-    if not known:
-        return None
     kinds, pooled, meanings = zip(*known.values(), strict=True)
-    return Photographed(tuple(known), kinds, torch.stack(pooled), torch.stack(meanings), encoder)
+    return Prototypes(tuple(known), kinds, torch.stack(pooled), torch.stack(meanings), own)

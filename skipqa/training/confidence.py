@@ -69,7 +69,7 @@ STAGE = ConfidenceStage("confidence", ConfidenceSettings())
 
 def fit_curves(answered: Answered, threshold: float, ridge: float) -> ConfidenceConfig:
     drafted, looked_up = examples(answered, threshold)
-    return ConfidenceConfig(_curve(*drafted, ridge), _curve(*looked_up, ridge))
+    return ConfidenceConfig(fit_curve(*drafted, ridge), fit_curve(*looked_up, ridge))
 
 
 def examples(answered: Answered, threshold: float) -> tuple[Examples, Examples]:
@@ -86,7 +86,7 @@ def examples(answered: Answered, threshold: float) -> tuple[Examples, Examples]:
     return drafted, looked_up
 
 
-def _curve(
+def fit_curve(
     features: Sequence[tuple[float, ...]], scores: Sequence[float], ridge: float
 ) -> tuple[float, ...]:
     """Logistic regression on soft targets: convex, so L-BFGS finds the one minimum."""

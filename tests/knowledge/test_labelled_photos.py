@@ -17,11 +17,12 @@ from skipqa.cli.labelled import labelled_photos, name_of
 from skipqa.cli.main import app
 from skipqa.errors import UserError
 from skipqa.knowledge import index, photos
-from skipqa.knowledge.photos import LabelledPhoto, Photographed
+from skipqa.knowledge.photos import LabelledPhoto
 from skipqa.knowledge.sources import open_source
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
 from skipqa.nn.prototypes import PrototypeTagger
 from skipqa.pipeline import Pipeline
+from skipqa.types import Prototypes
 
 COLOURS = {"Zorblax": "red", "Quimbley": "blue"}
 
@@ -113,7 +114,7 @@ def test_photos_of_another_encoder_are_refused(taught: Path, tmp_path: Path) -> 
     folder = shutil.copytree(taught, tmp_path / "index")
     found = photos.read(folder)
     assert found is not None
-    other = Photographed(found.names, found.kinds, found.pooled_NE, found.meanings_Nd, "another")
+    other = Prototypes(found.names, found.kinds, found.pooled_NE, found.meanings_Nd, "another")
     photos.write(folder, other)
     with pytest.raises(UserError, match="another vision encoder"):
         skipqa.load(index=folder)
@@ -135,11 +136,11 @@ def test_of_two_indexes_the_first_says_how_a_thing_looks(taught: Path, tmp_path:
     other.mkdir()
     photos.write(
         other,
-        Photographed(
+        Prototypes(
             ("kite", "zorblax"), ("", ""), -found.pooled_NE, found.meanings_Nd, found.encoder
         ),
     )
-    both = photos.of_all([taught, other, tmp_path], found.encoder)
+    both = photos.of_all([taught, other, tmp_path], lambda: found.encoder)
     assert both is not None
     assert set(both.names) == {"zorblax", "quimbley", "kite"}
     own, joined = (one.pooled_NE[one.names.index("zorblax")] for one in (found, both))

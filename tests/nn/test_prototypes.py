@@ -7,8 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skipqa.nn.prototypes import MIDPOINT, SLOPE, Prototypes, PrototypeTagger
+from skipqa.nn.prototypes import MIDPOINT, SLOPE, PrototypeTagger
 from skipqa.nn.tagger import Tagger, TaggerConfig
+from skipqa.types import Prototypes
 
 WIDTH, TEXT = 6, 5
 KNOWN = ("pug", "rose")
@@ -25,7 +26,7 @@ def tagger(seed: int = 0) -> Tagger:
 def photographed(names: tuple[str, ...], seed: int = 1) -> Prototypes:
     generator = torch.Generator().manual_seed(seed)
     pooled = torch.randn(len(names), 2 * WIDTH, generator=generator)
-    return Prototypes(names, ("",) * len(names), pooled, torch.zeros(len(names), TEXT))
+    return Prototypes(names, ("",) * len(names), pooled, torch.zeros(len(names), TEXT), "test")
 
 
 @given(st.integers(0, 50), st.lists(st.integers(1, 3), min_size=0, max_size=2))

@@ -17,13 +17,14 @@ from typing import Any
 from skipqa.data.held_out import Split, photos_of_val, pocket_kb_split, read_unseen
 from skipqa.errors import UserError
 from skipqa.files import check_rows, read_jsonl
+from skipqa.knowledge.photos import SHOWN_AS
 from skipqa.tasks.okvqa import normalise
 from skipqa.tasks.pocket_kb import box_from_centre, things_shown
 from skipqa.training.example import TrainExample
 from skipqa.types import Box
 
 # What Pocket-KB calls a kind, and what people call it; other kinds are the encoder's own classes
-KINDS = {"dog": "dog", "cat": "cat", "flower": "flower", "grocery": "food", "country": "flag"}
+KINDS = {kind: SHOWN_AS.get(kind, kind) for kind in ("dog", "cat", "flower", "grocery", "country")}
 # A country is the answer to many questions that show no flag: its name stays an answer
 NAMED_BY_SIGHT = frozenset(KINDS) - {"country"}
 
