@@ -15,10 +15,21 @@ if TYPE_CHECKING:
     from skipqa.client import Client
     from skipqa.errors import UserError
     from skipqa.knowledge import Index
+    from skipqa.model import SkipModel
     from skipqa.pipeline import Answer, Pipeline, load
     from skipqa.plugin import prune
 
-__all__ = ["Answer", "Client", "Index", "Pipeline", "UserError", "__version__", "load", "prune"]
+__all__ = [
+    "Answer",
+    "Client",
+    "Index",
+    "Pipeline",
+    "SkipModel",
+    "UserError",
+    "__version__",
+    "load",
+    "prune",
+]
 __version__ = "0.2.0"  # the only place: pyproject.toml reads it here
 
 _HOMES = {
@@ -26,6 +37,7 @@ _HOMES = {
     "Client": "skipqa.client",
     "Index": "skipqa.knowledge",
     "Pipeline": "skipqa.pipeline",
+    "SkipModel": "skipqa.model",
     "UserError": "skipqa.errors",
     "load": "skipqa.pipeline",
     "prune": "skipqa.plugin",

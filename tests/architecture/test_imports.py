@@ -31,7 +31,7 @@ BELOW_CLI = BELOW_PIPELINE | {
 
 # box: what it may import of skipqa
 MAY_KNOW: dict[str, set[str]] = {
-    "__init__": {"client", "errors", "knowledge", "pipeline", "plugin"},
+    "__init__": {"client", "errors", "knowledge", "model", "pipeline", "plugin"},
     "errors": set(),
     "cluster": {"errors"},
     "types": set(),
@@ -67,6 +67,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "batch": BELOW_PIPELINE | {"cluster", "pipeline"},
     "harness": {"errors", "image", "pipeline", "tasks"},
     "plugin": {"errors"},
+    "model": BELOW_PIPELINE | {"pipeline", "plugin"},
     "prompted": PLAIN | {"state", "knowledge", "stages"},
     "text_only": BELOW_PIPELINE | {"pipeline"},
     "serve": BELOW_CLI | {"cluster", "evaluation", "text_only"},
