@@ -2,9 +2,10 @@
 
 Enters: `skipqa/ops/bipartite_attention` as it is. Leaves: a folder in the layout of kernel-builder
 (`build.toml`, `torch-ext/`) with a build for each backend (`build/torch-cpu`, `build/torch-cuda`),
-which `get_local_kernel(OUT)` of Hugging Face's `kernels` loads and the Hub takes. The kernels are Triton, and CUDA
-compiled when first used, so a build is the sources themselves. A kernel may be loaded from anywhere
-and in several versions at once: imports become relative, and nothing of skipqa is needed.
+which `get_local_kernel(OUT)` of Hugging Face's `kernels` loads and the Hub takes. The kernels are
+Triton, and CUDA compiled when first used, so a build is the sources themselves. A kernel may be
+loaded from anywhere and in several versions at once: imports become relative, and nothing of skipqa
+is needed.
 """
 
 from __future__ import annotations
