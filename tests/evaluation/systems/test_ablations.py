@@ -62,7 +62,7 @@ OTHER_STAGES = {
     "memory": {"verify", "fuse"},
 }
 
-NEEDS_MORE = {"skip-nr"}  # than an untrained pipeline over any index
+NEEDS_MORE = {"skip-nr", "skip-dpr", "skip-colbert"}  # than an untrained pipeline over any index
 ANY_BASE = [name for name in systems.SYSTEMS if name not in NEEDS_MORE]
 
 
