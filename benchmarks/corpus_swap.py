@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from common import difference, percent
 from rich.progress import track
 from rich.table import Table
 
@@ -122,15 +123,10 @@ def measure(
 def show(domains: dict[str, Any]) -> None:
     table = Table("domain", *OWN.values(), "own corpus less the other")
     for name, found in domains.items():
-        cells = [_percent(found["accuracy"][corpus], "mean") for corpus in OWN.values()]
-        less = _percent(found["own_less_other"], "difference", "+")
+        cells = [percent(found["accuracy"][corpus]) for corpus in OWN.values()]
+        less = difference(found["own_less_other"])
         table.add_row(f"{name} ({found['questions']})", *cells, less)
     out.print(table)
-
-
-def _percent(found: dict[str, float], middle: str, sign: str = "") -> str:
-    mean, low, high = (f"{100 * found[name]:{sign}.1f}" for name in (middle, "low", "high"))
-    return f"{mean} ({low} to {high})"
 
 
 if __name__ == "__main__":
