@@ -40,15 +40,33 @@ class MergeTokens:
 
     def __call__(self, state: State, record: StageRecord) -> State:
         tokens, V = state.tokens, len(state.tokens)
-        merged = merge(tokens.features, torch.arange(V), state.budget.tokens)
+        merged = merge(tokens.features, self.before(tokens.features), state.budget.tokens)
         record.flops = merged.flops
         record.kept, record.dropped = len(merged.positions), V - len(merged.positions)
         record.why = f"{V} tokens merged to {len(merged.positions)}"
         return state.add(kept=_kept(tokens, merged, merged.sizes / V))
 
+    def before(self, features_VD: Tensor) -> Tensor:
+        """[V]: what each token is merged into to begin with, itself."""
+        return torch.arange(len(features_VD))
+
+
+class MergeFurther(MergeTokens):
+    """prune: the same after a vision encoder that merges. What it has merged are equal tokens."""
+
+    def before(self, features_VD: Tensor) -> Tensor:
+        """[V]: for each token the first that equals it."""
+        _, group_V = features_VD.unique(dim=0, return_inverse=True)
+        places = torch.arange(len(group_V))
+        return places.scatter_reduce(0, group_V, places, "amin", include_self=False)[group_V]
+
 
 def merge_tokens(parts: Parts) -> MergeTokens:
     return MergeTokens()
+
+
+def merge_further(parts: Parts) -> MergeFurther:
+    return MergeFurther()
 
 
 class PruneAndMerge:
@@ -66,7 +84,9 @@ class PruneAndMerge:
         tokens, V, most = state.tokens, len(state.tokens), state.budget.tokens
         attention_V, flops = text_attention(tokens, state.question)
         salient = top_positions(attention_V, math.ceil(math.sqrt(V * min(most, V))))
-        merged = merge(tokens.features, salient, most)
+        kept_V = torch.full((V,), DROPPED)
+        kept_V[salient] = salient
+        merged = merge(tokens.features, kept_V, most)
         record.flops = flops + merged.flops
         record.kept, record.dropped = len(merged.positions), V - len(merged.positions)
         record.why = f"{V} tokens pruned to {len(salient)}, merged to {len(merged.positions)}"
@@ -85,13 +105,13 @@ def text_attention(tokens: VisualTokens, question: Question) -> tuple[Tensor, in
     return logits_TV.softmax(1).mean(0), 2 * len(question.states) * tokens.meaning.numel()
 
 
-def merge(features_VD: Tensor, positions: Tensor, count: int) -> Merged:
-    """The tokens at `positions`, merged until at most `count` are left; the others are dropped."""
+def merge(features_VD: Tensor, merged_into: Tensor, count: int) -> Merged:
+    """Merges further, until at most `count` are left; what was dropped stays so."""
     V, D = features_VD.shape
-    merged_into = torch.full((V,), DROPPED)
-    merged_into[positions] = positions
-    sizes, flops = _sums(torch.ones(V), merged_into), 0
-    features_ND = features_VD[positions]
+    merged_into, flops = merged_into.clone(), 0
+    sizes = _sums(torch.ones(V), merged_into)
+    positions = sizes.nonzero()[:, 0]
+    features_ND = _means(features_VD, merged_into, sizes)[positions]
     while (surplus := len(positions) - count) > 0:
         unit_ND = F.normalize(features_ND, dim=-1)
         cosine = unit_ND[::2] @ unit_ND[1::2].T

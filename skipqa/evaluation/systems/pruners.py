@@ -21,8 +21,10 @@ import zlib
 import torch
 from torch import Tensor
 
+from skipqa.backbones.presets.clip_vicuna import ClipVicuna
+from skipqa.errors import UserError
 from skipqa.evaluation.systems.budgets import with_budget
-from skipqa.evaluation.systems.merging import merge_tokens, prune_and_merge
+from skipqa.evaluation.systems.merging import merge_further, merge_tokens, prune_and_merge
 from skipqa.nn import keep_head
 from skipqa.nn.keep_head import KeepHead
 from skipqa.pipeline import Pipeline
@@ -69,6 +71,21 @@ def tome(base: Pipeline, seed: int) -> Pipeline:
     return regions_alike(base).with_stages(prune=merge_tokens)
 
 
+def tome_in_encoder(base: Pipeline, seed: int) -> Pipeline:
+    """As tome, but similar tokens become one between the layers of the vision encoder already, as
+    many in each, which saves encoding them. Needs a preset with a ViT."""
+    preset, backbone = base.config.preset, base.backbone
+    if not isinstance(backbone, ClipVicuna):
+        raise UserError(
+            f"tome-in-encoder needs a ViT and {preset} has none: use submission-7b or ablation-13b"
+        )
+    num_tokens = base.config.encode.num_tokens
+    layers = backbone.clip_config.vision.layers - 1  # the last serves the class token
+    per_layer = (num_tokens - base.config.budget.kept_tokens(num_tokens)) // layers
+    merging = base.with_backbone(backbone.merging(per_layer))
+    return regions_alike(merging).with_stages(prune=merge_further)
+
+
 def ats(base: Pipeline, seed: int) -> Pipeline:
     """At most V' tokens, drawn by how much they matter to the whole: fewer where few do (ATS)."""
     return regions_alike(base).with_stages(prune=sample_tokens)
@@ -98,6 +115,7 @@ PRUNERS = {
     "qvs": qvs,
     "random": random_pruning,
     "tome": tome,
+    "tome-in-encoder": tome_in_encoder,
     "pumer": pumer,
     "ats": ats,
     "dynamicvit": dynamicvit,

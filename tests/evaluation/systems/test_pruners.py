@@ -16,6 +16,7 @@ from torch import Tensor
 
 from skipqa.config import RegionsConfig
 from skipqa.costs.flops import count_flops
+from skipqa.errors import UserError
 from skipqa.evaluation import systems
 from skipqa.evaluation.systems import PRUNERS, Variant, merging, pruners
 from skipqa.nn.drafter import Drafter, DrafterConfig
@@ -36,7 +37,8 @@ from skipqa.types import (
 
 Ask = Callable[[Variant | str], Answer]
 Two = tuple[Question, Question]
-IN_PLACE = [name for name in PRUNERS if name not in ("qvs", "downsample")]  # of the prune stage
+ELSEWHERE = ("qvs", "downsample", "tome-in-encoder")
+IN_PLACE = [name for name in PRUNERS if name not in ELSEWHERE]  # of the prune stage
 
 
 def prune(
@@ -191,6 +193,25 @@ def test_a_region_covers_all_that_was_merged_into_it() -> None:
     probs = dict(whole[0].concepts)
     evidence = torch.rand(36, 5, generator=torch.Generator().manual_seed(36)).softmax(-1).mean(0)
     assert [probs[c] for c in range(5)] == pytest.approx(evidence.tolist(), abs=1e-5)
+
+
+def test_what_the_encoder_has_merged_stays_one() -> None:
+    features = torch.eye(4)[[0, 1, 0, 2, 3, 0, 1, 1, 2]]
+    tokens = VisualTokens(features, torch.ones(9, 1), torch.eye(9), torch.ones(1), 3)
+    asked = Question("?", torch.zeros(9), (), torch.zeros(1, 9))
+    stage, record = merging.MergeFurther(), StageRecord("prune")
+    kept = stage(entering(tokens, asked, 6), record).kept
+    assert kept.positions.tolist() == [0, 1, 3, 4], "four are left, which is fewer than allowed"
+    assert kept.merged_into is not None
+    assert kept.merged_into.tolist() == [0, 1, 0, 3, 4, 0, 1, 1, 3]
+    assert record.flops == 0
+    further = stage(entering(tokens, asked, 3), record).kept
+    assert len(further.positions) == 3
+
+
+def test_without_a_vit_nothing_can_be_merged_inside(pipeline: Pipeline) -> None:
+    with pytest.raises(UserError, match="needs a ViT and pocket has none: use submission-7b"):
+        systems.build(Variant("skip", "tome-in-encoder"), pipeline)
 
 
 # Sampling
