@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -82,9 +83,10 @@ class Clip(nn.Module):
         """As `encode_image`, with `per_layer` tokens merged in each layer but the last (ToMe). A
         patch has what its token has, so that there are still V on the grid."""
         tokens = MergedTokens.apart(self.vision.embed(pixels_B3SS))
-        for layer in self.vision.layers[:-1]:
+        *layers, last = cast(list[vit.Layer], list(self.vision.layers))
+        for layer in layers:
             tokens = layer.merged(tokens, per_layer)
-        last, x_BTD = self.vision.layers[-1], tokens.x_BTD
+        x_BTD = tokens.x_BTD
         return EncodedImage(
             features=tokens.on_grid(x_BTD),
             patches=tokens.on_grid(self._image_in_joint(last(x_BTD, alone=True))),

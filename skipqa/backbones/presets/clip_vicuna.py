@@ -33,6 +33,7 @@ from skipqa.backbones import text_encoder as minilm
 from skipqa.backbones.backbone import IMAGE, EncodedTexts
 from skipqa.backbones.generation.mixin import GenerationMixin
 from skipqa.backbones.networks import clip, llama
+from skipqa.backbones.networks.clip import EncodedImage
 from skipqa.backbones.segmenter import Segmenter
 from skipqa.backbones.text_encoder import MiniLm
 from skipqa.backbones.weights import hub, lora
@@ -171,7 +172,7 @@ class ClipVicuna(GenerationMixin):
         )
         return tokens, encoding_flops + 2 * products * names_JC.shape[1]
 
-    def _encode_image(self, image: Image.Image, size: int) -> tuple[clip.EncodedImage, int]:
+    def _encode_image(self, image: Image.Image, size: int) -> tuple[EncodedImage, int]:
         pixels, config = self._pixels(image, size), self.clip_config
         if (per_layer := self.merged_per_layer) == 0:
             return self.clip.encode_image(pixels), clip.flops(config, size)
