@@ -1,4 +1,4 @@
-"""What the benchmarks on photos have in common: reading photos, encoding, showing intervals.
+"""What the benchmarks on photos have in common: reading the photos, encoding image and question.
 
 None of the photos are in this repository. An entities folder holds `photos.zip` and `photos.jsonl`
 with rows {"image", "domain", "label", "split"}; in the domain "imagenet" a label is
@@ -11,7 +11,7 @@ import io
 import json
 import random
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -62,13 +62,3 @@ def look(pocket: Pocket, image: Image.Image) -> VisualTokens:
 def ask(pocket: Pocket, text: str) -> Question:
     encoded = pocket.encode_texts([text])
     return Question(text, encoded.embeddings[0], content_words(text), encoded.states[0])
-
-
-def percent(found: Mapping[str, float], middle: str = "mean", sign: str = "") -> str:
-    """An interval or a comparison as the results files have it, in percent or points."""
-    mean, low, high = (f"{100 * found[name]:{sign}.1f}" for name in (middle, "low", "high"))
-    return f"{mean} ({low} to {high})"
-
-
-def difference(found: Mapping[str, float]) -> str:
-    return percent(found, "difference", "+")

@@ -22,14 +22,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import difference, percent
 from rich.progress import track
 from rich.table import Table
 
 from skipqa.cli.console import err, out, prepare_process
 from skipqa.costs.environment import write_results
 from skipqa.evaluation.records import Record, make_record
-from skipqa.evaluation.statistics import mean_interval, paired_bootstrap
+from skipqa.evaluation.reports.markdown import percent, points
+from skipqa.evaluation.statistics import Comparison, mean_interval, paired_bootstrap
 from skipqa.knowledge import Library
 from skipqa.knowledge.default import built_default
 from skipqa.pipeline import Pipeline, load
@@ -124,7 +124,7 @@ def show(domains: dict[str, Any]) -> None:
     table = Table("domain", *OWN.values(), "own corpus less the other")
     for name, found in domains.items():
         cells = [percent(found["accuracy"][corpus]) for corpus in OWN.values()]
-        less = difference(found["own_less_other"])
+        less = points(Comparison(**found["own_less_other"]))
         table.add_row(f"{name} ({found['questions']})", *cells, less)
     out.print(table)
 

@@ -30,7 +30,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import difference, percent
 from numpy.typing import NDArray
 from rich.progress import track
 from rich.table import Table
@@ -41,7 +40,8 @@ from skipqa.backbones.presets.pocket import Pocket
 from skipqa.cli.console import err, out, prepare_process
 from skipqa.costs.environment import write_results
 from skipqa.data.held_out import is_held_out
-from skipqa.evaluation.statistics import mean_interval, paired_bootstrap
+from skipqa.evaluation.reports.markdown import percent, points
+from skipqa.evaluation.statistics import Comparison, mean_interval, paired_bootstrap
 from skipqa.image import open_image
 from skipqa.pipeline import Pipeline, load
 from skipqa.stages.readers import prompt_of, words_shown
@@ -274,7 +274,7 @@ def show(results: dict[str, Any]) -> None:
                 percent(row["auroc_right"]),
                 percent(row["auroc_enough"]),
                 percent(row["accuracy"]),
-                "" if less is None else difference(less),
+                "" if less is None else points(Comparison(**less)),
                 f"{results['gflops'][gate]:.2f}",
             )
         out.print(table)

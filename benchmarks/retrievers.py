@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import difference, percent
 from rich.progress import track
 from rich.table import Table
 
@@ -29,7 +28,8 @@ from skipqa.cli.console import err, out, prepare_process
 from skipqa.costs.environment import write_results
 from skipqa.evaluation import systems
 from skipqa.evaluation.records import RECALL_AT, recall
-from skipqa.evaluation.statistics import mean_interval, paired_bootstrap
+from skipqa.evaluation.reports.markdown import percent, points
+from skipqa.evaluation.statistics import Comparison, mean_interval, paired_bootstrap
 from skipqa.image import open_image
 from skipqa.pipeline import Pipeline, load
 from skipqa.state import State
@@ -126,7 +126,7 @@ def show(found: dict[str, dict[str, Any]]) -> None:
         for column in ("recall", "score"):
             cells.append(percent(row[column]))
             less = row.get(f"{column}_less_skip")
-            cells.append("" if less is None else difference(less))
+            cells.append("" if less is None else points(Comparison(**less)))
         table.add_row(*cells, f"{row['retrieval_gflops']:.2f}")
     out.print(table)
 
