@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from skipqa.errors import UserError
 from skipqa.evaluation import systems
 from skipqa.evaluation.systems import Variant
 from skipqa.pipeline import Answer, load
@@ -87,7 +88,11 @@ def record(arguments: argparse.Namespace) -> None:
     rows = drawn(arguments.questions, arguments.limit)
     with zipfile.ZipFile(arguments.images) as photos, arguments.out.open("w") as file:
         for number, variant in enumerate(variants()):
-            system = systems.build(variant, base)
+            try:
+                system = systems.build(variant, base)
+            except UserError as lacking:  # embeddings, a ViT, a trained drafter
+                print(f"{number + 1:3} {variant.name} left out: {lacking}", file=sys.stderr)
+                continue
             for row in rows if number == 0 else rows[: arguments.every_system]:
                 answer = system.answer(BytesIO(photos.read(row["image"])), row["question"])
                 line = {"system": variant.name, "question": row["question_id"], **observed(answer)}

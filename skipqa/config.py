@@ -76,6 +76,9 @@ class BudgetConfig:
     passages: NonNegative = 6  # K'
     rho_r: Fraction = 1.0  # verification keeps at most this fraction of what was retrieved
     max_passages: NonNegative = 16  # the most that a trained controller may allow
+    # Difficulty below which nothing is retrieved (SKIP-NR; Table D.1 has 0.15), where no controller
+    # was trained: the drafter's probability that the answer needs retrieval. At 0 all is looked up.
+    easy: Fraction = 0.0
     # High resolution is for questions whose concept prior carries at least so many nats.
     min_information: Weight = 1.0
 

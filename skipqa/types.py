@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # index tools use these types and must not wait for torch
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom, as fractions of the image
 Route = Literal["draft", "full"]
+DROPPED = -1  # in place of a grid position
 Level = Literal["EASY", "MEDIUM", "HARD"]  # how deep the decoder is asked to reason
 
 
@@ -160,7 +161,8 @@ class KeptTokens:
     positions: torch.Tensor  # [V'] int64 into the grid, ascending
     saliency: torch.Tensor  # [V] the score of every token, kept or not
     tokens: VisualTokens  # all V; a stage reads only the rows at `positions`
-    # [V] int64 where tokens were merged: for each grid position the kept one it went into
+    # [V] int64 where tokens were merged: for each grid position the kept one it went into; DROPPED
+    # where it went into none
     merged_into: torch.Tensor | None = None
 
     @property

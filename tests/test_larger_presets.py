@@ -380,3 +380,27 @@ def test_presets_have_the_papers_numbers() -> None:
     assert (other.retrieve.per_region, other.regions.max_regions) == (3, 8)
     assert (other.regions.proposals, other.variant) == ("boxes", "B")
     assert (other.fuse.edges, other.fuse.degree, other.verify.threshold) == ("degree", 4.0, 0.50)
+
+
+@pytest.mark.parametrize("name", LARGER)
+def test_tokens_merged_inside_the_vision_encoder(
+    name: str, pipelines: dict[str, Pipeline], photo: Path
+) -> None:
+    plain = pipelines[name]
+    merging = systems.build(Variant("skip", "tome-in-encoder", 6 / 16), plain)
+    answer = merging.answer(photo, QUESTION, fast_path=False)
+    before = plain.answer(photo, QUESTION, fast_path=False)
+    assert answer.trace["encode"].flops < before.trace["encode"].flops
+    assert answer.state.tokens.grid == 4
+    assert 6 <= len(answer.state.tokens.features.unique(dim=0)) < 16
+    assert answer.trace["prune"].kept == 6
+    assert sum(len(region.members) for region in answer.state.regions) == 16
+    # Those who do not ask for it get what they got before, from the same networks.
+    assert isinstance(merging.backbone, ClipVicuna)
+    assert isinstance(plain.backbone, ClipVicuna)
+    assert merging.backbone.clip is plain.backbone.clip
+    again = plain.answer(photo, QUESTION, fast_path=False)
+    assert torch.equal(again.state.tokens.features, before.state.tokens.features)
+    all_kept = systems.build(Variant("skip", "tome-in-encoder", 1.0), plain)
+    same = all_kept.answer(photo, QUESTION, fast_path=False).state.tokens
+    assert torch.equal(same.features, before.state.tokens.features)

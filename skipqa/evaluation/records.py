@@ -59,12 +59,20 @@ def _pathway(answer: Answer) -> Record:
         "tokens": len(state.kept.positions) if "kept" in state else 0,  # V'
         "passages": state.budget.passages if "budget" in state else 0,  # K'
         "edges": trace["fuse"].kept if "fuse" in trace else 0,
+        "prompt_tokens": state.answer.prompt_tokens,  # that the decoder read
+        "rounds": _rounds(answer),
         "hits": found.num_hits,  # over all regions
         "unique": found.num_unique,  # of these, different passages
         # before verification, best first
         "retrieved": [candidate.passage.id for candidate in found.passages],
         "evidence": [passage.id for passage in answer.evidence],
     }
+
+
+def _rounds(answer: Answer) -> int:
+    """How often something was looked up; not at all where the budget closed retrieval."""
+    looked = "budget" in answer.state and answer.state.budget.passages > 0
+    return sum(stage.name == "retrieve" for stage in answer.trace.stages) if looked else 0
 
 
 def prediction_of(record: Record) -> str:

@@ -27,12 +27,29 @@ def summarise(records: Sequence[Record]) -> dict[str, Any]:
         **{name: interval_of(records, name) for name in recalls},
         "fast_path_rate": float(np.mean([record["route"] == "draft" for record in records])),
         **{f"{name}_mean": float(np.mean([r[name] for r in records])) for name in COUNTS},
+        "cas": cost_adjusted_score(records),
         **_measured_alone(records),
         "accuracy_by_category": intervals_by(records, "score", "category"),
         "accuracy_by_type": intervals_by(records, "score", "type"),
         "accuracy_by_subset": intervals_by(records, "score", "subset"),
         "recall_by_subset": intervals_by(records, recalls[0], "subset"),
     }
+
+
+def cost_adjusted_score(records: Sequence[Record]) -> float | None:
+    """CAS = 100 a^2 / (t + 2 r + 1): accuracy a in [0, 1], thousands of tokens t that the decoder
+    read and rounds of retrieval r, each the mean over all questions. A perfect system that reads
+    and retrieves nothing has 100. None of records from before these were counted.
+
+    A draft counts as neither: what it costs is in FLOPs.
+    """
+    if not all("prompt_tokens" in record and "rounds" in record for record in records):
+        return None
+    accuracy, tokens, rounds = (
+        float(np.mean([record[name] for record in records]))
+        for name in ("score", "prompt_tokens", "rounds")
+    )
+    return 100 * accuracy**2 / (tokens / 1_000 + 2 * rounds + 1)
 
 
 def _measured_alone(records: Sequence[Record]) -> dict[str, Any]:

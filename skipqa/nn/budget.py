@@ -26,6 +26,7 @@ from skipqa.types import Budget, Level
 
 Range = tuple[float, float]
 NO_SIGNALS = torch.zeros(0)  # of a controller that was trained without
+EASY = 0.15  # difficulty below which nothing is retrieved (SKIP-NR), Table D.1
 ROUNDING = 1e-4  # 0.9 * 10 must not become 10 tokens because float32 says 9.000001
 
 
@@ -53,7 +54,7 @@ class DifficultyBudgetConfig:
     rho_v: Range = (0.25, 0.90)
     rho_r: Range = (0.30, 0.90)
     grid: int = 20  # points of Phi_B
-    easy: float = 0.15  # below: no retrieval (SKIP-NR)
+    easy: float = EASY
     hard: float = 0.70
     signals: int = 0
 

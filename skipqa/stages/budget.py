@@ -2,9 +2,10 @@
 
 A trained controller decides by the mean low-resolution token, the question and what the draft said,
 before the image is encoded again; it may close retrieval altogether (K' = 0, SKIP-NR) and leave
-indexes out. Untrained, every question gets the same (V', K') and every index is searched. Whether
-high resolution pays depends on the question alone: small things matter where it is about one kind
-of thing, and seldom where it is about a scene.
+indexes out. Untrained, every question gets the same (V', K') and every index is searched; a drafter
+that may abstain can still close retrieval for the easy ones. Whether high resolution pays depends
+on the question alone: small things matter where it is about one kind of thing, and seldom where it
+is about a scene.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from skipqa.config import BudgetConfig
 from skipqa.errors import UserError
 from skipqa.nn import budget as network
 from skipqa.nn.budget import BudgetController
+from skipqa.nn.drafter import ABSTAIN
 from skipqa.stages.budget_signals import NUM_SIGNALS, UNKNOWN_DRAFT, signals
 from skipqa.stages.budget_sources import DescribedIndexes
 from skipqa.stages.stage import Parts
@@ -43,6 +45,24 @@ class FixedBudgeter:
 
     def __call__(self, question: Question, low_res: VisualTokens, draft: Draft) -> Decision:
         return Decision(self.budget, 0, "the same for every question")
+
+
+class AbstainBudgeter:
+    """The same budget for every question that is not easy: what the drafter gives for abstaining is
+    the probability that the answer needs retrieval, and so the difficulty d. Below the threshold
+    K' = 0. A draft that is not known yet leaves retrieval open."""
+
+    def __init__(self, config: BudgetConfig, num_tokens: int) -> None:
+        self.fixed, self.easy = FixedBudgeter(config, num_tokens), config.easy
+
+    def __call__(self, question: Question, low_res: VisualTokens, draft: Draft) -> Decision:
+        if not draft.candidates:
+            return self.fixed(question, low_res, draft)
+        difficulty = draft.abstain_prob
+        budget = replace(self.fixed.budget, difficulty=difficulty)
+        if difficulty < self.easy:
+            budget = replace(budget, passages=0, rho_r=1.0, level="EASY")
+        return Decision(budget, 0, f"difficulty {difficulty:.2f}")
 
 
 class TrainedBudgeter:
@@ -110,6 +130,17 @@ def build(parts: Parts) -> SetBudget:
     config, num_tokens = parts.config.budget, parts.config.encode.num_tokens
     controller = parts.components.budget
     if controller is None:
-        return SetBudget(config, FixedBudgeter(config, num_tokens))
+        return SetBudget(config, _rule(parts, num_tokens))
     indexes = DescribedIndexes(parts.library, parts.backbone)
     return SetBudget(config, TrainedBudgeter(controller, config, num_tokens, indexes))
+
+
+def _rule(parts: Parts, num_tokens: int) -> Budgeter:
+    config, drafter = parts.config.budget, parts.components.drafter
+    if config.easy == 0:
+        return FixedBudgeter(config, num_tokens)
+    if drafter is None or ABSTAIN not in drafter.config.answers:
+        raise UserError(
+            "budget.easy needs a difficulty: train a budget, or use a drafter that may abstain"
+        )
+    return AbstainBudgeter(config, num_tokens)

@@ -342,7 +342,7 @@ def test_16_only_vqav2_counts(made: MakeRun, verdict: Judge) -> None:
     here = [made("a", "skip-nr", 0.6), made("b", "dense", 0.4)]
     found, said = verdict(16, here)
     assert found == "not measured"
-    assert "`skip-nr` (not built yet), `dense` over" in said
+    assert "needs runs of `skip-nr`, `dense` over" in said
     there = [
         made("c", "skip-nr", 0.6, questions=MANY, file="vqav2/val.jsonl"),
         made("d", "dense", 0.4, questions=MANY, file="vqav2/val.jsonl"),

@@ -21,7 +21,13 @@ from skipqa.nn.budget import (
     DiscreteBudgetConfig,
     build_budget,
 )
-from skipqa.stages.budget import Budgeter, FixedBudgeter, SetBudget, TrainedBudgeter
+from skipqa.stages.budget import (
+    AbstainBudgeter,
+    Budgeter,
+    FixedBudgeter,
+    SetBudget,
+    TrainedBudgeter,
+)
 from skipqa.stages.budget_signals import NUM_SIGNALS
 from skipqa.stages.budget_sources import DescribedIndexes
 from skipqa.trace import StageRecord
@@ -184,3 +190,26 @@ def test_other_signals_are_refused() -> None:
     controller = build_budget(DiscreteBudgetConfig(WIDTH, WIDTH, signals=NUM_SIGNALS + 1))
     with pytest.raises(UserError, match="signals"):
         TrainedBudgeter(controller, BudgetConfig(), 16, Described())
+
+
+@given(abstain=st.floats(0, 1), easy=st.floats(0.01, 1))
+def test_an_easy_question_is_not_looked_up(abstain: float, easy: float) -> None:
+    config = BudgetConfig(easy=easy, passages=6)
+    stage = SetBudget(config, AbstainBudgeter(config, 16))
+    drafted = Draft("cat", 0.4, "", (("cat", -1.0),), abstain_prob=abstain)
+    entering = state(question=question(), low_res=visual_tokens(4, 3, seed=0), draft=drafted)
+    leaving, record = run(stage, entering)
+    closed = abstain < easy
+    assert leaving.budget.passages == (0 if closed else 6)
+    assert leaving.budget.high_res is not closed
+    assert leaving.budget.level == ("EASY" if closed else "MEDIUM")
+    assert leaving.budget.difficulty == abstain
+    assert leaving.budget.tokens == config.kept_tokens(16)
+    assert f"difficulty {abstain:.2f}" in record.why
+
+
+def test_a_draft_that_is_not_known_yet_leaves_retrieval_open() -> None:
+    config = BudgetConfig(easy=0.5)
+    stage = SetBudget(config, AbstainBudgeter(config, 16))
+    entering = state(question=question(), low_res=visual_tokens(4, 3, seed=0))
+    assert run(stage, entering)[0].budget.passages == config.passages

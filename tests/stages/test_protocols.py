@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from skipqa.evaluation.systems import pruners
+from skipqa.evaluation.systems import merging, pruners, retrievers
 from skipqa.evaluation.systems.ablations import AcceptAll
 from skipqa.evaluation.systems.baselines import LateRerank, MemoryAttention, PassThrough
 from skipqa.evaluation.systems.reading_apart import ReadApart
@@ -18,7 +18,7 @@ IMPLEMENTATIONS: dict[type, list[type]] = {
     encode.PriorEstimator: [encode.NoPrior, encode.TrainedPrior],
     encode.SpanFinder: [encode.NoSpan, encode.TrainedSpan],
     draft.Drafter: [draft.IdentityDrafter, draft.TrainedDrafter],
-    budget.Budgeter: [budget.FixedBudgeter, budget.TrainedBudgeter],
+    budget.Budgeter: [budget.FixedBudgeter, budget.AbstainBudgeter, budget.TrainedBudgeter],
     prune.TokenScorer: [
         *(prune.ConceptScorer, prune.SaliencyScorer),
         *(pruners.RandomScorer, pruners.AttentionScorer, pruners.SimilarityScorer),
@@ -27,6 +27,7 @@ IMPLEMENTATIONS: dict[type, list[type]] = {
     regions.Proposer: [regions.ClusterProposer, regions.BoxProposer],
     retrieve.RegionQuerier: [
         *(retrieve.ConceptQuerier, retrieve.SparseQuerier, retrieve.DenseQuerier),
+        *(retrievers.TextQuerier, retrievers.LateQuerier),
     ],
     verify.PassageVerifier: [
         verify.SimilarityVerifier,
@@ -40,7 +41,10 @@ IMPLEMENTATIONS: dict[type, list[type]] = {
         *(readers.ShortReader, readers.InstructedReader),
     ],
     readers.Generate: [readers.ReadTogether, ReadApart],
-    Stage: [pruners.MergeTokens, AcceptAll, LateRerank, PassThrough, MemoryAttention],
+    Stage: [
+        *(merging.MergeTokens, merging.MergeFurther, merging.PruneAndMerge, pruners.SampleTokens),
+        *(AcceptAll, LateRerank, PassThrough, MemoryAttention),
+    ],
 }
 PAIRS = [(protocol, kind) for protocol, kinds in IMPLEMENTATIONS.items() for kind in kinds]
 

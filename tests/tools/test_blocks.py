@@ -61,6 +61,11 @@ def stage1_metrics(joint: float) -> dict[str, Any]:
 
 
 DELTA = {"difference": -0.02, "low": -0.05, "high": 0.01, "p_value": 0.2, "count": 10}
+GATE = {
+    "auroc_right": interval(0.8),
+    "auroc_enough": interval(0.7),
+    "accuracy": interval(0.45),
+}
 ENCODED = {"scales": [256, 512], "locality": 0.5, "relevance": "cosine"}
 LOOKED = ENCODED | {"all": interval(0.4), "small": interval(0.3), "less": DELTA}
 
@@ -410,6 +415,63 @@ MADE: dict[str, tuple[dict[str, Any], str]] = {
             },
         },
         "| clean | 30 (20 to 40) | 30 (20 to 40) | 30 (20 to 40) | 30 (20 to 40) |",
+    ),
+    "retrievers": (
+        {
+            "questions": 300,
+            "read": 120,
+            "recall_at": 4,
+            "passages": 1_360,
+            "systems": {
+                "skip": {"recall": interval(0.7), "score": interval(0.6), "retrieval_gflops": 0.5},
+                "skip-dpr": {
+                    "recall": interval(0.5),
+                    "recall_less_skip": DELTA,
+                    "score": interval(0.4),
+                    "score_less_skip": DELTA,
+                    "retrieval_gflops": 2.15,
+                },
+            },
+        },
+        "| skip-dpr | 50.0 (40 to 60) | -2.0 (-5.0 to +1.0) | 40.0 (30 to 50) | "
+        "-2.0 (-5.0 to +1.0) | 2.1 |",
+    ),
+    "gates": (
+        {
+            "trained_on": 400,
+            "drafted": 0.4,
+            "gflops": {"confidence": 1.36, "probe": 8.1},
+            **{
+                name: {
+                    "questions": 200,
+                    "draft": interval(0.4),
+                    "looked_up": interval(0.5),
+                    "gates": {
+                        "confidence": GATE,
+                        "probe": GATE | {"accuracy_less_confidence": DELTA},
+                    },
+                }
+                for name in ("okvqa", "vqav2", "all")
+            },
+        },
+        "| VQAv2 val | probe | 80.0 (70 to 90) | 70.0 (60 to 80) | 45.0 (35 to 55) | "
+        "-2.0 (-5.0 to +1.0) | 8.10 |",
+    ),
+    "corpus-swap": (
+        {
+            "corpora": {
+                name: {"passages": 1_360, "config_sha256": "a", "components_sha256": "b"}
+                for name in ("pocket-kb", "factbook")
+            },
+            "domains": {
+                "things": {
+                    "questions": 100,
+                    "accuracy": {"pocket-kb": interval(0.5), "factbook": interval(0.2)},
+                    "own_less_other": DELTA,
+                }
+            },
+        },
+        "| things (100) | 50.0 (40 to 60) | 20.0 (10 to 30) | -2.0 (-5.0 to +1.0) |",
     ),
 }
 

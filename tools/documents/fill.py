@@ -13,7 +13,7 @@ from pathlib import Path
 
 from skipqa.errors import UserError, choices
 from skipqa.evaluation.results import Results, newest
-from tools.documents import index, quality, serving, speed, training
+from tools.documents import comparison, index, quality, serving, speed, training
 
 BLOCK = re.compile(r"(<!-- results: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -47,6 +47,9 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "suites": serving.suites,
     "serve-attacks": serving.serve_attacks,
     "poisoned-passages": serving.poisoned,
+    "retrievers": comparison.retrievers,
+    "gates": comparison.gates,
+    "corpus-swap": comparison.corpus_swap,
 }
 
 

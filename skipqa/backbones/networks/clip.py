@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from skipqa.backbones.networks import vit
+from skipqa.backbones.networks.token_merging import MergedTokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,20 @@ class Clip(nn.Module):
             whole=self._image_in_joint(last(x_BTD)[:, 0]),
         )
 
+    def encode_image_merged(self, pixels_B3SS: Tensor, per_layer: int) -> EncodedImage:
+        """As `encode_image`, with `per_layer` tokens merged in each layer but the last (ToMe). A
+        patch has what its token has, so that there are still V on the grid."""
+        tokens = MergedTokens.apart(self.vision.embed(pixels_B3SS))
+        *layers, last = cast(list[vit.Layer], list(self.vision.layers))
+        for layer in layers:
+            tokens = layer.merged(tokens, per_layer)
+        x_BTD = tokens.x_BTD
+        return EncodedImage(
+            features=tokens.on_grid(x_BTD),
+            patches=tokens.on_grid(self._image_in_joint(last(x_BTD, alone=True))),
+            whole=self._image_in_joint(last.merged(tokens).x_BTD[:, 0]),
+        )
+
     def encode_text(self, ids_BL: Tensor, ends_B: Tensor) -> Tensor:
         """[B, J], unit length: the state at each text's end; attention is causal, so padding after
         it has no effect."""
@@ -95,6 +111,19 @@ def flops(config: ClipConfig, size: int) -> int:
     c = replace(config.vision, image=size)
     alone = c.tokens * c.width * (4 * c.width + 2 * c.ffn)
     return vit.flops(c) + 2 * (alone + (c.tokens + 1) * c.width * config.joint)
+
+
+def merged_flops(config: ClipConfig, size: int, per_layer: int) -> int:
+    """The same with tokens merged in each layer but the last. The class token goes along where each
+    token is by itself."""
+    c = replace(config.vision, image=size)
+    spent, tokens = vit.embedding_flops(c), c.tokens + 1
+    for _ in range(c.layers - 1):
+        in_layer, tokens = vit.merged_layer_flops(c, tokens, per_layer)
+        spent += in_layer
+    spent += vit.layer_flops(c, tokens, tokens)
+    alone = tokens * c.width * (4 * c.width + 2 * c.ffn)
+    return spent + 2 * (alone + (tokens + 1) * c.width * config.joint)
 
 
 def from_hub_names(state: Mapping[str, Tensor], config: ClipConfig) -> dict[str, Tensor]:

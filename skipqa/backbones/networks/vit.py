@@ -2,19 +2,22 @@
 
 Enters: pixels [B, 3, S, S]. Leaves: one state per patch [B, V, D], row-major from the top left;
 the class token takes part and is dropped at the end. One class serves EVA-CLIP-G/14 and CLIP
-ViT-L/14.
+ViT-L/14. Tokens may be merged between its layers (`token_merging.py`).
 
 Shapes: B batch, S pixels per side, V patches, T = V + 1 tokens, D width.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from skipqa.backbones.networks import token_merging
+from skipqa.backbones.networks.token_merging import MergedTokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +70,37 @@ class Layer(nn.Module):
 
     def forward(self, x_BTD: Tensor, *, causal: bool = False, alone: bool = False) -> Tensor:
         """With `alone` every token attends only to itself."""
-        c = self.config
-        B, T, D = x_BTD.shape
-        qkv = self.qkv(self.attention_norm(x_BTD)).view(B, T, 3, c.heads, D // c.heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        q, k, v = self._project(x_BTD)
         mixed = v if alone else F.scaled_dot_product_attention(q, k, v, is_causal=causal)
-        x_BTD = x_BTD + self.out(mixed.transpose(1, 2).reshape(B, T, D))
+        return self._transform(self._added(x_BTD, mixed))
+
+    def merged(self, tokens: MergedTokens, count: int = 0) -> MergedTokens:
+        """The layer on tokens of which some stand for several patches, and `count` more are merged
+        before the feed-forward network. Attention is proportional: a token of n patches is attended
+        to as if n tokens were there."""
+        q, k, v = self._project(tokens.x_BTD)
+        mask_B11T = tokens.sizes_BT.log()[:, None, None].to(q)
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask_B11T)
+        tokens = replace(tokens, x_BTD=self._added(tokens.x_BTD, mixed))
+        if count:
+            tokens = token_merging.merge(tokens, k.mean(1), count)
+        return replace(tokens, x_BTD=self._transform(tokens.x_BTD))
+
+    def _project(self, x_BTD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, [B, heads, T, D / heads]."""
+        B, T, D = x_BTD.shape
+        heads = self.config.heads
+        qkv = self.qkv(self.attention_norm(x_BTD)).view(B, T, 3, heads, D // heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        return q, k, v
+
+    def _added(self, x_BTD: Tensor, mixed: Tensor) -> Tensor:
+        return x_BTD + self.out(mixed.transpose(1, 2).reshape(x_BTD.shape))
+
+    def _transform(self, x_BTD: Tensor) -> Tensor:
         hidden = self.up(self.ffn_norm(x_BTD))
-        hidden = hidden * torch.sigmoid(1.702 * hidden) if c.quick_gelu else F.gelu(hidden)
+        quick = self.config.quick_gelu
+        hidden = hidden * torch.sigmoid(1.702 * hidden) if quick else F.gelu(hidden)
         return x_BTD + self.down(hidden)
 
 
@@ -115,6 +141,22 @@ class Vit(nn.Module):
 def flops(config: VitConfig) -> int:
     """FLOPs of one image, a multiply and an add counted as two."""
     tokens = config.tokens + 1
-    patches = config.tokens * 3 * config.patch**2 * config.width
-    per_token = config.width * (4 * config.width + 2 * config.ffn + 2 * tokens)
-    return 2 * (patches + config.layers * tokens * per_token)
+    return embedding_flops(config) + config.layers * layer_flops(config, tokens, tokens)
+
+
+def embedding_flops(config: VitConfig) -> int:
+    return 2 * config.tokens * 3 * config.patch**2 * config.width
+
+
+def layer_flops(config: VitConfig, tokens: int, left: int) -> int:
+    """Of a layer that attends to `tokens` and transforms what is `left` of them after merging."""
+    attended = tokens * (4 * config.width + 2 * tokens)
+    transformed = left * 2 * config.ffn
+    return 2 * config.width * (attended + transformed)
+
+
+def merged_layer_flops(config: VitConfig, tokens: int, per_layer: int) -> tuple[int, int]:
+    """Of a layer that also merges, and how many tokens it leaves."""
+    left = tokens - token_merging.most_merged(tokens, per_layer)
+    matching = token_merging.matching_flops(tokens, config.width // config.heads)
+    return layer_flops(config, tokens, left) + matching, left

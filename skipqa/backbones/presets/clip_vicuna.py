@@ -13,11 +13,12 @@ Shapes: V patches, C concepts, J width of CLIP's joint space, d text width, T pr
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -32,6 +33,7 @@ from skipqa.backbones import text_encoder as minilm
 from skipqa.backbones.backbone import IMAGE, EncodedTexts
 from skipqa.backbones.generation.mixin import GenerationMixin
 from skipqa.backbones.networks import clip, llama
+from skipqa.backbones.networks.clip import EncodedImage
 from skipqa.backbones.segmenter import Segmenter
 from skipqa.backbones.text_encoder import MiniLm
 from skipqa.backbones.weights import hub, lora
@@ -76,6 +78,7 @@ class ClipVicuna(GenerationMixin):
         self.texts = MiniLm(report)
         self.segmenter = Segmenter(report)
         self._trained, self._adapter = projector, adapter
+        self.merged_per_layer = 0  # tokens, in each layer of the vision encoder
 
     @property
     @abstractmethod
@@ -155,7 +158,7 @@ class ClipVicuna(GenerationMixin):
     ) -> tuple[VisualTokens, int]:
         """At one scale only, the largest: each of CLIP's patches attends to the whole image."""
         size = (scales or self.config.scales)[-1]
-        encoded = self.clip.encode_image(self._pixels(image, size))
+        encoded, encoding_flops = self._encode_image(image, size)
         names_JC = self.concept_vectors.T * self.clip.log_scale.exp()
         probs_VC = (encoded.patches[0] @ names_JC).float().softmax(-1).cpu()
         meaning_VD = probs_VC @ self.concepts.embeddings
@@ -167,7 +170,23 @@ class ClipVicuna(GenerationMixin):
             overview=(encoded.whole[0] @ names_JC).float().softmax(-1).cpu(),
             grid=size // self.clip_config.vision.patch,
         )
-        return tokens, clip.flops(self.clip_config, size) + 2 * products * names_JC.shape[1]
+        return tokens, encoding_flops + 2 * products * names_JC.shape[1]
+
+    def _encode_image(self, image: Image.Image, size: int) -> tuple[EncodedImage, int]:
+        pixels, config = self._pixels(image, size), self.clip_config
+        if (per_layer := self.merged_per_layer) == 0:
+            return self.clip.encode_image(pixels), clip.flops(config, size)
+        encoded = self.clip.encode_image_merged(pixels, per_layer)
+        return encoded, clip.merged_flops(config, size, per_layer)
+
+    def merging(self, per_layer: int) -> Self:
+        """The same networks, with so many tokens merged in each layer of the vision encoder. They
+        are read now, once for both."""
+        for network in ("clip", "concept_vectors", "decoder"):
+            getattr(self, network)
+        merging = copy.copy(self)
+        merging.merged_per_layer = per_layer
+        return merging
 
     def encode_high_res(
         self, image: Image.Image, low_res: VisualTokens, scales: Sequence[int] = ()

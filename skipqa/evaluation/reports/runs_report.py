@@ -27,7 +27,9 @@ Accuracies are in percent, with 95 % bootstrap intervals over questions in brack
 Pearson's interval where all scores are equal). Differences are taken question by question over the
 questions that both runs answered; their intervals and two-sided p values come from a paired
 bootstrap with {RESAMPLES:,} resamples. Ratios are of means over the same questions; FLOPs are
-counted. V' and K' are means over all questions; questions on the fast path count as 0.
+counted. V' and K' are means over all questions; questions on the fast path count as 0. CAS is
+100 a² / (t + 2 r + 1): a the accuracy between 0 and 1, t thousands of tokens that the decoder
+read, r rounds of retrieval, per question.
 """
 ABLATE = "`skipqa eval vqa … --system skip-no-pruning`, and so on for each ablation"
 SWEEP = "`skipqa eval vqa … --pruner random --retention 0.11`, at two retentions or more"

@@ -56,11 +56,12 @@ def ablations(found: QuestionSet) -> list[Run]:
 
 
 def main_table(found: QuestionSet) -> str:
-    """One row per run, compared with the reference on the questions that both answered."""
+    """One row per run, compared with the reference on the questions that both answered. CAS is
+    accuracy at a price in tokens and rounds of retrieval (`summary.cost_adjusted_score`)."""
     reference = found.name(found.reference)
     header = [
         *("system", "accuracy, %", f"minus {reference}, points", "p", RECALL, "GFLOPs"),
-        *("FLOPs, times fewer", "latency p50 / p95, ms", "times faster", "peak memory, GB"),
+        *("FLOPs, times fewer", "CAS", "latency p50 / p95, ms", "times faster", "peak memory, GB"),
         *("V'", "K'", "fast path, %", "questions"),
     ]
     return table(header, [_main_row(found, run) for run in main_runs(found)])
@@ -76,6 +77,7 @@ def _main_row(found: QuestionSet, run: Run) -> list[str]:
         _recall(run),
         f"{summary['flops_mean'] / 1e9:.1f}",
         "1",
+        ABSENT if summary["cas"] is None else f"{summary['cas']:.1f}",
         f"{latency['p50']:,.0f} / {latency['p95']:,.0f}" if latency else ABSENT,
         "1" if latency else ABSENT,
         ABSENT if peak is None else f"{peak / 1e9:.2f}",
@@ -91,7 +93,7 @@ def _main_row(found: QuestionSet, run: Run) -> list[str]:
         if len(scores) < max(len(run.records), len(found.reference.records)):
             row[2] += f", {len(scores):,} shared"
         row[6] = times(pair(run, found.reference, "flops").ratio)
-        row[8] = _times_faster(run, found.reference)
+        row[9] = _times_faster(run, found.reference)
     return row
 
 

@@ -1,8 +1,9 @@
-"""SKIP, its ablations, baselines and other pruners: pipelines on the same networks and index.
+"""SKIP, its ablations, baselines, other retrievers and pruners, on the same networks and index.
 
 Enters: a pipeline and a `Variant`: the name of a system and, if another than its own chooses the
 tokens, of a pruner, with the fraction of tokens that stay. Leaves: another pipeline. To add a
-system, write a function from a pipeline to a pipeline and a line in `ABLATIONS` or `BASELINES`.
+system, write a function from a pipeline to a pipeline and a line in `ABLATIONS`, `BASELINES`
+or `RETRIEVERS`.
 """
 
 from __future__ import annotations
@@ -20,9 +21,14 @@ from skipqa.evaluation.systems.ablations import ABLATIONS, HIGH_RES
 from skipqa.evaluation.systems.baselines import BASELINES
 from skipqa.evaluation.systems.budgets import with_budget
 from skipqa.evaluation.systems.pruners import PRUNERS
+from skipqa.evaluation.systems.retrievers import RETRIEVERS
 from skipqa.pipeline import Pipeline
 
-SYSTEMS: dict[str, Callable[[Pipeline, int], Pipeline]] = {**ABLATIONS, **BASELINES}
+SYSTEMS: dict[str, Callable[[Pipeline, int], Pipeline]] = {
+    **ABLATIONS,
+    **BASELINES,
+    **RETRIEVERS,
+}
 ROUNDING = 1e-9  # 0.1 of 10 tokens is one, whatever floats say
 
 

@@ -1,7 +1,8 @@
 """Retrieval-augmented baselines: other ways to bring passages to the decoder.
 
-Enters: a pipeline. Leaves: SKIP without retrieval (`no-retrieval`), or a system without its
-sparsity (all tokens, one query, no fast path) that reads as the baseline does:
+Enters: a pipeline. Leaves: SKIP without retrieval, for all questions (`no-retrieval`) or for easy
+ones (`skip-nr`), or a system without its sparsity (all tokens, one query, no fast path) that reads
+as the baseline does:
 
 - `fid` (KAT style): each passage with the question on its own, joined while decoding;
 - `late` (RA-VQA style): the passages closest to question and image, token by token;
@@ -25,6 +26,7 @@ from skipqa.backbones.backbone import Backbone
 from skipqa.evaluation.systems.ablations import accept_all, dense
 from skipqa.evaluation.systems.budgets import with_budget
 from skipqa.evaluation.systems.reading_apart import read_apart
+from skipqa.nn.budget import EASY
 from skipqa.pipeline import Pipeline
 from skipqa.stages.stage import Parts
 from skipqa.stages.verify import already, divided
@@ -41,6 +43,17 @@ def without_retrieval(base: Pipeline, seed: int) -> Pipeline:
     """SKIP with K' = 0: no high resolution and no zoom; the decoder answers from the names of what
     the image shows."""
     return with_budget(base, passages=0)
+
+
+def suppressed_retrieval(base: Pipeline, seed: int) -> Pipeline:
+    """SKIP-NR: K' = 0 where the controller's difficulty is below 0.15, otherwise as SKIP.
+
+    What the drafter is sure of is drafted, as in SKIP; the rest is pruned, and only what is not
+    easy is looked up. A trained controller has a zero of its own, so there this is `skip`. Without
+    one the difficulty is the drafter's probability that the answer needs retrieval.
+    """
+    has_controller = base.components.budget is not None
+    return base if has_controller else base.with_config(budget={"easy": EASY})
 
 
 def fusion_in_decoder(base: Pipeline, seed: int) -> Pipeline:
@@ -66,6 +79,7 @@ def attentive_memory(base: Pipeline, seed: int) -> Pipeline:
 
 BASELINES = {
     "no-retrieval": without_retrieval,
+    "skip-nr": suppressed_retrieval,
     "dense": dense,
     "fid": fusion_in_decoder,
     "late": late_interaction,

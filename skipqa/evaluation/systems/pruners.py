@@ -1,28 +1,30 @@
 """Other ways to choose the V' tokens, each in place of QVS, for any system.
 
 Enters: a pipeline whose budget says how many tokens stay. Leaves: one that chooses them at random,
-by their looks, by their similarity to the question, by merging similar ones, or by encoding the
-image at a lower resolution. All but `qvs` and `similarity` ignore the question.
+by their looks, by their similarity to the question, by merging similar ones (`merging.py`), or by
+encoding the image at a lower resolution. All but `qvs`, `similarity` and `pumer` ignore the
+question.
 
 To add one, write a `TokenScorer` and a function from a pipeline to `by_score(pipeline, scorer)`, or
 to `pipeline.with_stages(prune=…)` with a whole stage, and add the function to `PRUNERS`; its
 docstring is what `skipqa eval systems` shows. `skipqa eval … --pruner qvs --pruner yours` then
 compares both at the same V'.
 
-Shapes: V tokens, D their feature width, N tokens left on the way from V to V'.
+Shapes: V tokens, D their feature width, K samples.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import zlib
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from skipqa.backbones.presets.clip_vicuna import ClipVicuna
+from skipqa.errors import UserError
 from skipqa.evaluation.systems.budgets import with_budget
+from skipqa.evaluation.systems.merging import merge_further, merge_tokens, prune_and_merge
 from skipqa.nn import keep_head
 from skipqa.nn.keep_head import KeepHead
 from skipqa.pipeline import Pipeline
@@ -69,6 +71,31 @@ def tome(base: Pipeline, seed: int) -> Pipeline:
     return regions_alike(base).with_stages(prune=merge_tokens)
 
 
+def tome_in_encoder(base: Pipeline, seed: int) -> Pipeline:
+    """As tome, but similar tokens become one between the layers of the vision encoder already, as
+    many in each, which saves encoding them. Needs a preset with a ViT."""
+    preset, backbone = base.config.preset, base.backbone
+    if not isinstance(backbone, ClipVicuna):
+        raise UserError(
+            f"tome-in-encoder needs a ViT and {preset} has none: use submission-7b or ablation-13b"
+        )
+    num_tokens = base.config.encode.num_tokens
+    layers = backbone.clip_config.vision.layers - 1  # the last serves the class token
+    per_layer = (num_tokens - base.config.budget.kept_tokens(num_tokens)) // layers
+    merging = base.with_backbone(backbone.merging(per_layer))
+    return regions_alike(merging).with_stages(prune=merge_further)
+
+
+def ats(base: Pipeline, seed: int) -> Pipeline:
+    """At most V' tokens, drawn by how much they matter to the whole: fewer where few do (ATS)."""
+    return regions_alike(base).with_stages(prune=sample_tokens)
+
+
+def pumer(base: Pipeline, seed: int) -> Pipeline:
+    """Tokens that the question attends to least are dropped, then similar ones merged (PuMer)."""
+    return regions_alike(base).with_stages(prune=prune_and_merge)
+
+
 def downsample(base: Pipeline, seed: int) -> Pipeline:
     """The image so small that it has at most V' tokens, the largest square below; all are kept.
 
@@ -88,6 +115,9 @@ PRUNERS = {
     "qvs": qvs,
     "random": random_pruning,
     "tome": tome,
+    "tome-in-encoder": tome_in_encoder,
+    "pumer": pumer,
+    "ats": ats,
     "dynamicvit": dynamicvit,
     "attention": attention,
     "similarity": similarity,
@@ -167,47 +197,39 @@ class KeepHeadScorer:
         return "by the keep head"
 
 
-class MergeTokens:
-    """prune: token merging by bipartite soft matching (Bolya et al., 2023).
+class SampleTokens:
+    """prune: adaptive token sampling (Fayyaz et al., 2022).
 
-    In each round every second token looks for the most similar of the others, and the most similar
-    pairs are joined, until V' are left. A merged token is the mean of its members, at the position
-    of the one that was joined; its saliency is its fraction of the grid.
+    A token's significance is the attention it gets from the class token times the norm of its
+    value, normalised to a distribution. At K = V' fixed steps, 1/2K, 3/2K, ..., the cumulative
+    distribution over the grid is inverted; a token that is met several times is kept once, so the
+    number kept adapts to the image. Our tokens come without a class token and without values: the
+    mean token attends, as in `attention`, and features are their own values. A budget of all
+    tokens asks for no sampling.
     """
 
     def __call__(self, state: State, record: StageRecord) -> State:
-        tokens = state.tokens
-        V, D = tokens.features.shape
-        positions = merged_into = torch.arange(V)
-        sizes, features_ND, record.flops = torch.ones(V), tokens.features, 0
-        while (surplus := len(positions) - state.budget.tokens) > 0:
-            unit_ND = F.normalize(features_ND, dim=-1)
-            cosine = unit_ND[::2] @ unit_ND[1::2].T
-            record.flops += 2 * cosine.numel() * D
-            best = cosine.max(1)
-            joining = best.values.argsort(descending=True, stable=True)[:surplus]
-            target = torch.arange(V)
-            target[positions[::2][joining]] = positions[1::2][best.indices[joining]]
-            merged_into = target[merged_into]
-            sizes = torch.bincount(merged_into, minlength=V).float()
-            positions = sizes.nonzero()[:, 0]
-            features_ND = _means(tokens.features, merged_into, sizes)[positions]
-        merged = dataclasses.replace(
-            tokens,  # what was seen of the whole image, its words too, stays as it is
-            features=_means(tokens.features, merged_into, sizes),
-            concept_probs=_means(tokens.concept_probs, merged_into, sizes),
-            meaning=F.normalize(_means(tokens.meaning, merged_into, sizes), dim=-1),
-        )
+        significance_V, record.flops = significance(state.tokens, state.question)
+        V, K = len(significance_V), state.budget.tokens
+        positions = torch.arange(V) if K >= V else sampled(significance_V, K)
         record.kept, record.dropped = len(positions), V - len(positions)
-        record.why = f"{V} tokens merged to {len(positions)}"
-        return state.add(kept=KeptTokens(positions, sizes / V, merged, merged_into))
+        record.why = f"{K} samples by significance"
+        return state.add(kept=KeptTokens(positions, significance_V, state.tokens))
 
 
-def merge_tokens(parts: Parts) -> MergeTokens:
-    return MergeTokens()
+def sample_tokens(parts: Parts) -> SampleTokens:
+    return SampleTokens()
 
 
-def _means(values_VD: Tensor, merged_into: Tensor, sizes: Tensor) -> Tensor:
-    """[V, D]: at each position the mean of what was merged into it; zeros where nothing was."""
-    sums = torch.zeros_like(values_VD).index_add_(0, merged_into, values_VD)
-    return sums / sizes.clamp(min=1)[:, None]
+def significance(tokens: VisualTokens, question: Question) -> tuple[Tensor, int]:
+    """[V], a distribution over the tokens, and its FLOPs."""
+    attention_V, flops = AttentionScorer()(tokens, question)
+    mattering_V = attention_V * tokens.features.norm(dim=1)
+    return mattering_V / mattering_V.sum(), flops
+
+
+def sampled(significance_V: Tensor, num_samples: int) -> Tensor:
+    """The positions that equal steps of the cumulative distribution fall on, ascending."""
+    cumulative_V = significance_V.double().cumsum(0)
+    steps_K = (torch.arange(num_samples, dtype=torch.float64) + 0.5) / num_samples
+    return torch.searchsorted(cumulative_V, steps_K.clamp(max=cumulative_V[-1])).unique()

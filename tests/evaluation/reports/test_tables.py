@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from skipqa.evaluation.reports import tables
 from skipqa.evaluation.reports.runs import read_runs
 
@@ -36,8 +38,30 @@ def test_main_row(made: MakeRun) -> None:
     assert skip[2] == "≤ 0.0002"
     assert skip[3] == "50.0 of 40"
     assert skip[4:6] == ["20.0", "4.00x"]
-    assert skip[6:8] == ["520 / 540", "2.00x"]
-    assert skip[8:] == ["1.30", "64.0", "6.0", "0.0", "40"]
+    assert skip[6] == "–", "nothing is known of what the decoder read"
+    assert skip[7:9] == ["520 / 540", "2.00x"]
+    assert skip[9:] == ["1.30", "64.0", "6.0", "0.0", "40"]
+
+
+def test_accuracy_at_a_price_in_tokens_and_rounds(made: MakeRun) -> None:
+    def read(tokens: int, rounds: int) -> Callable[[int], dict[str, Any]]:
+        return lambda question: {"prompt_tokens": tokens, "rounds": rounds}
+
+    (found,) = read_runs(
+        [
+            made("skip", "skip", 0.5, fields=read(500, 1)),
+            made("iterated", "skip-no-draft", 0.5, fields=read(500, 3)),
+            made("dense", "dense", 1.0, fields=read(0, 0)),
+            made("old", "no-retrieval", 1.0),
+        ]
+    )
+    scores = {run.system: run.summary["cas"] for run in found.runs}
+    assert scores["skip"] == pytest.approx(100 * 0.25 / (0.5 + 2 + 1))
+    assert scores["skip-no-draft"] == pytest.approx(100 * 0.25 / (0.5 + 6 + 1))
+    assert scores["dense"] == 100
+    assert scores["no-retrieval"] is None
+    table = rows(tables.main_table(found))
+    assert [table[name][6] for name in ("skip", "dense", "no-retrieval")] == ["7.1", "100.0", "–"]
 
 
 def test_fewer_shared_questions_are_said_and_other_machines_not_timed(made: MakeRun) -> None:
@@ -49,7 +73,7 @@ def test_fewer_shared_questions_are_said_and_other_machines_not_timed(made: Make
     )
     skip = rows(tables.main_table(found))["skip"]
     assert skip[1].endswith(", 10 shared")
-    assert skip[7] == "another machine"
+    assert skip[8] == "another machine"
 
 
 def test_what_was_answered_among_others_has_no_times(made: MakeRun) -> None:
@@ -61,8 +85,8 @@ def test_what_was_answered_among_others_has_no_times(made: MakeRun) -> None:
         ]
     )
     table = rows(tables.main_table(found))
-    assert table["skip"][6:9] == ["–", "–", "–"]
-    assert table["dense"][6:9] == ["1,040 / 1,080", "1", "1.30"]
+    assert table["skip"][7:10] == ["–", "–", "–"]
+    assert table["dense"][7:10] == ["1,040 / 1,080", "1", "1.30"]
     assert [row[5] for row in rows(tables.ablation_table(found)).values()] == ["–", "520"]
 
 

@@ -14,6 +14,7 @@ from skipqa.backbones.backbone import Decoding
 from skipqa.backbones.networks.llama import Llama, LlamaConfig
 from skipqa.backbones.presets.pocket import Pocket
 from skipqa.costs.flops import count_flops
+from skipqa.errors import UserError
 from skipqa.evaluation import systems
 from skipqa.evaluation.systems import baselines
 from skipqa.evaluation.systems.ablations import AcceptAll
@@ -25,6 +26,7 @@ from skipqa.evaluation.systems.baselines import (
     PassThrough,
 )
 from skipqa.evaluation.systems.reading_apart import generate_jointly, join
+from skipqa.nn.budget import DifficultyBudgetConfig, build_budget
 from skipqa.pipeline import Answer, Pipeline
 from skipqa.stages.prompts import reading_prompt
 from skipqa.stages.readers import EXAMPLES
@@ -325,3 +327,38 @@ def test_what_was_trained_reads_apart_too(
     assert fid.why.startswith("by examples") == dense.why.startswith("by examples")
     assert fid.kept == dense.kept > 2
     assert answers[0].state.prompt.count("Question: ") == fid.kept
+
+
+# SKIP-NR
+
+
+def test_easy_questions_are_answered_without_retrieval(
+    trained_brief: Pipeline, photo: Path
+) -> None:
+    system = systems.build("skip-nr", trained_brief)
+    assert system.config.budget.easy == 0.15
+    assert system.replaced == trained_brief.replaced
+    none = systems.build("no-retrieval", trained_brief)
+    closed = []
+    for asked in ("What colour is the cup?", "In which country was this drink invented?"):
+        answer = system.answer(photo, asked, fast_path=False)
+        state, trace = answer.state, answer.trace
+        closed.append(state.budget.passages == 0)
+        assert closed[-1] == (state.draft.abstain_prob < 0.15)
+        assert trace["prune"].kept == state.budget.tokens
+        other = none if closed[-1] else trained_brief
+        expected = other.answer(photo, asked, fast_path=False)
+        assert (answer.text, trace.flops) == (expected.text, expected.trace.flops)
+    assert closed == [True, False]
+
+
+def test_a_trained_controller_has_its_own_zero(trained_brief: Pipeline) -> None:
+    width = trained_brief.backbone.widths.text
+    controller = build_budget(DifficultyBudgetConfig(width, width))
+    controlled = trained_brief.with_components(budget=controller)
+    assert systems.build("skip-nr", controlled) is controlled
+
+
+def test_without_a_difficulty_nothing_can_be_suppressed(brief: Pipeline) -> None:
+    with pytest.raises(UserError, match="easy needs a difficulty"):
+        systems.build("skip-nr", brief)

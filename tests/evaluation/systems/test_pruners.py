@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,19 +16,29 @@ from torch import Tensor
 
 from skipqa.config import RegionsConfig
 from skipqa.costs.flops import count_flops
+from skipqa.errors import UserError
 from skipqa.evaluation import systems
-from skipqa.evaluation.systems import PRUNERS, Variant, pruners
+from skipqa.evaluation.systems import PRUNERS, Variant, merging, pruners
 from skipqa.nn.drafter import Drafter, DrafterConfig
 from skipqa.nn.keep_head import KeepHead, KeepHeadConfig
 from skipqa.pipeline import Answer, Pipeline
 from skipqa.stages.regions import ClusterProposer, FindRegions
 from skipqa.state import State
 from skipqa.trace import StageRecord
-from skipqa.types import Budget, KeptTokens, Question, Region, SeenWords, VisualTokens
+from skipqa.types import (
+    DROPPED,
+    Budget,
+    KeptTokens,
+    Question,
+    Region,
+    SeenWords,
+    VisualTokens,
+)
 
 Ask = Callable[[Variant | str], Answer]
 Two = tuple[Question, Question]
-IN_PLACE = [name for name in PRUNERS if name not in ("qvs", "downsample")]  # of the prune stage
+ELSEWHERE = ("qvs", "downsample", "tome-in-encoder")
+IN_PLACE = [name for name in PRUNERS if name not in ELSEWHERE]  # of the prune stage
 
 
 def prune(
@@ -49,7 +60,12 @@ def test_a_pruner_keeps_what_is_allowed_at_the_cost_it_says(
 ) -> None:
     for count in (1, 5, 17, 36, 50):
         kept, record = prune(pipeline, name, tokens, questions[0], count)
-        assert len(kept.positions) == min(count, 36) == record.kept
+        allowed = min(count, 36)
+        # Sampling may meet a token several times.
+        assert (
+            0 < len(kept.positions) <= allowed if name == "ats" else len(kept.positions) == allowed
+        )
+        assert record.kept == len(kept.positions)
         assert kept.positions.tolist() == sorted(set(kept.positions.tolist()))
         assert record.dropped == 36 - len(kept.positions)
         assert (kept.saliency >= 0).all()
@@ -65,7 +81,7 @@ def test_only_some_pruners_know_the_question(
 ) -> None:
     one, other = (prune(pipeline, name, tokens, asked, 9)[0].positions for asked in questions)
     # Chance draws anew for each question, without knowing what it asks.
-    assert torch.equal(one, other) == (name not in ("similarity", "random"))
+    assert torch.equal(one, other) == (name not in ("similarity", "random", "pumer"))
 
 
 def test_similarity_keeps_what_is_nearest_to_the_question(
@@ -131,7 +147,7 @@ def merged(features: Tensor, count: int) -> KeptTokens:
     evidence = torch.rand(V, 5, generator=torch.Generator().manual_seed(V)).softmax(-1)
     tokens = VisualTokens(features, evidence, torch.eye(V), evidence[0], round(V**0.5))
     asked = Question("?", torch.zeros(V), (), torch.zeros(1, V))
-    return pruners.MergeTokens()(entering(tokens, asked, count), StageRecord("prune")).kept
+    return merging.MergeTokens()(entering(tokens, asked, count), StageRecord("prune")).kept
 
 
 def regions_of(kept: KeptTokens, config: RegionsConfig) -> tuple[Region, ...]:
@@ -177,6 +193,123 @@ def test_a_region_covers_all_that_was_merged_into_it() -> None:
     probs = dict(whole[0].concepts)
     evidence = torch.rand(36, 5, generator=torch.Generator().manual_seed(36)).softmax(-1).mean(0)
     assert [probs[c] for c in range(5)] == pytest.approx(evidence.tolist(), abs=1e-5)
+
+
+def test_what_the_encoder_has_merged_stays_one() -> None:
+    features = torch.eye(4)[[0, 1, 0, 2, 3, 0, 1, 1, 2]]
+    tokens = VisualTokens(features, torch.ones(9, 1), torch.eye(9), torch.ones(1), 3)
+    asked = Question("?", torch.zeros(9), (), torch.zeros(1, 9))
+    stage, record = merging.MergeFurther(), StageRecord("prune")
+    kept = stage(entering(tokens, asked, 6), record).kept
+    assert kept.positions.tolist() == [0, 1, 3, 4], "four are left, which is fewer than allowed"
+    assert kept.merged_into is not None
+    assert kept.merged_into.tolist() == [0, 1, 0, 3, 4, 0, 1, 1, 3]
+    assert record.flops == 0
+    further = stage(entering(tokens, asked, 3), record).kept
+    assert len(further.positions) == 3
+
+
+def test_without_a_vit_nothing_can_be_merged_inside(pipeline: Pipeline) -> None:
+    with pytest.raises(UserError, match="needs a ViT and pocket has none: use submission-7b"):
+        systems.build(Variant("skip", "tome-in-encoder"), pipeline)
+
+
+# Sampling
+
+
+def sampled_one_by_one(features: Tensor, count: int) -> list[int]:
+    """Adaptive token sampling in plain numbers."""
+    rows = features.double().tolist()
+    mean = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+    logits = [sum(a * b for a, b in zip(row, mean, strict=True)) for row in rows]
+    exps = [math.exp(logit / math.sqrt(len(mean))) for logit in logits]
+    mattering = [e * math.hypot(*row) for e, row in zip(exps, rows, strict=True)]
+    total, found = sum(mattering), set()
+    for step in range(count):
+        target, passed = (2 * step + 1) / (2 * count), 0.0
+        for position, value in enumerate(mattering):
+            passed += value / total
+            if passed >= target:
+                found.add(position)
+                break
+    return sorted(found)
+
+
+@given(side=st.integers(2, 6), count=st.integers(1, 35), seed=st.integers(0, 99))
+def test_samples_are_those_of_a_plain_implementation(side: int, count: int, seed: int) -> None:
+    V = side * side
+    features = torch.randn(V, 7, generator=torch.Generator().manual_seed(seed))
+    tokens = VisualTokens(features, torch.ones(V, 1), torch.eye(V), torch.ones(1), side)
+    asked = Question("?", torch.zeros(V), (), torch.zeros(1, V))
+    record = StageRecord("prune")
+    kept = pruners.SampleTokens()(entering(tokens, asked, count), record).kept
+    expected = list(range(V)) if count >= V else sampled_one_by_one(features, count)
+    assert kept.positions.tolist() == expected
+    assert kept.saliency.sum() == pytest.approx(1)
+
+
+def test_fewer_are_sampled_where_few_matter() -> None:
+    assert pruners.sampled(torch.full((16,), 1 / 16), 8).tolist() == list(range(0, 16, 2))
+    peaked = torch.tensor([0.01, 0.9, 0.01, 0.08])
+    assert pruners.sampled(peaked, 3).tolist() == [1]
+    assert pruners.sampled(peaked, 100).tolist() == [0, 1, 2, 3]
+
+
+# Pruning and merging
+
+
+def pruned_and_merged_one_by_one(tokens: VisualTokens, asked: Question, count: int) -> list[int]:
+    """The place of each token after text-informed pruning and merging, or -1, in plain loops."""
+    V, width = tokens.meaning.shape
+    attention = torch.zeros(V)
+    for word in asked.states:
+        logits = torch.stack([word @ token for token in tokens.meaning]) / math.sqrt(width)
+        attention += logits.exp() / logits.exp().sum()
+    by_attention = sorted(range(V), key=lambda i: (-float(attention[i]), i))
+    groups = {i: [i] for i in sorted(by_attention[: math.ceil(math.sqrt(V * count))])}
+    while len(groups) > count:
+        places = sorted(groups)
+        means = {i: tokens.features[groups[i]].mean(0) for i in places}
+        pairs = []
+        for source in places[::2]:
+            cosines = [
+                float(torch.cosine_similarity(means[source], means[t], 0)) for t in places[1::2]
+            ]
+            best = max(range(len(cosines)), key=lambda n: (cosines[n], -n))
+            pairs.append((cosines[best], source, places[1::2][best]))
+        pairs.sort(key=lambda pair: -pair[0])
+        for _, source, target in pairs[: len(groups) - count]:
+            groups[target] = sorted([*groups[target], *groups.pop(source)])
+    where = {member: place for place, members in groups.items() for member in members}
+    return [where.get(i, -1) for i in range(V)]
+
+
+@pytest.mark.parametrize("count", [1, 4, 9, 20, 35])
+def test_pruning_and_merging_are_those_of_a_plain_implementation(
+    pipeline: Pipeline, tokens: VisualTokens, questions: Two, count: int
+) -> None:
+    for asked in questions:
+        kept, _ = prune(pipeline, "pumer", tokens, asked, count)
+        expected = pruned_and_merged_one_by_one(tokens, asked, count)
+        assert kept.merged_into is not None
+        assert kept.merged_into.tolist() == expected
+        assert kept.positions.tolist() == sorted(set(expected) - {DROPPED})
+        assert expected.count(DROPPED) == 36 - math.ceil(math.sqrt(36 * count))
+        for position in kept.positions.tolist():
+            members = kept.merged_into == position
+            torch.testing.assert_close(
+                kept.tokens.concept_probs[position], tokens.concept_probs[members].mean(0)
+            )
+
+
+def test_what_the_question_dropped_is_in_no_region(
+    pipeline: Pipeline, tokens: VisualTokens, questions: Two
+) -> None:
+    kept, _ = prune(pipeline, "pumer", tokens, questions[0], 9)
+    assert kept.merged_into is not None
+    members = [m for region in regions_of(kept, RegionsConfig()) for m in region.members]
+    assert sorted(members) == (kept.merged_into != DROPPED).nonzero()[:, 0].tolist()
+    assert len(members) == 18
 
 
 # The systems
