@@ -1,0 +1,124 @@
+"""The named things that a question is about: those that its image may show, those that it names.
+
+Enters: a state with regions, or the text of a question. Leaves: names, the most probable first. The
+image's are the concepts of its regions, by their posterior. Those of the question are found by
+rules: quotations and runs of capitalised words. Whether a capital at the beginning of a sentence
+makes a name is told by the titles of the library: an ordinary word is in a dictionary. No network
+runs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from skipqa.backbones.concepts import Concepts
+from skipqa.language import STOP_WORDS, base_forms
+from skipqa.nn.tagger import bare_name
+from skipqa.stages.regions import posterior
+from skipqa.state import State
+from skipqa.types import Question, Region
+
+MAX_WORDS, MAX_CHARACTERS = 8, 80  # of one name
+QUOTED = re.compile(r"[\"“„«]([^\"“”„«»]{2,80})[\"”“»]")
+WORD = re.compile(r"[^\W_][\w.&’'-]*")
+SENTENCE_START = re.compile(r"(?:^|[.!?:;]\s+)[\"“„«(\s]*$")
+# Between two capitalised words they belong to the name: "Bay of Bengal", "Ludwig van Beethoven"
+JOINING = frozenset("of the de la le du di da del der den van von and & for y".split())
+TITLES = frozenset("mr mrs ms dr prof sir st".split())  # with a period in the middle of a name
+
+
+class NamedThing(NamedTuple):
+    names: tuple[str, ...]  # the first is the one to ask for
+    prob: float
+    region: int  # that shows it
+
+
+def shown_things(state: State, concepts: Concepts, min_prob: float) -> list[NamedThing]:
+    """What the regions show, each thing once, for the region that is most certain of it."""
+    best: dict[tuple[str, ...], NamedThing] = {}
+    for number, region in enumerate(state.regions):
+        for concept, prob in _probs(region, state.question).items():
+            names = _names(concepts[concept].names)
+            if prob >= min_prob and (names not in best or prob > best[names].prob):
+                best[names] = NamedThing(names, prob, number)
+    return sorted(best.values(), key=lambda thing: -thing.prob)
+
+
+def named_in(question: str, is_title: Callable[[str], bool]) -> list[str]:
+    """Names in the text of a question, in order, each once. `is_title` says whether the library has
+    a passage of this title."""
+    found = [match[1].strip() for match in QUOTED.finditer(question)]
+    if any(c.islower() for c in question):  # in capitals throughout, a capital says nothing
+        found += _capitalised(question, is_title)
+    fitting = (
+        name
+        for name in found
+        if len(name) <= MAX_CHARACTERS and 0 < len(name.split()) <= MAX_WORDS and len(name) > 1
+    )
+    return list(dict.fromkeys(fitting))
+
+
+def _probs(region: Region, question: Question) -> dict[int, float]:
+    if question.concept_prior is None:
+        return dict(region.concepts)
+    return posterior(region, question.concept_prior.weights)
+
+
+def _names(names: Sequence[str]) -> tuple[str, ...]:
+    """A flag by its country."""
+    return tuple(dict.fromkeys(bare_name(name) for name in names))
+
+
+def _capitalised(question: str, is_title: Callable[[str], bool]) -> Iterator[str]:
+    """Maximal runs of capitalised words, with what joins them."""
+    run: list[re.Match[str]] = []
+    for match in WORD.finditer(question):
+        word = match[0]
+        between = question[run[-1].end() : match.start()] if run else ""
+        joined = not run or between.isspace() or run[-1][0].rstrip(".").lower() in TITLES
+        if run and not joined:
+            yield from _name(run)
+            run = []
+        if _is_capital(match, question, is_title) or (run and word in JOINING):
+            run.append(match)
+        else:
+            yield from _name(run)
+            run = []
+        if word.endswith((".", "’s", "'s")) and word.rstrip(".").lower() not in TITLES:
+            yield from _name(run)
+            run = []
+    yield from _name(run)
+
+
+def _is_capital(
+    match: re.Match[str], question: str, is_title: Callable[[str], bool]
+) -> bool:
+    word = _bare(match[0])
+    if not word or not (word[0].isupper() or word[0].isdigit()) or word == "I":
+        return False
+    if not SENTENCE_START.search(question[: match.start()]):
+        # A number is part of a name that has begun: "Boeing 747"
+        return word[0].isupper()
+    low = word.lower()
+    ordinary = low in STOP_WORDS or any(is_title(form) for form in base_forms(low))
+    follows = WORD.match(question, match.end() + 1)
+    starts_name = follows is not None and follows[0][0].isupper() and low not in STOP_WORDS
+    return word[0].isupper() and (starts_name or not ordinary)
+
+
+def _name(run: Sequence[re.Match[str]]) -> Iterator[str]:
+    words = [match[0] for match in run]
+    while words and words[-1] in JOINING:
+        words.pop()
+    while words and words[0] in JOINING:
+        words.pop(0)
+    if words:
+        words[-1] = _bare(words[-1])
+        yield " ".join(words)
+
+
+def _bare(word: str) -> str:
+    """Without the ending of a genitive and the end of the sentence."""
+    return re.sub(r"[’']s?$", "", word.rstrip(".&-"))
