@@ -10,6 +10,7 @@ import typer
 
 from skipqa.cli.console import (
     Json,
+    KnowledgeSources,
     Settings,
     Untrained,
     counting,
@@ -173,6 +174,7 @@ def failures(
             help="The index that the run used, repeated if it used several.", show_default="default"
         ),
     ] = None,
+    source: KnowledgeSources = None,
     components: Annotated[
         Path | None,
         typer.Option(help="Trained components that the run used; default: the preset's own."),
@@ -217,6 +219,7 @@ def failures(
             trained=not untrained,
             weights=weights,
             overrides=read_settings(settings or ()),
+            sources=source or (),
             report=report,
         )
         system = systems.build(variant, base, run.seed)

@@ -1,4 +1,4 @@
-"""Triples as sentences: what a knowledge base says of a thing, in words that can be searched and read.
+"""Triples as sentences: what a knowledge base says of a thing, to be searched and read.
 
 Enters: the label of a thing and statements about it, a property with its values. Leaves: one
 sentence per statement, or short passages of such sentences, each of which names the thing. Dumps
@@ -41,7 +41,7 @@ def sentence(label: str, statement: Statement, *, named: bool = True) -> str:
     if rest and (first in ABOUT_THE_THING or first.endswith("ed")):
         return f"{who} is {name} {_listed(values)}."
     whose = f"The {name} of {label}" if named else f"Its {name}"
-    return f"{whose} {'is' if len(values) == 1 else 'are'} {_listed(values)}."
+    return f"{whose} is {_listed(values)}."
 
 
 def sentences(

@@ -10,7 +10,7 @@ does nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -49,18 +49,12 @@ class QueryScorer:
         encoder = next(iter(self.library.indexes.values())).encoder
         (queries,), flops = encode_queries(self.write(state), [encoder])
         rows = encoder.encode_passages([one.passage for one in told])
-        vectors = [
-            SparseVector(rows.terms[start:end].astype(np.int32), rows.weights[start:end])
-            for start, end in zip(rows.offsets[:-1], rows.offsets[1:], strict=True)
-        ]
-        hits = [[[Hit(j, inner(query, v)) for j, v in enumerate(vectors)] for query in queries]]
+        hits = [[[Hit(j, inner(query, rows[j])) for j in range(len(rows))] for query in queries]]
         by_region = by_saliency(hits, state.regions, self.config.region_sharpness)[0]
         found = []
         for j, (passage, origin) in enumerate(told):
             score, region = max((of[j].score, -r) for r, of in enumerate(by_region))
-            found.append(
-                RetrievedPassage(ELSEWHERE, passage, score, -region, score, origin=origin)
-            )
+            found.append(RetrievedPassage(ELSEWHERE, passage, score, -region, score, origin=origin))
         own = max(SMALLEST, *(one.score for one in found))
         scored = [replace(one, relative=max(one.score, SMALLEST) / own) for one in found]
         return sorted(scored, key=lambda one: -one.score), flops
@@ -141,8 +135,9 @@ def joined(
     before = max((one.score for one in retrieved.passages), default=SMALLEST)
     best = max(own, before)
     every = [
-        *(replace(p, relative=p.relative * (before / best) ** sharpness) for p in retrieved.passages),
-        *(replace(p, relative=p.relative * (own / best) ** sharpness) for p in told),
+        replace(one, relative=one.relative * (of_source / best) ** sharpness)
+        for of_source, some in ((before, retrieved.passages), (own, told))
+        for one in some
     ]
     ranked = sorted(every, key=lambda one: -one.relative)
     return replace(retrieved, passages=tuple(ranked[:most]))
@@ -150,9 +145,10 @@ def joined(
 
 def inner(query: SparseVector, passage: SparseVector) -> float:
     """Both have ascending unique terms."""
-    weights: Mapping[int, float] = dict(zip(query.terms.tolist(), query.weights.tolist(), strict=True))
-    pairs = zip(passage.terms.tolist(), passage.weights.tolist(), strict=True)
-    return sum(weights[term] * weight for term, weight in pairs if term in weights)
+    _, of_query, of_passage = np.intersect1d(
+        query.terms, passage.terms, assume_unique=True, return_indices=True
+    )
+    return float(query.weights[of_query] @ passage.weights[of_passage])
 
 
 def _unique(told: Iterable[Told]) -> list[Told]:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from skipqa.backbones.concepts import Concepts
+from skipqa.backbones.concepts import Concepts, plain_name
 from skipqa.language import STOP_WORDS, base_forms
 from skipqa.nn.tagger import bare_name
 from skipqa.stages.regions import posterior
@@ -37,12 +37,15 @@ class NamedThing(NamedTuple):
 
 def shown_things(state: State, concepts: Concepts, min_prob: float) -> list[NamedThing]:
     """What the regions show, each thing once, for the region that is most certain of it."""
-    best: dict[tuple[str, ...], NamedThing] = {}
+    best: dict[str, NamedThing] = {}
     for number, region in enumerate(state.regions):
         for concept, prob in _probs(region, state.question).items():
+            if prob < min_prob:
+                continue
             names = _names(concepts[concept].names)
-            if prob >= min_prob and (names not in best or prob > best[names].prob):
-                best[names] = NamedThing(names, prob, number)
+            key = plain_name(names[0])  # a breed may be a class and one of a tagger's names
+            if key not in best or prob > best[key].prob:
+                best[key] = NamedThing(names, prob, number)
     return sorted(best.values(), key=lambda thing: -thing.prob)
 
 
@@ -92,9 +95,7 @@ def _capitalised(question: str, is_title: Callable[[str], bool]) -> Iterator[str
     yield from _name(run)
 
 
-def _is_capital(
-    match: re.Match[str], question: str, is_title: Callable[[str], bool]
-) -> bool:
+def _is_capital(match: re.Match[str], question: str, is_title: Callable[[str], bool]) -> bool:
     word = _bare(match[0])
     if not word or not (word[0].isupper() or word[0].isdigit()) or word == "I":
         return False

@@ -102,9 +102,7 @@ def _lifetime(told: Sequence[Told]) -> float:
 
 
 def _written(told: Sequence[Told]) -> str:
-    rows = [
-        [p.id, p.title, p.text, p.source, o.source, o.address, o.asked] for p, o in told
-    ]
+    rows = [[p.id, p.title, p.text, p.source, o.source, o.address, o.asked] for p, o in told]
     return json.dumps(rows, ensure_ascii=False)
 
 

@@ -46,7 +46,5 @@ class IndexSource:
         for name, hits in zip(names, found, strict=True):
             passages = (self._index.passage(hit.row) for hit in hits)
             own = [one for one in passages if name_key(name) in title_keys(one.title)]
-            told[name] = [
-                Told(one, Origin(self.name, one.id, asked)) for one in own[:MAX_PASSAGES]
-            ]
+            told[name] = [Told(one, Origin(self.name, one.id, asked)) for one in own[:MAX_PASSAGES]]
         return told

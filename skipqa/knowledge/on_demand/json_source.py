@@ -45,7 +45,9 @@ class JsonSource:
         self.paths = dict(parse_qsl(fields))
         for field in self.paths:
             if field not in FIELDS:
-                raise UserError(f"{self.name}: no field {field!r}; there is {choices(field, FIELDS)}")
+                raise UserError(
+                    f"{self.name}: no field {field!r}; there is {choices(field, FIELDS)}"
+                )
         if not self.paths.keys() & {"text", "facts"}:
             raise UserError(f"{self.name}: say after # where its text= or its facts= are")
         self.template = _VARIABLE.sub(lambda match: _environment(match[1]), template)

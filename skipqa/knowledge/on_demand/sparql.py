@@ -23,6 +23,7 @@ ACCEPT = "application/sparql-results+json"
 MAX_ROWS = 2_000
 MAX_THINGS = 2  # that bear one name, those of which most is stated
 LANGUAGE = "en"
+WHAT_IT_IS = ("instance of", "subclass of")
 # What can be said in a sentence: neither identifiers elsewhere nor addresses, pictures, coordinates
 KINDS = ("WikibaseItem", "Quantity", "Time", "String", "Monolingualtext")
 QUERY = """PREFIX rdfs: <http://www.w3.org/2000/01/rdf-schema#>
@@ -75,7 +76,9 @@ class _Thing:
     values: dict[str, list[str]] = field(default_factory=dict)  # by property
 
     def told(self, source: str, asked: str) -> list[Told]:
-        statements = [Statement(p, tuple(v)) for p, v in self.values.items()]
+        # An endpoint has no order: what it is comes first, then by the alphabet.
+        ordered = sorted(self.values, key=lambda name: (name not in WHAT_IT_IS, name))
+        statements = [Statement(name, tuple(sorted(self.values[name]))) for name in ordered]
         origin = Origin(source, self.address, asked)
         key = re.split(r"[/#]", self.address)[-1]
         texts = passages(self.label, statements, self.about)
@@ -123,7 +126,9 @@ def _things(reply: Any, url: str) -> dict[str, _Thing]:
         ) from None
     things: dict[str, _Thing] = {}
     for row in rows[:MAX_ROWS]:
-        name, address, label, named = (_text(row, n) for n in ("name", "thing", "label", "property"))
+        name, address, label, named = (
+            _text(row, n) for n in ("name", "thing", "label", "property")
+        )
         value = _value(row)
         if not (name and address and label and named and value):
             continue
