@@ -122,7 +122,7 @@ def server(store: Store, port: int = 0) -> ThreadingHTTPServer:
 def serving(store: Store) -> Iterator[str]:
     """The address of an endpoint in a thread of this process, until the block ends."""
     with server(store) as running:
-        thread = threading.Thread(target=running.serve_forever, daemon=True)
+        thread = threading.Thread(target=running.serve_forever, args=(0.05,), daemon=True)
         thread.start()
         try:
             yield f"http://127.0.0.1:{running.server_address[1]}/sparql"

@@ -76,7 +76,7 @@ def _counted(index: Snapshot) -> TitleCounts:
     if folder.is_dir():
         try:
             return _opened(folder)
-        except (OSError, ValueError):  # damaged: count again
+        except (OSError, EOFError, ValueError):  # damaged: count again
             shutil.rmtree(folder, ignore_errors=True)
     counts = Counter(id_hash(key) for title in _titles(index) for key in title_keys(title))
     hashes = sorted(counts)
