@@ -22,7 +22,8 @@ from skipqa.types import Origin, Passage
 DAY = 86_400.0  # seconds
 FOUND_FOR = 30 * DAY
 UNKNOWN_FOR = DAY
-LOCKED_FOR = 0.05  # seconds that another process is waited for
+# Seconds that other writers are waited for: a question waits to read, a thread of its own to write
+TO_READ, TO_WRITE = 0.05, 5.0
 T = TypeVar("T")
 
 
@@ -45,7 +46,7 @@ class Cache:
             ).fetchall()
 
         known = {}
-        for name, asked, told in self._with(read) or ():
+        for name, asked, told in self._with(read, TO_READ) or ():
             passages = _read(told)
             if passages is None or self.clock() - asked > _lifetime(passages):
                 continue
@@ -63,13 +64,13 @@ class Cache:
                 database.executemany("INSERT OR REPLACE INTO told VALUES (?, ?, ?, ?)", rows)
             return True
 
-        self._with(write)
+        self._with(write, TO_WRITE)
 
-    def _with(self, use: Callable[[sqlite3.Connection], T]) -> T | None:
+    def _with(self, use: Callable[[sqlite3.Connection], T], wait_s: float) -> T | None:
         """`use` on an open database; None where there is none at present."""
         for _ in range(2):
             try:
-                with closing(self._open()) as database:
+                with closing(self._open(wait_s)) as database:
                     return use(database)
             except sqlite3.OperationalError:  # locked, read-only, or no space
                 return None
@@ -79,9 +80,9 @@ class Cache:
                 return None
         return None
 
-    def _open(self) -> sqlite3.Connection:
+    def _open(self, wait_s: float) -> sqlite3.Connection:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        database = sqlite3.connect(self.path, timeout=LOCKED_FOR)
+        database = sqlite3.connect(self.path, timeout=wait_s)
         try:
             database.execute(
                 "CREATE TABLE IF NOT EXISTS told (source TEXT, name TEXT, asked REAL, told TEXT, "

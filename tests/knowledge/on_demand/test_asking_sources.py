@@ -110,7 +110,7 @@ def test_a_fault_of_ours_is_a_warning_too(cache: Cache) -> None:
 
 def test_a_source_that_never_answers_does_not_pile_up_threads(cache: Cache) -> None:
     held = threading.Event()
-    stuck = Scripted("stuck", lambda name: [] if held.wait(10) else [])
+    stuck = Scripted("stuck", lambda name: telling("stuck", name) if held.wait(10) else [])
     sources = Sources([stuck], cache)
     for n in range(MOST_AT_ONCE):
         assert sources.ask([str(n)], 0.0).warnings == []

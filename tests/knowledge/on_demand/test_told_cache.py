@@ -92,7 +92,8 @@ def test_a_row_that_is_not_ours_is_asked_for_again(cache: Cache, text: str) -> N
     assert cache.get("one", ["vizsla"]) == {}
 
 
-def test_a_locked_file_is_done_without(cache: Cache) -> None:
+def test_a_locked_file_is_done_without(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("skipqa.knowledge.on_demand.cache.TO_WRITE", 0.05)
     cache.put("one", {"vizsla": [TOLD]})
     database = sqlite3.connect(cache.path)
     database.execute("BEGIN EXCLUSIVE")
