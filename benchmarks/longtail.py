@@ -18,6 +18,7 @@ goes on there.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
 import statistics
@@ -202,8 +203,10 @@ def ask(
     folder: Path,
 ) -> dict[Any, Record]:
     records = read_back(path)
-    todo = [one for some in groups.values() for one in some if one.id not in records]
-    random.Random(0).shuffle(todo)  # a machine that is slow for a while is so for both groups
+    # By turns: a machine that is slow for a while is so for both groups, and a run that was
+    # stopped early has the questions of one with a lower limit.
+    turns = itertools.chain.from_iterable(itertools.zip_longest(*groups.values()))
+    todo = [one for one in turns if one is not None and one.id not in records]
     with opened(folder / "photos.zip") as images, path.open("a", encoding="utf-8") as file:
         for example in track(todo, "asking", console=err):
             record = answered(base, adr, example, State(images[example.image](), example.question))

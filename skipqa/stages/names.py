@@ -23,10 +23,11 @@ from skipqa.types import Question, Region
 MAX_WORDS, MAX_CHARACTERS = 8, 80  # of one name
 QUOTED = re.compile(r"[\"“„«]([^\"“”„«»]{2,80})[\"”“»]")
 WORD = re.compile(r"[^\W_][\w.&’'-]*")
-SENTENCE_START = re.compile(r"(?:^|[.!?:;]\s+)[\"“„«(\s]*$")
+SENTENCE_START = re.compile(r"(?:^|[.!?:;]\s+)[(\s]*$")
+GENITIVE = re.compile(r"[’']s?$")
+ABBREVIATION = re.compile(r"(?:Mr|Mrs|Ms|Dr|Prof|Sir|St|(?:[^\W\d_]\.)*[^\W\d_])\.")
 # Between two capitalised words they belong to the name: "Bay of Bengal", "Ludwig van Beethoven"
 JOINING = frozenset("of the de la le du di da del der den van von and & for y".split())
-TITLES = frozenset("mr mrs ms dr prof sir st".split())  # with a period in the middle of a name
 
 
 class NamedThing(NamedTuple):
@@ -53,12 +54,15 @@ def named_in(question: str, is_title: Callable[[str], bool]) -> list[str]:
     """Names in the text of a question, in order, each once. `is_title` says whether the library has
     a passage of this title."""
     found = [match[1].strip() for match in QUOTED.finditer(question)]
-    if any(c.islower() for c in question):  # in capitals throughout, a capital says nothing
-        found += _capitalised(question, is_title)
+    unquoted = QUOTED.sub(" , ", question)
+    if any(c.islower() for c in unquoted):  # in capitals throughout, a capital says nothing
+        found += _capitalised(unquoted, is_title)
     fitting = (
         name
         for name in found
-        if len(name) <= MAX_CHARACTERS and 0 < len(name.split()) <= MAX_WORDS and len(name) > 1
+        if 1 < len(name) <= MAX_CHARACTERS
+        and len(name.split()) <= MAX_WORDS
+        and not STOP_WORDS.issuperset(name.lower().split())
     )
     return list(dict.fromkeys(fitting))
 
@@ -76,45 +80,50 @@ def _names(names: Sequence[str]) -> tuple[str, ...]:
 
 def _capitalised(question: str, is_title: Callable[[str], bool]) -> Iterator[str]:
     """Maximal runs of capitalised words, with what joins them."""
-    run: list[re.Match[str]] = []
+    run: list[str] = []
+    end = 0  # of the run so far
     for match in WORD.finditer(question):
         word = match[0]
-        between = question[run[-1].end() : match.start()] if run else ""
-        joined = not run or between.isspace() or run[-1][0].rstrip(".").lower() in TITLES
-        if run and not joined:
+        if run and not question[end : match.start()].isspace():  # a comma, a bracket
             yield from _name(run)
             run = []
-        if _is_capital(match, question, is_title) or (run and word in JOINING):
-            run.append(match)
+        if _is_capital(match, question, is_title, bool(run)) or (run and word in JOINING):
+            run.append(word)
+            end = match.end()
         else:
             yield from _name(run)
             run = []
-        if word.endswith((".", "’s", "'s")) and word.rstrip(".").lower() not in TITLES:
+        ends = word.endswith(".") and not ABBREVIATION.fullmatch(word)
+        if run and (ends or GENITIVE.search(word)):
             yield from _name(run)
             run = []
     yield from _name(run)
 
 
-def _is_capital(match: re.Match[str], question: str, is_title: Callable[[str], bool]) -> bool:
-    word = _bare(match[0])
-    if not word or not (word[0].isupper() or word[0].isdigit()) or word == "I":
+def _is_capital(
+    match: re.Match[str], question: str, is_title: Callable[[str], bool], follows_name: bool
+) -> bool:
+    """Whether the word may be part of a name."""
+    word = match[0]
+    if follows_name:  # also a number: "Boeing 747"
+        return word[0].isupper() or word[0].isdigit()
+    if not word[0].isupper() or word == "I":
         return False
     if not SENTENCE_START.search(question[: match.start()]):
-        # A number is part of a name that has begun: "Boeing 747"
-        return word[0].isupper()
-    low = word.lower()
-    ordinary = low in STOP_WORDS or any(is_title(form) for form in base_forms(low))
-    follows = WORD.match(question, match.end() + 1)
-    starts_name = follows is not None and follows[0][0].isupper() and low not in STOP_WORDS
-    return word[0].isupper() and (starts_name or not ordinary)
+        return True
+    low = _bare(word).lower()
+    after = WORD.match(question, match.end() + 1)
+    if low in STOP_WORDS and not ABBREVIATION.fullmatch(word):
+        return False
+    if after is not None and after[0][0].isupper():
+        return True
+    return not any(is_title(form) for form in base_forms(low))  # an ordinary word is a title
 
 
-def _name(run: Sequence[re.Match[str]]) -> Iterator[str]:
-    words = [match[0] for match in run]
+def _name(run: Sequence[str]) -> Iterator[str]:
+    words = list(run)
     while words and words[-1] in JOINING:
         words.pop()
-    while words and words[0] in JOINING:
-        words.pop(0)
     if words:
         words[-1] = _bare(words[-1])
         yield " ".join(words)
@@ -122,4 +131,4 @@ def _name(run: Sequence[re.Match[str]]) -> Iterator[str]:
 
 def _bare(word: str) -> str:
     """Without the ending of a genitive and the end of the sentence."""
-    return re.sub(r"[’']s?$", "", word.rstrip(".&-"))
+    return GENITIVE.sub("", word if ABBREVIATION.fullmatch(word) else word.rstrip(".&-"))
