@@ -9,6 +9,7 @@ punctuation alone are the same. It does not know what is asked.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import unicodedata
 from collections import Counter
@@ -24,6 +25,7 @@ from skipqa.knowledge.index.format import Damaged, id_hash
 from skipqa.knowledge.index.snapshot import UNREADABLE, Snapshot
 
 VERSION = 1  # of what a title's names are
+_WORD = re.compile(r"[^\W_]+")
 HASHES, COUNTS = "hashes.npy", "counts.npy"
 
 
@@ -61,9 +63,11 @@ class Coverage:
 
 def name_key(name: str) -> str:
     """Lower case, words and numbers only, without accents."""
-    plain = unicodedata.normalize("NFKD", name.casefold())
-    kept = (c if c.isalnum() else " " for c in plain if not unicodedata.combining(c))
-    return " ".join("".join(kept).split())
+    plain = name.casefold()
+    if not plain.isascii():
+        split = unicodedata.normalize("NFKD", plain)
+        plain = "".join(c for c in split if not unicodedata.combining(c))
+    return " ".join(_WORD.findall(plain))
 
 
 def title_keys(title: str) -> set[str]:
