@@ -66,7 +66,7 @@ def of_file(path: Path, is_title: Callable[[str], bool]) -> list[Mention]:
             is_question = "name" not in row
             text = row.get("question" if is_question else "name", "")
             if not isinstance(text, str) or not text:
-                raise UserError(f"{path} line {number} has neither a name nor a question")
+                raise UserError(f"{path} line {number} has no name and no question")
         said.append((text, is_question))
     return [
         Mention(name, 1.0, 1.0)
