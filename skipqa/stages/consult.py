@@ -114,6 +114,7 @@ class Alone:
     """No source: nothing is asked."""
 
     def __call__(self, state: State, record: StageRecord) -> State:
+        record.why = "no source to ask"
         return state.add(consulted=NOTHING)
 
 
