@@ -20,13 +20,14 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import random
 import statistics
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -44,6 +45,7 @@ from skipqa.costs.environment import write_results
 from skipqa.data.held_out import pocket_kb_split
 from skipqa.data.pocket_kb.entities import DESCRIPTION, PLACED, describe
 from skipqa.evaluation.records import read_back
+from skipqa.evaluation.reports.thin_coverage import Mention, thin_things
 from skipqa.evaluation.statistics import LEVEL, RESAMPLES, mean_interval, paired_bootstrap
 from skipqa.files import read_jsonl, write_jsonl
 from skipqa.knowledge.coverage import name_key
@@ -110,9 +112,16 @@ def main() -> None:
         name = "-".join([options.split, *(one.replace("/", "_") for one in options.set)])
         records = ask(base, adr, groups, options.work / f"answers-{name}.jsonl", options.pocket_kb)
         names = sorted({one for r in records.values() for one in r["unknown"]})
+        ranked = prioritised(records.values(), base.library.coverage.passages)
         latency = cache_latency(SparqlSource(url, "facts"), names[:100], options.work)
     found = judged(groups, records, tail)
-    results = {"split": options.split, "settings": options.set, **found, "latency_ms": latency}
+    results = {
+        "split": options.split,
+        "settings": options.set,
+        **found,
+        "active_learning": ranked,
+        "latency_ms": latency,
+    }
     show(results)
     if options.split == "val":
         err.print(f"written to {write_results(results, 'longtail', options.out)}")
@@ -363,6 +372,27 @@ def detector(
     }
 
 
+def prioritised(records: Iterable[Record], passages: Callable[[str], int]) -> Record:
+    """Would `skipqa report coverage` have named first what gains most? It sees the answers of SKIP
+    alone, and no label; what was gained is that of SKIP-ADR."""
+    mentions, gained = [], Counter[str]()
+    for record in records:
+        if record["names"]:
+            name = record["names"][0]  # what the question is most probably about
+            mentions.append(Mention(name, 1.0, 1 - (record["skip confidence"] or 0.0)))
+            gained[name_key(name)] += record["skip-adr"] - record["skip"]
+    things = thin_things(mentions, passages)
+    gains = [gained[name_key(thing.name)] for thing in things]
+    third = math.ceil(len(things) / 3)
+    return {
+        "things": len(things),
+        "gained": sum(gains),
+        "by_the_first_third": sum(gains[:third]),
+        "by_the_last_third": sum(gains[-third:]),
+        "gained_by_others": sum(gained.values()) - sum(gains),
+    }
+
+
 def show(results: Mapping[str, Any]) -> None:
     table = Table("questions", "n", "skip", "skip-adr", "gain")
     for group, count in results["questions"].items():
@@ -379,7 +409,8 @@ def show(results: Mapping[str, Any]) -> None:
         f"popular, matched: {100 * results['popular_matched']:.1f}; gap {100 * gap['gap']:.1f}; "
         f"closed {100 * gap['fraction']:.0f} % ({100 * gap['low']:.0f} to {100 * gap['high']:.0f})"
     )
-    for name in ("detector", "overhead_ms", "latency_ms", "late", "warnings"):
+    more = ("detector", "overhead_ms", "latency_ms", "active_learning", "late", "warnings")
+    for name in more:
         out.print(f"{name}: {results[name]}", highlight=False)
 
 

@@ -416,7 +416,7 @@ function card(passage, regions) {
   make("div", { class: "head" },
     make("span", { class: cited ? "number cited" : "number" }, cited ? `[${number}]` : String(number)),
     make("b", {}, passage.title), make("span", { class: "source" }, passage.index || passage.source),
-    passage.origin ? make("span", { class: "source" }, `${passage.origin.address}, ${passage.origin.asked}`) : ""),
+    passage.origin ? make("span", { class: "source" }, `${passage.origin.address}, ${passage.origin.asked}`) : null),
   passageText(passage),
   make("p", { class: "verdict" }, make("b", {}, verdict === "kept" ? "✓ accepted" : "✕ rejected"),
     ` · ${passage.reason}${cited ? " · read for the answer" : ""}`),
