@@ -61,6 +61,7 @@ def named_in(question: str, is_title: Callable[[str], bool]) -> list[str]:
         name
         for name in found
         if 1 < len(name) <= MAX_CHARACTERS
+        and name.isprintable()
         and len(name.split()) <= MAX_WORDS
         and not STOP_WORDS.issuperset(name.lower().split())
     )

@@ -61,7 +61,7 @@ def test_evaluated_with_a_source_and_then_reported(
         outcome = skipqa(
             *("eval", "vqa", "--questions", questions, "--images", photo.parent, "--out", runs),
             *("--system", "skip", "--system", "skip-adr", "--source", f"sparql:{url}"),
-            *("--untrained", "--json", "--set", "consult.deadline_ms=10000"),
+            *("--untrained", "--json", "--set", "consult.deadline_ms=60000"),
         )
     assert outcome.code == 0, outcome.err
     told = {

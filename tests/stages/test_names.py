@@ -43,6 +43,7 @@ TITLES = {"describe", "labrador", "boston", "painting", "of"}
         ("In 1999 what was it?", []),
         ("", []),
         ("?!\n\t\x00", []),
+        ('Is it "\ud800 x" or Acme\ud800Rocket?', ["Acme", "Rocket"]),
     ],
 )
 def test_names_by_rules(question: str, names: list[str]) -> None:

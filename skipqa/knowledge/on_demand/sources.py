@@ -52,25 +52,33 @@ class Sources:
     def ask(self, names: Sequence[str], seconds: float) -> Asked:
         """At most so many seconds, all sources together."""
         end, found = time.monotonic() + seconds, Asked()
-        waiting: list[tuple[str, Future[Answers]]] = []
+        requests: list[tuple[str, _Request]] = []
         for desk in self._desks:
-            known, asked, warning = desk.start(names)
+            known, asked, warning = desk.start(names, patience_s=seconds)
             found.cached += len(known)
             for name, told in known.items():
                 found.told.setdefault(name, []).extend(told)
-            waiting += asked.items()
+            requests += asked.items()
             if warning:
                 found.warnings.append(warning)
-        wait({future for _, future in waiting}, timeout=max(0.0, end - time.monotonic()))
-        for name, future in waiting:
-            if not future.done():
+        awaited = {request.future for _, request in requests if request.awaited}
+        wait(awaited, timeout=max(0.0, end - time.monotonic()))
+        for name, request in requests:
+            if not request.future.done():
                 found.late.append(name)
-            elif (error := future.exception()) is None:
+            elif (error := request.future.exception()) is None:
                 found.fetched += 1
-                found.told.setdefault(name, []).extend(future.result().get(name, ()))
+                found.told.setdefault(name, []).extend(request.future.result().get(name, ()))
             elif str(error) not in found.warnings:
                 found.warnings.append(str(error))
         return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Request:
+    future: Future[Answers]
+    started: float
+    awaited: bool  # whether a question should wait for it
 
 
 class _Desk:
@@ -79,42 +87,45 @@ class _Desk:
     def __init__(self, source: KnowledgeSource, cache: Cache) -> None:
         self.source, self.cache = source, cache
         self._lock = threading.Lock()
-        self._open: dict[str, Future[Answers]] = {}  # by name
+        self._open: dict[str, _Request] = {}  # by name
         self._rested = 0.0  # the moment from which it may be asked again
 
     def start(
-        self, names: Sequence[str]
-    ) -> tuple[dict[str, list[Told]], dict[str, Future[Answers]], str]:
-        """What is cached, what is being asked for, and why some names are not."""
-        known = self.cache.get(self.source.identity, names)
+        self, names: Sequence[str], patience_s: float
+    ) -> tuple[dict[str, list[Told]], dict[str, _Request], str]:
+        """What is cached, what is being asked for, and why some names are not. While a request is
+        open for longer than anybody waits, the source is asked, but not waited for."""
+        known, now = self.cache.get(self.source.identity, names), time.monotonic()
         with self._lock:
             asked = {name: self._open[name] for name in names if name in self._open}
             new = [name for name in names if name not in known and name not in asked]
             if not new:
                 return known, asked, ""
-            if time.monotonic() < self._rested:
+            if now < self._rested:
                 return known, asked, f"{self.source.name} failed a moment ago and was not asked"
-            if len(set(map(id, self._open.values()))) >= MOST_AT_ONCE:
+            requests = set(self._open.values())
+            if len(requests) >= MOST_AT_ONCE:
                 return known, asked, f"{self.source.name} is busy and was not asked"
-            future: Future[Answers] = Future()
-            self._open |= dict.fromkeys(new, future)
+            overdue = any(now - request.started > patience_s for request in requests)
+            request = _Request(Future(), now, not overdue)
+            self._open |= dict.fromkeys(new, request)
         # A daemon: the program does not wait for it at its end.
-        threading.Thread(target=self._ask, args=(new, future), daemon=True).start()
-        return known, {**asked, **dict.fromkeys(new, future)}, ""
+        threading.Thread(target=self._ask, args=(new, request.future), daemon=True).start()
+        return known, {**asked, **dict.fromkeys(new, request)}, ""
 
     def _ask(self, names: Sequence[str], future: Future[Answers]) -> None:
         try:
             told = self.source.ask(names)
-            answers = {name: list(told.get(name, ())) for name in names}
-            self.cache.put(self.source.identity, answers)
+            answers = {name: list(filter(_is_text, told.get(name, ()))) for name in names}
         except (SourceFailed, UserError) as error:
             self._failed(names, future, error)
         except Exception as error:  # a fault of ours must not cost anybody an answer
             said = f"{self.source.name} failed: {type(error).__name__}"
             self._failed(names, future, SourceFailed(said))
         else:
+            future.set_result(answers)  # who waits does not wait for the disk
+            self.cache.put(self.source.identity, answers)
             self._forget(names)
-            future.set_result(answers)
 
     def _failed(self, names: Sequence[str], future: Future[Answers], error: Exception) -> None:
         with self._lock:
@@ -126,3 +137,10 @@ class _Desk:
         with self._lock:
             for name in names:
                 self._open.pop(name, None)
+
+
+def _is_text(told: Told) -> bool:
+    """JSON may hold half of a surrogate pair, which no tokenizer and no database takes."""
+    passage, origin = told
+    said = (passage.id, passage.title, passage.text, origin.address)
+    return not any("\ud800" <= c <= "\udfff" for text in said for c in text)

@@ -61,13 +61,15 @@ def test_every_source_is_asked_and_then_the_cache(cache: Cache) -> None:
     one = Scripted("one", lambda name: telling("one", name))
     two = Scripted("two", lambda name: telling("two", name) if name == "a" else [])
     sources = Sources([one, two], cache)
-    first = sources.ask(["a", "b"], 5.0)
+    first = sources.ask(["a", "b"], 30.0)
     assert {n: {t.passage.source for t in told} for n, told in first.told.items()} == {
         "a": {"one", "two"},
         "b": {"one"},
     }
     assert (first.cached, first.fetched, first.late, first.warnings) == (0, 4, [], [])
-    again = Sources([one, two], cache).ask(["a", "b"], 5.0)
+    for source in (one, two):
+        until(lambda source=source: len(cache.get(source.identity, ["a", "b"])) == 2)
+    again = Sources([one, two], cache).ask(["a", "b"], 30.0)
     assert (again.cached, again.fetched) == (4, 0)
     assert one.asked == two.asked == [("a", "b")]
 
@@ -76,6 +78,8 @@ def test_a_late_answer_is_there_the_next_time(cache: Cache) -> None:
     held = threading.Event()
     slow = Scripted("slow", lambda name: telling("slow", name) if held.wait(10) else [])
     fast = Scripted("fast", lambda name: telling("fast", name))
+    Sources([fast], cache).ask(["a"], 30.0)
+    until(lambda: cache.get("fast", ["a"]))
     sources = Sources([slow, fast], cache)
     begin = time.monotonic()
     found = sources.ask(["a"], 0.05)
@@ -89,23 +93,44 @@ def test_a_late_answer_is_there_the_next_time(cache: Cache) -> None:
     assert slow.asked == [("a",)]
 
 
+def test_nobody_waits_for_a_source_that_is_overdue(cache: Cache) -> None:
+    held = threading.Event()
+    slow = Scripted("slow", lambda name: telling("slow", name) if held.wait(10) else [])
+    sources = Sources([slow], cache)
+    assert sources.ask(["a"], 0.01).late == ["a"]
+    until(lambda: slow.asked)
+    begin = time.monotonic()
+    assert sources.ask(["b"], 0.0).late == ["b"], "asked for, so that it is there the next time"
+    assert sources.ask(["c"], 0.01).late == ["c"]
+    assert time.monotonic() - begin < 5
+    held.set()
+    until(lambda: len(cache.get("slow", ["a", "b", "c"])) == 3)
+
+
 def test_a_source_that_fails_costs_nothing_but_a_warning(cache: Cache) -> None:
     def fail(name: str) -> list[Told]:
         raise SourceFailed("far cannot be reached: no network")
 
     far, near = Scripted("far", fail), Scripted("near", lambda name: telling("near", name))
     sources = Sources([far, near], cache)
-    found = sources.ask(["a"], 5.0)
+    found = sources.ask(["a"], 30.0)
     assert found.warnings == ["far cannot be reached: no network"]
     assert len(found.told["a"]) == 1
-    assert sources.ask(["b"], 5.0).warnings == ["far failed a moment ago and was not asked"]
+    assert sources.ask(["b"], 30.0).warnings == ["far failed a moment ago and was not asked"]
     assert len(far.asked) == 1
     assert cache.get("far", ["a"]) == {}, "a failure is no answer"
 
 
+def test_what_is_no_text_is_not_told(cache: Cache) -> None:
+    good = telling("odd", "a")
+    half = [Told(Passage("1", "\ud800", "x", "odd"), Origin("odd", "y", "now"))]
+    odd = Scripted("odd", lambda name: half + good)
+    assert Sources([odd], cache).ask(["a"], 30.0).told == {"a": good}
+
+
 def test_a_fault_of_ours_is_a_warning_too(cache: Cache) -> None:
     broken = Scripted("broken", lambda name: [][0])
-    assert Sources([broken], cache).ask(["a"], 5.0).warnings == ["broken failed: IndexError"]
+    assert Sources([broken], cache).ask(["a"], 30.0).warnings == ["broken failed: IndexError"]
 
 
 def test_a_source_that_never_answers_does_not_pile_up_threads(cache: Cache) -> None:
@@ -130,8 +155,9 @@ def test_a_slow_endpoint_and_a_real_one(cache: Cache) -> None:
     facts.add(["Vizsla"], {"colour": ["rust"]})
     held = threading.Event()
     with serving(facts.store()) as real, misbehaving(Reply(b"{}", held=held)) as slow:
-        sources = open_sources([f"sparql:{slow}", f"sparql:{real}"])
-        found = sources.ask(["vizsla"], 1.0)
+        open_sources([f"sparql:{real}"]).ask(["vizsla"], 30.0)
+        until(lambda: Cache.default().get(f"sparql:{real}", ["vizsla"]))
+        found = open_sources([f"sparql:{slow}", f"sparql:{real}"]).ask(["vizsla"], 0.05)
         held.set()
     assert found.late == ["vizsla"]
     assert found.told["vizsla"][0].passage.text == "The colour of Vizsla is rust."
