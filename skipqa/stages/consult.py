@@ -12,15 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 
 from skipqa.backbones.backbone import Backbone
-from skipqa.config import ConsultConfig, RetrieveConfig
+from skipqa.config import RetrieveConfig
 from skipqa.knowledge import Library
 from skipqa.knowledge.library import SMALLEST
-from skipqa.knowledge.on_demand import Asked, Sources, Told
+from skipqa.knowledge.on_demand import Asked, Told
 from skipqa.knowledge.text_query import encode_queries
 from skipqa.stages.names import NamedThing, named_in, shown_things
 from skipqa.stages.retrieve import ConceptQuerier, by_saliency
@@ -33,19 +32,16 @@ NOTHING = Consulted()
 ELSEWHERE = -1  # the row of a passage that no index of the library holds
 
 
-class PassageScorer(Protocol):
-    def __call__(self, state: State, told: Sequence[Told]) -> tuple[list[RetrievedPassage], int]:
-        """The passages with their scores, relative to the best of them, and the FLOPs spent."""
-
-
 class QueryScorer:
-    """By the queries of the regions, in the words and on the scale of the first index."""
+    """Scores what was told by the queries of the regions, in the words and on the scale of the
+    first index."""
 
     def __init__(self, library: Library, config: RetrieveConfig, backbone: Backbone) -> None:
         self.library, self.config = library, config
         self.write = ConceptQuerier(config, backbone).write
 
     def __call__(self, state: State, told: Sequence[Told]) -> tuple[list[RetrievedPassage], int]:
+        """The best first, each relative to the best of them; and the FLOPs of the queries."""
         encoder = next(iter(self.library.indexes.values())).encoder
         (queries,), flops = encode_queries(self.write(state), [encoder])
         rows = encoder.encode_passages([one.passage for one in told])
@@ -61,12 +57,9 @@ class QueryScorer:
 
 
 class Consult:
-    def __init__(
-        self, sources: Sources, library: Library, scorer: PassageScorer, parts: Parts
-    ) -> None:
-        self.sources, self.library, self.scorer = sources, library, scorer
-        self.concepts = parts.backbone.concepts
-        self.config: ConsultConfig = parts.config.consult
+    def __init__(self, parts: Parts, scorer: QueryScorer) -> None:
+        self.sources, self.library, self.scorer = parts.sources, parts.library, scorer
+        self.concepts, self.config = parts.backbone.concepts, parts.config.consult
         self.sharpness = parts.config.retrieve.index_sharpness
 
     def __call__(self, state: State, record: StageRecord) -> State:
@@ -98,13 +91,11 @@ class Consult:
         return state.add(retrieved=retrieved, consulted=consulted)
 
     def named(self, state: State) -> list[NamedThing]:
-        """What the image may show, then what the question names, for its most salient region."""
-        shown = shown_things(state, self.concepts, self.config.min_prob)
-        regions = range(len(state.regions))
-        salient = max(regions, key=lambda r: state.regions[r].saliency, default=0)
+        """What the question names, then what the image may show."""
         passages = self.library.coverage.passages
         named = named_in(state.text, lambda title: passages(title) > 0)
-        return [*(NamedThing((name,), 1.0, salient) for name in named), *shown]
+        shown = shown_things(state, self.concepts, self.config.min_prob)
+        return [*(NamedThing((name,), 1.0) for name in named), *shown]
 
     def is_unknown(self, thing: NamedThing) -> bool:
         return self.library.coverage.of_thing(thing.names) < self.config.covered
@@ -122,7 +113,7 @@ def build(parts: Parts) -> Stage:
     if not parts.sources:
         return Alone()
     scorer = QueryScorer(parts.library, parts.config.retrieve, parts.backbone)
-    return Consult(parts.sources, parts.library, scorer, parts)
+    return Consult(parts, scorer)
 
 
 def joined(

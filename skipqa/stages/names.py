@@ -33,20 +33,19 @@ JOINING = frozenset("of the de la le du di da del der den van von and & for y".s
 class NamedThing(NamedTuple):
     names: tuple[str, ...]  # the first is the one to ask for
     prob: float
-    region: int  # that shows it
 
 
 def shown_things(state: State, concepts: Concepts, min_prob: float) -> list[NamedThing]:
-    """What the regions show, each thing once, for the region that is most certain of it."""
+    """What the regions show, each thing once, as probable as the surest region has it."""
     best: dict[str, NamedThing] = {}
-    for number, region in enumerate(state.regions):
+    for region in state.regions:
         for concept, prob in _probs(region, state.question).items():
             if prob < min_prob:
                 continue
             names = _names(concepts[concept].names)
             key = plain_name(names[0])  # a breed may be a class and one of a tagger's names
             if key not in best or prob > best[key].prob:
-                best[key] = NamedThing(names, prob, number)
+                best[key] = NamedThing(names, prob)
     return sorted(best.values(), key=lambda thing: -thing.prob)
 
 

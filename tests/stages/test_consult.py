@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 import synthetic
 from hypothesis import given
@@ -21,11 +22,11 @@ from skipqa.knowledge.on_demand.source import Answers, SourceFailed
 from skipqa.knowledge.on_demand.sources import Sources
 from skipqa.knowledge.on_demand.sparql import SparqlSource
 from skipqa.pipeline import Answer, Pipeline
-from skipqa.stages.consult import joined
+from skipqa.stages.consult import inner, joined
 from skipqa.state import State
 from skipqa.text_only import text_only
 from skipqa.trace import Trace
-from skipqa.types import Origin, Retrieved, RetrievedPassage
+from skipqa.types import Origin, Retrieved, RetrievedPassage, SparseVector
 
 QUESTION = "How is this drink brewed?"
 
@@ -154,6 +155,21 @@ def test_skip_answers_alone_and_skip_adr_with_sources(consulting: Pipeline) -> N
     assert not build("skip", consulting).sources
     assert not build("dense", consulting).sources
     assert build("skip-adr", consulting).sources is consulting.sources
+
+
+VECTORS = st.dictionaries(st.integers(0, 20), st.floats(0.1, 9), max_size=6)
+
+
+@given(VECTORS, VECTORS)
+def test_the_inner_product_of_sparse_vectors(one: dict[int, float], two: dict[int, float]) -> None:
+    def vector(weights: dict[int, float]) -> SparseVector:
+        terms = sorted(weights)
+        return SparseVector(
+            np.array(terms, np.int32), np.array([weights[t] for t in terms], np.float32)
+        )
+
+    expected = sum(one[t] * two[t] for t in one.keys() & two.keys())
+    assert inner(vector(one), vector(two)) == pytest.approx(expected, rel=1e-4)
 
 
 SCORES = st.lists(st.floats(0, 30), max_size=6)
