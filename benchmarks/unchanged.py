@@ -33,8 +33,10 @@ from skipqa.pipeline import Answer, load
 
 
 def variants() -> list[Variant]:
-    """SKIP first, then every other system, then SKIP with every other pruner."""
-    named = [Variant("skip"), *(Variant(name) for name in systems.SYSTEMS if name != "skip")]
+    """SKIP first, then every other system that needs no source, then SKIP with every other
+    pruner."""
+    others = (name for name in systems.SYSTEMS if name not in ("skip", systems.WITH_SOURCES))
+    named = [Variant("skip"), *map(Variant, others)]
     return named + [Variant("skip", pruner) for pruner in systems.PRUNERS if pruner != "qvs"]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from skipqa.outline import outline
@@ -54,7 +54,10 @@ class Answer:
             return ()
         verified = self.state.verified
         return tuple(
-            Evidence(p.passage.id, p.passage.title, p.passage.text, round(score, 4), p.region)
+            Evidence(
+                *(p.passage.id, p.passage.title, p.passage.text, round(score, 4), p.region),
+                origin=p.origin,
+            )
             for p, score in zip(verified.passages, verified.scores, strict=True)
         )
 
@@ -74,7 +77,14 @@ class Answer:
             "confidence": self.confidence,
             "grounded": self.grounded,
             "evidence": [
-                {"id": e.id, "title": e.title, "text": e.text, "score": e.score, "region": e.region}
+                {
+                    "id": e.id,
+                    "title": e.title,
+                    "text": e.text,
+                    "score": e.score,
+                    "region": e.region,
+                    **({} if e.origin is None else {"origin": asdict(e.origin)}),
+                }
                 for e in self.evidence
             ],
             "regions": [{"box": list(r.box), "tokens": len(r.members)} for r in regions],

@@ -129,6 +129,18 @@ class RetrieveConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ConsultConfig:
+    """Without a source (`load(sources=…)`) none of this is used."""
+
+    # A name that fewer passages are titled with is unknown: a definition or two says what a thing
+    # is and little about it. Chosen by benchmarks/longtail.py on training rows.
+    covered: NonNegative = 3
+    names: NonNegative = 4  # that are asked for at most, the most probable first
+    min_prob: Fraction = 0.1  # that a region shows a thing, for its name to count
+    deadline_ms: NonNegative = 800  # for all sources together; what is late is for the next time
+
+
+@dataclass(frozen=True, slots=True)
 class VerifyConfig:
     threshold: Fraction = 0.5  # tau_nu
     # A fixed calibration of the text encoder's cosine, and the weight of the log-ratio of the
@@ -200,6 +212,7 @@ class Config:
     regions: RegionsConfig = field(default_factory=RegionsConfig)
     zoom: ZoomConfig = field(default_factory=ZoomConfig)
     retrieve: RetrieveConfig = field(default_factory=RetrieveConfig)
+    consult: ConsultConfig = field(default_factory=ConsultConfig)
     verify: VerifyConfig = field(default_factory=VerifyConfig)
     fuse: FuseConfig = field(default_factory=FuseConfig)
     decode: DecodeConfig = field(default_factory=DecodeConfig)

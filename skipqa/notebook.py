@@ -192,7 +192,9 @@ def _passage(passage: Outline) -> str:
     verdict = f"{'kept' if kept else 'rejected'}, {_number(passage.get('verification')):.2f}"
     if passage.get("cited") is True:
         verdict += ", read"
-    source = ", ".join(filter(None, (_text(passage.get(key)) for key in ("id", "index"))))
+    origin = _mapping(passage.get("origin"))  # of what no index of the library holds
+    told = (_text(origin.get("address")), _text(origin.get("asked")))
+    source = ", ".join(filter(None, (_text(passage.get("id")), _text(passage.get("index")), *told)))
     found = f"retrieval score {_number(passage.get('score')):.2f}"
     if kept:
         found += f", {_number(passage.get('attention')):.0%} of the attention"

@@ -9,6 +9,7 @@ this is drawn or sent.
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from functools import cache
 from typing import Any
 
@@ -186,7 +187,8 @@ def _passages(state: State, parts: Parts) -> list[dict[str, Any]]:
                 "text": found.passage.text,
                 "read": found.text,
                 "source": found.passage.source,
-                "index": parts.library.name_of(found.row),
+                "index": _index(found, parts),
+                **({} if found.origin is None else {"origin": asdict(found.origin)}),
                 "region": found.region,
                 "score": round(found.score, 4),
                 "relative": round(found.relative, 4),
@@ -206,6 +208,11 @@ def _passages(state: State, parts: Parts) -> list[dict[str, Any]]:
         reason = "more than the budget allows" if spare else f"below {threshold:.2f}"
         add(found, score, "rejected", reason)
     return rows
+
+
+def _index(found: RetrievedPassage, parts: Parts) -> str:
+    """The index of the library that holds the passage, or the source that told it."""
+    return parts.library.name_of(found.row) if found.origin is None else found.origin.source
 
 
 def _edges(state: State) -> list[dict[str, Any]]:

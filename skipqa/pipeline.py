@@ -1,7 +1,7 @@
 """Read this first: the data flow from an image and a question to an answer.
 
     encode -> draft (SKV) -> budget (DBC) -> look -> prune (QVS) -> regions + zoom + retrieve (RCSR)
-           -> verify (SKV) -> fuse (BSCA) -> decode -> Answer
+           -> consult (ADR) -> verify (SKV) -> fuse (BSCA) -> decode -> Answer
 
 Each stage is one file in `stages/`. It is built once with what it depends on and called as
 `stage(state, record) -> state`: the `State` holds what is known of the question so far, the
@@ -32,10 +32,12 @@ from skipqa.errors import UserError, choices
 from skipqa.knowledge import Library, photos
 from skipqa.knowledge.default import DEFAULT
 from skipqa.knowledge.library import Uri
+from skipqa.knowledge.on_demand import Sources, open_sources
 from skipqa.nn.prototypes import PrototypeTagger
 from skipqa.nn.tagger import Tagger
 from skipqa.stages import (
     budget,
+    consult,
     decode,
     draft,
     encode,
@@ -63,6 +65,7 @@ STAGES: Mapping[str, Build] = MappingProxyType(
         "regions": regions.build,
         "zoom": zoom.build,
         "retrieve": retrieve.build,
+        "consult": consult.build,
         "verify": verify.build,
         "fuse": fuse.build,
         "decode": decode.build,
@@ -92,6 +95,10 @@ class Pipeline:
     @property
     def config(self) -> Config:
         return self.parts.config
+
+    @property
+    def sources(self) -> Sources:
+        return self.parts.sources
 
     @property
     def components(self) -> Components:
@@ -219,6 +226,11 @@ class Pipeline:
         """The same over other indexes."""
         return self._with(library=library)
 
+    def with_sources(self, sources: Sequence[str] | Sources = ()) -> Pipeline:
+        """The same with other knowledge beyond the library, or with none."""
+        opened = sources if isinstance(sources, Sources) else open_sources(sources)
+        return self._with(sources=opened)
+
     def with_stages(self, **builders: Build) -> Pipeline:
         """The same with some stages built differently."""
         return Pipeline(self.parts, {**self.replaced, **builders})
@@ -243,6 +255,7 @@ def load(
     weights: Path | str | None = None,
     overrides: Mapping[str, Any] | None = None,
     query_cache: int = 0,
+    sources: Sequence[str] = (),
     report: Report = lambda _: None,
 ) -> Pipeline:
     """A pipeline of a preset over one index or several, or over the default ones if none is named.
@@ -253,8 +266,11 @@ def load(
     stage without one there is training-free, and without `trained` all are. `weights` is a folder
     of published models for the larger presets; otherwise the Hugging Face cache is used.
     `query_cache` is how many encoded queries every index keeps, for callers that ask again.
+    `sources` are asked for names that the indexes lack: "wikidata", "sparql:URL", "json:URL#FIELDS"
+    or "index:FOLDER" (docs/sources.md).
     """
     preset(name)  # an unknown name is reported before anything is read
+    beyond = open_sources(sources)
     if components is not None and not trained:
         raise UserError(f"either the components in {components} or none that are trained, not both")
     folder = None if components is None else Path(components)
@@ -262,6 +278,9 @@ def load(
     config = preset(name, merged(found.settings, overrides or {}))
     uris = [index] if isinstance(index, str | Path) else index or [DEFAULT]
     library = Library.open(uris, trained_query=found.sparse_query, query_cache=query_cache)
+    if beyond:
+        report("reading the titles of the indexes")
+        _ = library.coverage
     backbone = build_backbone(
         config,
         weights=None if weights is None else Path(weights),
@@ -274,7 +293,7 @@ def load(
         report=report,
     )
     check_widths(found, backbone.widths, preset=name)
-    return Pipeline(Parts(backbone, library, config, found))
+    return Pipeline(Parts(backbone, library, config, found, beyond))
 
 
 def _knowing_by_sight(found: Components, library: Library, report: Report) -> Tagger | None:

@@ -14,6 +14,7 @@ from PIL import Image
 
 from skipqa.types import (
     Budget,
+    Consulted,
     Decoded,
     Draft,
     Fused,
@@ -70,7 +71,8 @@ class State:
     tokens: FilledBy[VisualTokens] = FilledBy("look")  # at high resolution, if the budget has it
     kept: FilledBy[KeptTokens] = FilledBy("prune")  # `kept.tokens` also has what zoom has seen
     regions: FilledBy[tuple[Region, ...]] = FilledBy("regions")
-    retrieved: FilledBy[Retrieved] = FilledBy("retrieve")
+    retrieved: FilledBy[Retrieved] = FilledBy("retrieve")  # also what consult was told
+    consulted: FilledBy[Consulted] = FilledBy("consult")
     verified: FilledBy[Verified] = FilledBy("verify")
     fused: FilledBy[Fused] = FilledBy("fuse")
     prompt: FilledBy[str] = FilledBy("decode")

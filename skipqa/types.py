@@ -194,13 +194,23 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a passage is from that no index of the library holds."""
+
+    source: str  # as people know it: "wikidata"
+    address: str  # of the thing there
+    asked: str  # when, in UTC: "2026-11-18T02:40:00Z"
+
+
+@dataclass(frozen=True, slots=True)
 class RetrievedPassage:
-    row: int
+    row: int  # in the library; -1 for a passage from elsewhere, which has an `origin`
     passage: Passage
     score: float  # the inner product
     region: int  # the region whose query scored it best
     relative: float  # to the best score, made comparable between indexes (knowledge/library.py)
     excerpt: str = ""  # what is read of a long passage; empty: all of it
+    origin: Origin | None = None  # None: an index of the library
 
     @property
     def text(self) -> str:
@@ -213,6 +223,17 @@ class Retrieved:
     passages: tuple[RetrievedPassage, ...]  # unique, best first, at most K'
     num_hits: int  # over all regions, before deduplication
     num_unique: int
+
+
+@dataclass(frozen=True, slots=True)
+class Consulted:
+    """What other sources were asked for, where the library lacks it (SKIP-ADR)."""
+
+    names: tuple[str, ...] = ()  # that the question is about, or that its image may show
+    unknown: tuple[str, ...] = ()  # of these, what the library has too few passages about
+    told: tuple[RetrievedPassage, ...] = ()  # all that the sources said, best first
+    late: tuple[str, ...] = ()  # names that a source had not answered for in time
+    warnings: tuple[str, ...] = ()  # one line about each source that failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,3 +275,4 @@ class Evidence:
     text: str
     score: float
     region: int
+    origin: Origin | None = None  # where it is from, if not from an index of the library

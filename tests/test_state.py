@@ -24,6 +24,7 @@ FILLED_BY = {
     "kept": "prune",
     "regions": "regions",
     "retrieved": "retrieve",
+    "consulted": "consult",
     "verified": "verify",
     "fused": "fuse",
     "prompt": "decode",

@@ -67,6 +67,12 @@ def absolute(uri: str) -> str:
     return f"{engine}:{folder.absolute()}{mark}{options}"
 
 
+def absolute_source(spec: str) -> str:
+    """A knowledge source that every machine of a cluster opens by the same name."""
+    kind, _, place = spec.partition(":")
+    return f"index:{absolute(place)}" if kind == "index" else spec
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cores:
     """Of the Ray that is connected: all, and those that nobody has reserved."""

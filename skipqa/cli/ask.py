@@ -11,6 +11,7 @@ from skipqa.cli.console import (
     ComponentsFolder,
     Indexes,
     Json,
+    KnowledgeSources,
     Preset,
     Settings,
     Untrained,
@@ -30,6 +31,7 @@ def ask(
     photo: Annotated[Path, typer.Argument(help="An image file.", show_default=False)],
     question: Annotated[str, typer.Argument(help="The question.", show_default=False)],
     index: Indexes = None,
+    source: KnowledgeSources = None,
     components: ComponentsFolder = None,
     preset: Preset = "pocket",
     weights: WeightsFolder = None,
@@ -63,6 +65,8 @@ def ask(
 
       skipqa ask tree.jpg "Who planted this tree?" --index default --index my-index
 
+      skipqa ask cat.jpg "Where is this cat from?" --source wikidata
+
       skipqa ask cup.jpg "How is this drink brewed?" --set regions.proposals=boxes
 
       skipqa ask cup.jpg "How is this drink brewed?" --preset desk --style sentence
@@ -85,6 +89,7 @@ def ask(
             trained=not untrained,
             weights=weights,
             overrides=overrides,
+            sources=source or (),
             report=report,
         )
         short = pipeline.config.decode.style == "short"  # a draft has no passage to refer to
@@ -113,7 +118,8 @@ def show(answer: Answer) -> None:
         columns = ("", "score", "region", "evidence")
         evidence = Table(*columns, title="Evidence", title_justify="left")
         for number, e in enumerate(answer.evidence, 1):
-            row = (str(number), f"{e.score:.2f}", str(e.region + 1), Text(f"{e.text}  [{e.id}]"))
+            told = e.id if e.origin is None else f"{e.origin.address}, asked {e.origin.asked}"
+            row = (str(number), f"{e.score:.2f}", str(e.region + 1), Text(f"{e.text}  [{told}]"))
             evidence.add_row(*row)
         out.print(evidence)
     stages = Table("stage", title="What was kept, and what it cost", title_justify="left")

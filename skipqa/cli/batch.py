@@ -12,6 +12,7 @@ import typer
 from skipqa.cli.console import (
     ComponentsFolder,
     Indexes,
+    KnowledgeSources,
     Preset,
     Settings,
     Untrained,
@@ -56,6 +57,7 @@ def batch(
         int | None, typer.Option(min=1, help="Answer only this many questions, the first ones.")
     ] = None,
     index: Indexes = None,
+    source: KnowledgeSources = None,
     components: ComponentsFolder = None,
     preset: Preset = "pocket",
     weights: WeightsFolder = None,
@@ -99,6 +101,7 @@ def batch(
         "trained": not untrained,
         "weights": None if weights is None else str(weights.absolute()),
         "overrides": read_settings(settings or ()),
+        "sources": [run.absolute_source(spec) for spec in source or ()],
     }
     root = (images or (questions if questions.is_dir() else questions.parent)).absolute()
     job = Job(loaded, root, out_folder.absolute())
@@ -107,6 +110,8 @@ def batch(
         report("reading the models")
         pipeline = load(**loaded, report=report)
         more = {"images": str(root), "fragment": fragment, "limit": limit}
+        if pipeline.sources:
+            more["sources"] = list(pipeline.sources.identities)
         run.claim_folder(out_folder, sources, pipeline, more)
         todo = plan(cut(sources, fragment, limit), out_folder)
     size = megabytes(sum(source.bytes for source in sources))

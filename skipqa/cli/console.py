@@ -40,6 +40,15 @@ Indexes = Annotated[
         show_default="default",
     ),
 ]
+KnowledgeSources = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--source",
+        metavar="SOURCE",
+        help="Ask for names that the indexes lack: wikidata, sparql:URL, json:URL#FIELDS or "
+        "index:DIR. Can be repeated.",
+    ),
+]
 ComponentsFolder = Annotated[
     Path | None,
     typer.Option(help="Folder of trained components. Default: those shipped with the preset."),

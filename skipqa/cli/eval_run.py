@@ -21,6 +21,7 @@ from skipqa.assets import sha256_of
 from skipqa.cli.console import (
     ComponentsFolder,
     Indexes,
+    KnowledgeSources,
     Preset,
     Settings,
     Untrained,
@@ -79,6 +80,7 @@ class RunOptions:
         typer.Option(min=1, help="Number of processes; with several, latency is not measured."),
     ] = 1
     index: Indexes = None
+    source: KnowledgeSources = None
     components: ComponentsFolder = None
     preset: Preset = "pocket"
     weights: WeightsFolder = None
@@ -104,6 +106,7 @@ class RunOptions:
             trained=not self.untrained,
             weights=self.weights,
             overrides=read_settings(self.settings or ()),
+            sources=self.source or (),
         )
 
 
@@ -124,6 +127,7 @@ def run(
                 {"name": name, "passages": len(one)} for name, one in base.library.indexes.items()
             ],
             "components": base.components.checksums(),
+            **({"sources": list(base.sources.identities)} if base.sources else {}),
         }
         pipelines = {variant: systems.build(variant, base, seed) for variant in variants}
         out_folder = options.out_folder

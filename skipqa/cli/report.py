@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from skipqa.cli.console import (
+    Indexes,
     Json,
+    KnowledgeSources,
     Settings,
     Untrained,
     counting,
@@ -100,6 +102,74 @@ def runs(
     err.print(f"written: {report} and {plural(len(figures.files) // 2, 'figure')}")
 
 
+@app.command("coverage")
+def coverage(
+    asked: Annotated[
+        Path,
+        typer.Argument(
+            help="A folder that `skipqa eval` wrote, or a file of names and questions: one per "
+            "line, or JSON Lines with `name` or `question`.",
+            show_default=False,
+        ),
+    ],
+    index: Indexes = None,
+    covered: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Passages that make a thing well covered.", show_default="consult.covered"
+        ),
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, help="How many things to show at most.")] = 20,
+    out_file: Annotated[
+        Path | None, typer.Option("--out", help="Write all of them into FILE.jsonl or FILE.csv.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Which things to write passages about first: asked about, and hardly in the indexes.
+
+    Ranked by what a passage about each is expected to gain: how often it was asked about, how
+    unsure the answers were, and how little the indexes have. No labels are read.
+
+    Examples:
+
+      skipqa report coverage runs/skip --index default --index my-index --out thin.jsonl
+
+      skipqa report coverage questions.txt --index my-index --json
+    """
+    from skipqa.config import ConsultConfig
+    from skipqa.evaluation.reports import thin_coverage
+    from skipqa.evaluation.reports.runs import read_run
+    from skipqa.knowledge.default import DEFAULT
+    from skipqa.knowledge.library import Library
+
+    if out_file is not None:
+        thin_coverage.check_format(out_file)
+    with working("reading the titles of the indexes"):
+        passages = Library.open(index or [DEFAULT]).coverage.passages
+        if asked.is_dir():
+            mentions = thin_coverage.of_records(read_run(asked).records.values())
+        else:
+            mentions = thin_coverage.of_file(asked, lambda title: passages(title) > 0)
+        least = ConsultConfig().covered if covered is None else covered
+        things = thin_coverage.thin_things(mentions, passages, least)
+    if out_file is not None:
+        thin_coverage.write(things, out_file)
+        err.print(f"written: {out_file}", highlight=False)
+    if json:
+        print_json([asdict(thing) for thing in things])
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("thing", title=f"{plural(len(things), 'thing')} with thin coverage")
+    for name in ("asked", "doubt", "passages", "expected gain"):
+        table.add_column(name, justify="right")
+    for thing in things[:count]:
+        numbers = (f"{thing.asked:.1f}", f"{thing.doubt:.2f}", str(thing.passages))
+        table.add_row(Text(thing.name), *numbers, f"{thing.expected_gain:.2f}")
+    out.print(table)
+
+
 @dataclass(frozen=True, slots=True)
 class Questions:
     """The questions of a run: a file in JSON Lines, or the official files of a task."""
@@ -173,6 +243,7 @@ def failures(
             help="The index that the run used, repeated if it used several.", show_default="default"
         ),
     ] = None,
+    source: KnowledgeSources = None,
     components: Annotated[
         Path | None,
         typer.Option(help="Trained components that the run used; default: the preset's own."),
@@ -217,6 +288,7 @@ def failures(
             trained=not untrained,
             weights=weights,
             overrides=read_settings(settings or ()),
+            sources=source or (),
             report=report,
         )
         system = systems.build(variant, base, run.seed)

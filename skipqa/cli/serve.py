@@ -13,6 +13,7 @@ from skipqa.cli.console import (
     ComponentsFolder,
     Indexes,
     Json,
+    KnowledgeSources,
     Preset,
     Settings,
     Untrained,
@@ -29,6 +30,7 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="0: any that is free.")] = 8_000,
     index: Indexes = None,
+    source: KnowledgeSources = None,
     preset: Preset = "pocket",
     components: ComponentsFolder = None,
     weights: WeightsFolder = None,
@@ -95,6 +97,7 @@ def serve(
         "trained": not untrained,
         "weights": None if weights is None else str(weights),
         "overrides": read_settings(settings or ()),
+        "sources": source or [],
     }
     keys = _keys(key_file) if key else ()
     if key and not keys:

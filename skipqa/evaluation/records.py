@@ -6,6 +6,7 @@ killed run reads its records back and goes on. It asks nothing and averages noth
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from skipqa.answer import Answer
 from skipqa.costs import memory
 from skipqa.errors import UserError
 from skipqa.files import claim, parse_json
+from skipqa.stages.names import named_in, shown_things
 from skipqa.tasks.example import Example, QuestionId
 from skipqa.tasks.facts import states
 from skipqa.tasks.task import Scorer
@@ -26,6 +28,7 @@ Record = dict[str, Any]
 # Of a record, if nothing else was answered meanwhile: next to others they would be those of all
 MEASURED_ALONE = ("latency_ms", "stage_ms", "peak_memory_bytes")
 RECALL_AT = 4
+NAMED = 3  # things that a question may be about, in its record
 
 
 def make_record(example: Example, answer: Answer, scorer: Scorer) -> Record:
@@ -43,6 +46,8 @@ def make_record(example: Example, answer: Answer, scorer: Scorer) -> Record:
         **({} if prediction == answer.text else {"prediction": prediction}),
         "score": scorer.score(example, prediction),
         "route": answer.route,
+        **({} if answer.confidence is None else {"confidence": round(answer.confidence, 4)}),
+        **_named(answer),
         **_pathway(answer),
         **_recalls(example, answer),
         "flops": answer.trace.flops,
@@ -73,6 +78,18 @@ def _rounds(answer: Answer) -> int:
     """How often something was looked up; not at all where the budget closed retrieval."""
     looked = "budget" in answer.state and answer.state.budget.passages > 0
     return sum(stage.name == "retrieve" for stage in answer.trace.stages) if looked else 0
+
+
+def _named(answer: Answer) -> Record:
+    """What the question is about, by name, and how probably: `report coverage` reads it."""
+    if "regions" not in answer.state or answer.parts is None:
+        return {}
+    settings = answer.parts.config.consult
+    shown = shown_things(answer.state, answer.parts.backbone.concepts, settings.min_prob)
+    names = dict.fromkeys(named_in(answer.state.text, lambda _: True), 1.0)
+    for thing in shown:
+        names.setdefault(thing.names[0], round(thing.prob, 4))
+    return {"names": dict(itertools.islice(names.items(), NAMED))}
 
 
 def prediction_of(record: Record) -> str:

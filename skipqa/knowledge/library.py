@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skipqa.errors import UserError
+from skipqa.knowledge.coverage import Coverage
 from skipqa.knowledge.default import DEFAULT, built_default
 from skipqa.knowledge.encoder_reader import EncoderReader
 from skipqa.knowledge.engines import parse_uri
@@ -80,6 +81,12 @@ class Library:
         """[indexes + 1] the row of each index's first passage, and the number of rows."""
         rows = [index.bases[-1] for index in self.indexes.values()]
         return np.concatenate([[0], np.cumsum(rows, dtype=np.int64)])
+
+    @cached_property
+    def coverage(self) -> Coverage:
+        """How many passages are about a name. The first time in the life of an index its titles are
+        read, which takes seconds."""
+        return Coverage.of(self.indexes.values())
 
     def __len__(self) -> int:
         return sum(map(len, self.indexes.values()))

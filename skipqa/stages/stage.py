@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from skipqa.backbones.backbone import Backbone
 from skipqa.components import TRAINING_FREE, Components
 from skipqa.config import Config
 from skipqa.knowledge import Library
+from skipqa.knowledge.on_demand import Sources
 from skipqa.state import State
 from skipqa.trace import StageRecord
 
@@ -27,6 +28,7 @@ class Parts:
     library: Library
     config: Config
     components: Components = TRAINING_FREE
+    sources: Sources = field(default_factory=Sources)  # knowledge beyond the library, if any
 
 
 Build = Callable[[Parts], Stage]

@@ -358,9 +358,33 @@ def test_wikidata_keeps_what_the_filter_asks_for(tmp_path: Path) -> None:
     path.write_text("\n".join(lines))
     documents, bad = read(path)
     assert [d.id for d in documents] == ["wikidata:Q1"]
-    assert "located in: Paris." in documents[0].text
-    assert "P2: 1889-03-31." in documents[0].text
+    assert "It is located in Paris." in documents[0].text
+    assert "Its P2 is 1889-03-31." in documents[0].text
     assert [b.place for b in bad] == ["wikidata.json:5", "wikidata.json:7"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"labels": []},
+        {"labels": ["Paris"]},
+        {"labels": {"en": ["Paris"]}},
+        {"labels": {"en": {"value": 7}}},
+        {"labels": {"en": None}},
+        {"aliases": ["a"]},
+        {"claims": [1, 2, 3]},
+    ],
+    ids=str,
+)
+def test_an_entity_of_another_shape_is_a_bad_row(tmp_path: Path, damage: dict) -> None:
+    words = {"en": {"value": "Paris"}}
+    entity = {"id": "Q90", "labels": words, "claims": {"P1": [], "P2": [], "P3": []}, **damage}
+    path = tmp_path / "wikidata.json"
+    path.write_text("[\n" + json.dumps(entity) + "\n]")
+    documents, bad = read(path)
+    assert not documents
+    # An entity without a label is left out, which is not an error.
+    assert [b.place for b in bad] == ([] if damage == {"labels": []} else ["wikidata.json:2"])
 
 
 def test_markup_keeps_breaks_and_entities() -> None:

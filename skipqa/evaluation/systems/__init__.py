@@ -17,7 +17,7 @@ from PIL import Image
 
 from skipqa.config import Config
 from skipqa.errors import UserError, choices
-from skipqa.evaluation.systems.ablations import ABLATIONS, HIGH_RES
+from skipqa.evaluation.systems.ablations import ABLATIONS, HIGH_RES, WITH_SOURCES
 from skipqa.evaluation.systems.baselines import BASELINES
 from skipqa.evaluation.systems.budgets import with_budget
 from skipqa.evaluation.systems.pruners import PRUNERS
@@ -79,6 +79,8 @@ def check_name(name: str) -> None:
 def build(variant: Variant | str, base: Pipeline, seed: int = 0) -> Pipeline:
     if isinstance(variant, str):
         variant = Variant(variant)
+    if base.sources and variant.system != WITH_SOURCES:  # all others answer from the library alone
+        base = base.with_sources()
     system = SYSTEMS[variant.system](base, seed)
     if (fraction := variant.fraction_kept(base.config)) is not None:
         tokens = math.ceil(fraction * base.config.encode.num_tokens - ROUNDING)

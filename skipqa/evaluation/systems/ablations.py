@@ -14,6 +14,7 @@ from functools import partial
 
 from skipqa.backbones.backbone import Backbone
 from skipqa.backbones.presets.pocket import Pocket
+from skipqa.errors import UserError
 from skipqa.evaluation.systems.budgets import with_budget
 from skipqa.evaluation.systems.pruners import random_pruning, regions_alike
 from skipqa.pipeline import Pipeline
@@ -27,11 +28,19 @@ ONE_REGION = {"max_regions": 1, "proposals": "clusters"}  # nothing to segment
 NO_ZOOM = {"regions": 0}
 HIGH_RES = {"min_information": 0.0}  # for every question
 LOW_RES_ONLY = {"min_information": 1_000.0}  # more than any question carries
+WITH_SOURCES = "skip-adr"
 FIXED_FRACTION, FIXED_PASSAGES = 64 / 576, 8  # of the paper's row without DBC
 
 
 def skip(base: Pipeline, seed: int) -> Pipeline:
     """The pipeline as it is."""
+    return base
+
+
+def with_sources(base: Pipeline, seed: int) -> Pipeline:
+    """SKIP-ADR: other sources are asked for names that the library lacks (`--source`)."""
+    if not base.sources:
+        raise UserError(f"{WITH_SOURCES} asks knowledge sources: name them with --source")
     return base
 
 
@@ -149,6 +158,7 @@ def accept_all(parts: Parts, *, encode: bool) -> AcceptAll:
 
 ABLATIONS = {
     "skip": skip,
+    WITH_SOURCES: with_sources,
     "skip-rule-saliency": rule_saliency,
     "skip-random-pruning": random_pruning,
     "skip-no-pruning": without_pruning,

@@ -11,11 +11,13 @@ from __future__ import annotations
 import sqlite3
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from skipqa.knowledge.sources.lines import file_fingerprint, parse_line, read_lines
 from skipqa.knowledge.sources.source import BadRow, Document
+from skipqa.knowledge.triples import Statement, sentences
 
 MIN_WORDS = 50
 MIN_PROPERTIES = 3
@@ -48,11 +50,12 @@ class Wikidata:
                         yield document
 
     def _labels(self) -> Iterator[tuple[str, str]]:
+        """Of those that have one; an entity that cannot be read is reported by the second pass."""
         for _, entity in self._entities():
             if isinstance(entity, dict):
-                label = entity.get("labels", {}).get(self.language, {}).get("value")
-                if label:
-                    yield entity["id"], label
+                with suppress(TypeError, AttributeError):
+                    if label := self._words(entity.get("labels")):
+                        yield entity["id"], label
 
     def _entities(self) -> Iterator[tuple[str, dict[str, Any] | BadRow]]:
         for line in read_lines(self.path, MAX_ENTITY_BYTES):
@@ -78,23 +81,26 @@ class Wikidata:
         label = self._words(entity.get("labels"))
         if not label or len(claims) < MIN_PROPERTIES:
             return None
-        sentences = []
-        if description := self._words(entity.get("descriptions")):
-            sentences.append(f"{label}: {description}.")
         aliases = (entity.get("aliases") or {}).get(self.language, [])
-        if aliases:
-            sentences.append(f"Also called {', '.join(alias['value'] for alias in aliases)}.")
-        for name, statements in claims.items():
-            values = [value for s in statements if (value := self._value(s["mainsnak"], labels))]
-            if values:
-                sentences.append(f"{labels.get(name) or name}: {', '.join(values)}.")
-        text = " ".join(sentences)
+        statements = (
+            Statement(
+                labels.get(name) or name,
+                tuple(v for s in stated if (v := self._value(s["mainsnak"], labels))),
+            )
+            for name, stated in claims.items()
+        )
+        described = self._words(entity.get("descriptions"))
+        told = sentences(label, statements, described, [alias["value"] for alias in aliases])
+        text = " ".join(told)
         if len(text.split()) < MIN_WORDS:
             return None
-        return Document(f"wikidata:{entity['id']}", label, text, "wikidata")
+        return Document(f"wikidata:{entity['id']}", label, text, "wikidata", subject=label)
 
     def _words(self, by_language: Mapping[str, Any] | None) -> str:
-        return (by_language or {}).get(self.language, {}).get("value", "")
+        found = (by_language or {}).get(self.language, {}).get("value", "")
+        if not isinstance(found, str):
+            raise TypeError(f"{found!r} is no text")
+        return found
 
     def _value(self, snak: Mapping[str, Any], labels: _Labels) -> str:
         if snak["snaktype"] != "value":

@@ -37,6 +37,7 @@ DENSE = {
 }
 CHANGES: dict[str, set[str]] = {
     "skip": set(),
+    "skip-adr": set(),
     "skip-rule-saliency": set(),  # where nothing is trained, it is SKIP itself
     "skip-random-pruning": set(),  # another stage under the same settings
     "skip-no-pruning": {"budget.tokens", "budget.min_information"},
@@ -80,7 +81,8 @@ def differing(one: Any, other: Any) -> set[str]:
 
 @pytest.mark.parametrize("name", ANY_BASE)
 def test_a_system_changes_what_it_says_and_nothing_else(pipeline: Pipeline, name: str) -> None:
-    system = systems.build(name, pipeline)
+    system = systems.build(name, pipeline.with_sources(["wikidata"]))
+    assert system.sources.names == (("wikidata",) if name == "skip-adr" else ())
     assert differing(system.config, pipeline.config) == CHANGES[name]
     assert set(system.replaced) == OTHER_STAGES.get(name, set())
     assert tuple(system.stages) == NAMES
@@ -90,7 +92,7 @@ def test_a_system_changes_what_it_says_and_nothing_else(pipeline: Pipeline, name
 
 
 def test_one_region_needs_no_boxes(pipeline: Pipeline) -> None:
-    boxes = pipeline.with_config(regions={"proposals": "boxes"})
+    boxes = pipeline.with_config(regions={"proposals": "boxes"}).with_sources(["wikidata"])
     proposals = {name: systems.build(name, boxes).config.regions.proposals for name in ANY_BASE}
     without = {name for name, kind in proposals.items() if kind == "clusters"}
     assert without == {
