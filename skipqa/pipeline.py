@@ -1,7 +1,7 @@
 """Read this first: the data flow from an image and a question to an answer.
 
-    encode -> draft (SKV) -> budget (DBC) -> look -> prune (QVS) -> regions + zoom + retrieve (RCSR)
-           -> verify (SKV) -> fuse (BSCA) -> decode -> Answer
+    encode -> draft (SKV) -> budget (DBC) -> look -> prune (QVS) -> regions + zoom (RCSR)
+           -> read_text -> retrieve (RCSR) -> verify (SKV) -> fuse (BSCA) -> decode -> Answer
 
 Each stage is one file in `stages/`. It is built once with what it depends on and called as
 `stage(state, record) -> state`: the `State` holds what is known of the question so far, the
@@ -42,6 +42,7 @@ from skipqa.stages import (
     fuse,
     look,
     prune,
+    read_text,
     regions,
     retrieve,
     verify,
@@ -62,6 +63,7 @@ STAGES: Mapping[str, Build] = MappingProxyType(
         "prune": prune.build,
         "regions": regions.build,
         "zoom": zoom.build,
+        "read_text": read_text.build,
         "retrieve": retrieve.build,
         "verify": verify.build,
         "fuse": fuse.build,

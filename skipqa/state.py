@@ -19,6 +19,7 @@ from skipqa.types import (
     Fused,
     KeptTokens,
     Question,
+    ReadText,
     Region,
     Retrieved,
     Verified,
@@ -70,6 +71,7 @@ class State:
     tokens: FilledBy[VisualTokens] = FilledBy("look")  # at high resolution, if the budget has it
     kept: FilledBy[KeptTokens] = FilledBy("prune")  # `kept.tokens` also has what zoom has seen
     regions: FilledBy[tuple[Region, ...]] = FilledBy("regions")
+    read_text: FilledBy[ReadText] = FilledBy("read_text")
     retrieved: FilledBy[Retrieved] = FilledBy("retrieve")
     verified: FilledBy[Verified] = FilledBy("verify")
     fused: FilledBy[Fused] = FilledBy("fuse")

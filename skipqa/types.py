@@ -69,6 +69,7 @@ class Question:
     drafter_states: torch.Tensor | None = None
     concept_prior: ConceptPrior | None = None  # None: not trained
     span: tuple[int, int] | None = None  # the characters that stand for the thing, where known
+    asks_for_text: bool = False  # in the image, which something can read
 
     @property
     def thing(self) -> str:
@@ -162,6 +163,8 @@ class KeptTokens:
     tokens: VisualTokens  # all V; a stage reads only the rows at `positions`
     # [V] int64 where tokens were merged: for each grid position the kept one it went into
     merged_into: torch.Tensor | None = None
+    # [V] in [0, 1], how much every token looks like text; None: the question asks for none
+    text_likeness: torch.Tensor | None = None
 
     @property
     def meaning(self) -> torch.Tensor:
@@ -189,6 +192,24 @@ class Region:
     members: tuple[int, ...]  # grid positions
     concepts: tuple[tuple[int, float], ...]  # (concept, probability), best first
     saliency: float
+
+
+@dataclass(frozen=True, slots=True)
+class TextLine:
+    """A line of text in the image."""
+
+    text: str
+    box: Box
+    score: float  # the mean probability of its characters
+    region: int | None = None  # the one it was read in
+
+
+@dataclass(frozen=True, slots=True)
+class ReadText:
+    """What was read in the image, and in which parts of it anything was looked for."""
+
+    lines: tuple[TextLine, ...] = ()  # crop by crop, each from the top
+    crops: tuple[Box, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

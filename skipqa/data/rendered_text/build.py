@@ -50,9 +50,10 @@ from skipqa.knowledge.sources import BadRow, Document
 Progress = Callable[[str, int, int | None], None]
 PICTURES = {"train": 600, "val": 200}
 QUESTIONS_A_PICTURE = 2
-KINDS = {"written": 0.4, "knowledge": 0.3, "plain": 0.3}
+KINDS = {"written": 0.35, "knowledge": 0.35, "plain": 0.3}
+NAMES_PLACE = 0.4  # of the texts that nothing is asked about but what they say
 TWO_THINGS = 0.4  # of the pictures: the second has a text that was not asked for
-DRAWS = 40  # of a picture, until everything found room and can be asked about
+DRAWS = 60  # of a picture, until everything found room and can be asked about
 # What a photo must not show: writing of its own, or the thing itself
 RIVALS = frozenset(
     {"stop sign", "bus", "bottle", "truck", "train", "car", "book", "clock", "laptop", "tv"}
@@ -232,6 +233,7 @@ def _drawn(
                     "split": split,
                     "photo": f"coco/{name}",
                     "texts": [" ".join(one.lines) for one in shown],
+                    "boxes": [placement(one.pasted.text).rounded() for one in shown],
                     **row,
                 }
                 for place, row in enumerate(asked, 1)
@@ -244,10 +246,13 @@ def _draw(
 ) -> tuple[Image.Image, list[Shown], list[dict[str, Any]]] | None:
     """A picture and its questions; None where chance went wrong."""
     picture, shown = background(photo), list[Shown]()
-    for carrier in random.sample(list(CARRIERS), 2 if random.random() < TWO_THINGS else 1):
+    kinds = random.choices(list(KINDS), list(KINDS.values()), k=QUESTIONS_A_PICTURE)
+    carriers = random.sample(list(CARRIERS), 2 if random.random() < TWO_THINGS else 1)
+    for carrier in carriers:
         made = CARRIERS[carrier]
         colour, face = random.choice(made.colours), random.choice(list(material.faces))
-        text = draw_text(carrier, split, material.named(split), random)
+        names_place = 1.0 if "knowledge" in kinds and not shown else NAMES_PLACE
+        text = draw_text(carrier, split, material.named(split), names_place, random)
         lines = cased(text.lines, random) if carrier != "plate" else text.lines
         drawn = made.draw(lines, material.faces[face], colour, random)
         found = paste(picture, drawn, [one.pasted.thing for one in shown], random)
@@ -255,7 +260,6 @@ def _draw(
             return None
         picture, pasted = found
         shown.append(Shown(carrier, colour, text, lines, face, pasted))
-    kinds = random.choices(list(KINDS), list(KINDS.values()), k=QUESTIONS_A_PICTURE)
     asked = [_ask(kind, shown, material.labels[name], random) for kind in kinds]
     kept = [row for row in asked if row is not None]
     questions = {row["question"] for row in kept}

@@ -45,7 +45,11 @@ DRINKS = (
     "brandy,sesame oil,shampoo,malt vinegar,elderflower"
 ).split(",")
 WRITTEN = {
-    "sign": ("What does the sign say?", "What is written on the sign?", "What words are on the sign?"),
+    "sign": (
+        "What does the sign say?",
+        "What is written on the sign?",
+        "What words are on the sign?",
+    ),
     "shop": ("What does the shop front say?", "What is the name of the shop?"),
     "jar": ("What does the label on the jar say?", "What is written on the jar?"),
     "bottle": ("What does the label on the bottle say?", "What is written on the bottle?"),
@@ -141,13 +145,17 @@ def _short(name: str) -> bool:
 
 
 def draw_text(
-    carrier: str, split: str, named: Mapping[str, Sequence[Place]], random: Random
+    carrier: str,
+    split: str,
+    named: Mapping[str, Sequence[Place]],
+    names_place: float,
+    random: Random,
 ) -> Text:
-    """What a thing says: a place's name where it can carry one, half of the time."""
+    """What a thing says; with probability `names_place` a place's name, where it can carry one."""
     kinds = [kind for kind, ways in NAMING.items() if carrier in ways]
     if carrier == "plate":
         return _plate(random)
-    if kinds and (carrier == "bus" or random.random() < 0.55):
+    if kinds and (carrier == "bus" or random.random() < names_place):
         place = random.choice(named[random.choice(kinds)])
         wording = random.choice(NAMING[place.kind][carrier])
         if carrier == "bus":
