@@ -39,6 +39,8 @@ class Answer:
         """Confidence and grounding in words, for people."""
         if self.route == "draft":
             basis = "from the image alone, nothing was looked up"
+        elif self.state.answer.written:
+            basis = "it is written in the image"
         elif self.grounded:
             basis = "a passage says so"
         elif self.grounded is None:
@@ -76,6 +78,10 @@ class Answer:
             "evidence": [
                 {"id": e.id, "title": e.title, "text": e.text, "score": e.score, "region": e.region}
                 for e in self.evidence
+            ],
+            "text": [
+                {"text": line.text, "box": list(line.box), "score": round(line.score, 4)}
+                for line in (state.read_text.lines if "read_text" in state else ())
             ],
             "regions": [{"box": list(r.box), "tokens": len(r.members)} for r in regions],
             "tokens": {

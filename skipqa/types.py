@@ -70,6 +70,7 @@ class Question:
     concept_prior: ConceptPrior | None = None  # None: not trained
     span: tuple[int, int] | None = None  # the characters that stand for the thing, where known
     asks_for_text: bool = False  # in the image, which something can read
+    asks_what_is_written: bool = False  # and for nothing else
 
     @property
     def thing(self) -> str:
@@ -260,6 +261,7 @@ class Decoded:
     grounded: bool | None = None  # whether the passages made it likelier, or it is quoted from them
     # The probability that it is right, calibrated on held-out questions
     confidence: float | None = None
+    written: bool = False  # it is text that was read in the image
     read: tuple[int, ...] = ()  # which verified passages the decoder read as text, best first
     prompt_tokens: int = 0  # that the decoder read
 

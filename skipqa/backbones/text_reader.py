@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from functools import cache, cached_property
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -54,14 +55,14 @@ class RapidOcr:
         if not installed():
             raise MissingExtra("reading text in images", EXTRA)
         self.threads = threads
+        self._lock = Lock()  # shapes are counted from call to call
 
     def __call__(self, image: Image.Image) -> LinesRead:
-        self._shapes.clear()
-        found = self._engine(np.asarray(image.convert("RGB"))[:, :, ::-1])  # it expects BGR
-        flops = sum(
-            detector_flops(*shape[2:]) if name == DETECTOR else recogniser_flops(shape[0], shape[3])
-            for name, shape in self._shapes
-        )
+        pixels = np.asarray(image.convert("RGB"))[:, :, ::-1]  # it expects BGR
+        with self._lock:
+            self._shapes.clear()
+            found = self._engine(pixels)
+            flops = sum(flops_of(name, shape) for name, shape in self._shapes)
         if found.boxes is None or found.txts is None:
             return LinesRead((), flops)
         lines = [
@@ -132,6 +133,14 @@ def _box(corners: Sequence[Sequence[float]], size: tuple[int, int]) -> Box:
     points = np.asarray(corners, dtype=np.float64) / size
     left, top, right, bottom = (*points.min(0).clip(0, 1), *points.max(0).clip(0, 1))
     return float(left), float(top), float(right), float(bottom)
+
+
+def flops_of(network: str, shape: Sequence[int]) -> int:
+    """Of a batch through one of the networks."""
+    batch, _, height, width = shape
+    if network == DETECTOR:
+        return batch * detector_flops(height, width)
+    return recogniser_flops(batch, width)
 
 
 def detector_flops(height: int, width: int) -> int:

@@ -1,8 +1,9 @@
-"""Whether reading text may help: one logit of a question, one of each visual token.
+"""Whether reading text may help: two logits of a question, one of each visual token.
 
 Enters: the pooled question [..., D], the vision encoder's features of tokens [..., F]. Leaves: the
-logit that the question needs text in the image, and the logits that a token shows text. Neither
-sees the other's input; `stages/text_gate.py` joins them.
+logits that the question needs text in the image and that it asks what is written and nothing else,
+and the logits that a token shows text. Neither sees the other's input; `stages/text_gate.py` joins
+them.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ class TextGateHeads(nn.Module):
     def __init__(self, config: TextGateConfig) -> None:
         super().__init__()
         self.config = config
-        self.asks = nn.Linear(config.text_width, 1)
+        self.asks = nn.Linear(config.text_width, 2)
         self.shows = nn.Linear(config.vision_width, 1)
 
-    def asks_logit(self, question: Tensor) -> Tensor:
-        return self.asks(question)[..., 0]
+    def asks_logits(self, question: Tensor) -> Tensor:
+        """[..., 2]: for text, and what is written."""
+        return self.asks(question)
 
     def shows_logits(self, features: Tensor) -> Tensor:
         return self.shows(features)[..., 0]
@@ -34,7 +36,7 @@ class TextGateHeads(nn.Module):
 
 def question_flops(config: TextGateConfig) -> int:
     """A multiply-add counts as two."""
-    return 2 * config.text_width
+    return 2 * 2 * config.text_width
 
 
 def token_flops(config: TextGateConfig, num_tokens: int) -> int:

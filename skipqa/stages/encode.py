@@ -21,7 +21,7 @@ from skipqa.nn.concept_prior import ConceptPriorHead
 from skipqa.nn.span import SpanHead
 from skipqa.stages import text_gate
 from skipqa.stages.stage import Parts
-from skipqa.stages.text_gate import TextGate
+from skipqa.stages.text_gate import NO_TEXT, TextGate
 from skipqa.state import State
 from skipqa.trace import StageRecord
 from skipqa.types import ConceptPrior, Question
@@ -111,9 +111,9 @@ class Encode:
         encoded, for_drafter = backbone.encode_texts([text]), backbone.encode_for_drafter(text)
         prior, prior_flops = self.prior(encoded.embeddings[0])
         found, span_flops = self.span(encoded)
-        asks, gate_flops = False, 0
-        if self.text_gate is not None:
-            asks, gate_flops = self.text_gate.asks(text, encoded.embeddings[0])
+        gate, asks = self.text_gate, NO_TEXT
+        if gate is not None:
+            asks = gate.asks(text, encoded.embeddings[0])
         flops = encoded.flops + (for_drafter.flops if for_drafter else 0)
         question = Question(
             text,
@@ -123,9 +123,10 @@ class Encode:
             for_drafter.states[0] if for_drafter else None,
             prior,
             found,
-            asks,
+            asks.for_text,
+            asks.what_is_written,
         )
-        return question, flops + prior_flops + span_flops + gate_flops
+        return question, flops + prior_flops + span_flops + asks.flops
 
 
 def build(parts: Parts) -> Encode:

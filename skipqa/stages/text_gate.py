@@ -1,18 +1,19 @@
 """When text in the image is read: the question may need it, and some token looks like it.
 
-Enters: a question, the tokens of an image. Leaves: whether the question asks for text, and of each
-token how much it looks like text. `encode` asks the first, once; where it says yes, `draft` does
-not answer an image that shows text without reading it, `prune` keeps tokens that look like text,
-and `read_text` reads those. Where nothing can read, there is no gate and nothing changes.
+Enters: a question, the tokens of an image. Leaves: whether the question asks for text, whether the
+text itself is the answer, and of each token how much it looks like text. `encode` asks the first
+two, once. Where a question asks for text, `draft` does not answer an image that shows some without
+reading it, `prune` keeps tokens that look like text, and `read_text` reads those. Where nothing can
+read, there is no gate and nothing changes.
 
-Untrained, a question asks for text if it has a word for writing, and a cell looks like text if its
-pixels have many strong edges that change direction often: strokes are narrow and come in rows.
+Untrained, a question asks for text if it has a word for writing, and a cell looks like text if many
+of its pixels lie at a strong edge that soon turns around: strokes are narrow and come in rows.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -31,14 +32,25 @@ _WRITING = re.compile(
     r"\b(?:says?|said|reads?|written|writing|words?|text|letters?|label(?:led|ed)?|titles?|"
     r"signs?|named?|names|brands?|logos?|numbers?|plates?|spell(?:s|ed)?|company|destination)\b"
 )
+_QUOTING = re.compile(r"\b(?:says?|written|reads?|words)\b")
+EVEN = 0.5  # at which a probability decides
 PIXELS_PER_CELL = 40  # of a side, where strokes are looked for
 STRONG_EDGE = 40.0  # grey levels between neighbours
 DENSE_STROKES = 0.035  # of a cell's pixels: where it looks as much like text as not
 
 
+class Asks(NamedTuple):
+    for_text: bool  # it may need text in the image
+    what_is_written: bool  # the text itself is the answer
+    flops: int = 0
+
+
+NO_TEXT = Asks(for_text=False, what_is_written=False)
+
+
 class TextGate(Protocol):
-    def asks(self, text: str, embedding: Tensor) -> tuple[bool, int]:
-        """Whether the question may need text in the image, and the FLOPs."""
+    def asks(self, text: str, embedding: Tensor) -> Asks:
+        """Of a question and its pooled embedding."""
 
     def likeness(self, image: Image.Image, tokens: VisualTokens) -> tuple[Tensor, int]:
         """[V] in [0, 1]: how much each token looks like text, and the FLOPs."""
@@ -47,8 +59,11 @@ class TextGate(Protocol):
 class RuleGate:
     """Training-free."""
 
-    def asks(self, text: str, embedding: Tensor) -> tuple[bool, int]:
-        return _WRITING.search(text.lower()) is not None, 0
+    def asks(self, text: str, embedding: Tensor) -> Asks:
+        asked = text.lower()
+        if _WRITING.search(asked) is None:
+            return NO_TEXT
+        return Asks(for_text=True, what_is_written=_QUOTING.search(asked) is not None)
 
     def likeness(self, image: Image.Image, tokens: VisualTokens) -> tuple[Tensor, int]:
         side = tokens.grid * PIXELS_PER_CELL
@@ -62,9 +77,11 @@ class TrainedGate:
         self.heads, self.config = heads, config
 
     @torch.inference_mode()
-    def asks(self, text: str, embedding: Tensor) -> tuple[bool, int]:
-        prob = float(self.heads.asks_logit(embedding).sigmoid())
-        return prob >= self.config.min_question_prob, network.question_flops(self.heads.config)
+    def asks(self, text: str, embedding: Tensor) -> Asks:
+        needs, quotes = self.heads.asks_logits(embedding).sigmoid().tolist()
+        for_text = needs >= self.config.min_question_prob
+        flops = network.question_flops(self.heads.config)
+        return Asks(for_text, for_text and quotes >= EVEN, flops)
 
     @torch.inference_mode()
     def likeness(self, image: Image.Image, tokens: VisualTokens) -> tuple[Tensor, int]:

@@ -1,4 +1,4 @@
-"""When to read text: two small heads, on the question and on the vision encoder's features.
+"""When to read text: small heads, on the question and on the vision encoder's features.
 
 Enters: photos to render text into (`data/rendered_text`), OK-VQA's questions with their types and
 COCO's as questions that need no text. Leaves: a text gate and, chosen on what is held out, the
@@ -33,7 +33,7 @@ from skipqa.nn import checkpoint
 from skipqa.nn.text_gate import TextGateConfig, TextGateHeads
 from skipqa.pipeline import Pipeline
 from skipqa.stages.read_text import crops_around
-from skipqa.stages.text_gate import RuleGate, TextGate, TrainedGate
+from skipqa.stages.text_gate import EVEN, RuleGate, TextGate, TrainedGate
 from skipqa.tasks.pocket_kb import box_from_centre
 from skipqa.training.export import copy_components
 from skipqa.training.loop import Decay, LearningRate, Optimisation, batches, fit
@@ -75,6 +75,7 @@ class Asked:
 
     embeddings_QD: Tensor
     needs_text: Tensor  # [Q]
+    is_written: Tensor  # [Q]: the text itself is the answer
     held_out: Tensor  # [Q]
     source: tuple[str, ...]
 
@@ -165,15 +166,17 @@ def questions(
     run: Run,
 ) -> Asked:
     """Those about rendered text, OK-VQA's that need text, and others drawn by chance."""
-    found: list[tuple[str, bool, bool, str]] = []  # question, needs text, held out, source
+    # question, whether it needs text, whether it is held out, source, whether it asks for more
+    found: list[tuple[str, bool, bool, str, bool]] = []
     for row in read_jsonl(folder / "train.jsonl"):
         needs_text = row["subset"] != ["plain"]
-        found.append((row["question"], needs_text, is_held_out(row["image"]), RENDERED))
-    others: list[tuple[str, bool, bool, str]] = []
+        written = row["subset"] == ["written"]
+        found.append((row["question"], needs_text, is_held_out(row["image"]), RENDERED, written))
+    others: list[tuple[str, bool, bool, str, bool]] = []
     for one in whole.examples:
         if one.split == "val":
             continue
-        row = (one.question, one.type == OCR, one.split == "held-out", one.source)
+        row = (one.question, one.type == OCR, one.split == "held-out", one.source, False)
         (found if one.type == OCR else others).append(row)
     random.Random(run.seed).shuffle(others)
     found += others[: settings.others]
@@ -185,9 +188,10 @@ def questions(
     rows = torch.tensor([place_of[text] for text, *_ in found])
     return Asked(
         torch.cat(embedded)[rows],
-        torch.tensor([needs for _, needs, _, _ in found]),
-        torch.tensor([held_out for _, _, held_out, _ in found]),
-        tuple(source for *_, source in found),
+        torch.tensor([needs for _, needs, _, _, _ in found]),
+        torch.tensor([written for *_, written in found]),
+        torch.tensor([held_out for _, _, held_out, _, _ in found]),
+        tuple(source for _, _, _, source, _ in found),
     )
 
 
@@ -223,10 +227,14 @@ def train(asked: Asked, seen: Sequence[View], settings: GateTraining, run: Run) 
     def loss(step: int) -> Tensor:
         some = torch.cat((of_needs(step), of_others(step)))
         target = asked.needs_text[some].float()
-        logits = heads.asks_logit(asked.embeddings_QD[some])
-        asking = sum(
-            F.binary_cross_entropy_with_logits(logits[target == one], target[target == one])
-            for one in (0, 1)
+        needs_Q, written_Q = heads.asks_logits(asked.embeddings_QD[some]).unbind(-1)
+        text = target == 1
+        asking = (
+            F.binary_cross_entropy_with_logits(needs_Q[text], target[text])
+            + F.binary_cross_entropy_with_logits(needs_Q[~text], target[~text])
+            + F.binary_cross_entropy_with_logits(
+                written_Q[text], asked.is_written[some][text].float()
+            )
         )
         tokens = of_tokens(step)
         shown = heads.shows_logits(features_ND[tokens])
@@ -247,7 +255,7 @@ def chosen(
     """The highest thresholds that still open for enough questions and cover enough texts; and how
     crops by them compare with those by the rule."""
     held_out = [view for view in seen if view.held_out] or list(seen)
-    probs_Q = heads.asks_logit(asked.embeddings_QD).sigmoid()
+    probs_Q, written_Q = heads.asks_logits(asked.embeddings_QD).sigmoid().unbind(-1)
     about_text = probs_Q[asked.select(RENDERED, True)]
     opens = [t for t in STEPS if float((about_text >= t).float().mean()) >= settings.asked]
     question_prob = max(opens, default=STEPS[0])
@@ -262,6 +270,9 @@ def chosen(
         "ships": gate["covered"] - gate["area"] >= rule["covered"] - rule["area"],
         "thresholds": {"min_question_prob": question_prob, "min_likeness": likeness},
         "crops": {"trained": gate, "rule": rule},
+        "written": float(
+            ((written_Q >= EVEN) == asked.is_written)[asked.select(RENDERED, True)].float().mean()
+        ),
         "opens": {
             f"{source}, {'text' if needs_text else 'other'}": float(
                 (probs_Q[rows] >= question_prob).float().mean()
