@@ -154,7 +154,7 @@ class Systems:
         }
 
     def gate_flops(self) -> int:
-        """Of the heads on a question and on the tokens of both resolutions, whether asked or not."""
+        """Of the heads on a question and the tokens of both resolutions, whether asked or not."""
         gate = self.by_way["gated"].components.text_gate
         if gate is None:
             return 0
@@ -347,10 +347,10 @@ def show(results: dict[str, Any]) -> None:
     )
     out.print(f"opens {found['opens']}; characters right {found['characters']}")
     for name, one in results["okvqa"].items():
-        difference = one["gated_less_none"]
+        difference, accuracy = one["gated_less_none"], one["accuracy"]
         out.print(
-            f"OK-VQA {name} ({one['questions']}): none {100 * one['accuracy']['none']['mean']:.1f}, "
-            f"gated {100 * one['accuracy']['gated']['mean']:.1f} "
+            f"OK-VQA {name} ({one['questions']}): none {100 * accuracy['none']['mean']:.1f}, "
+            f"gated {100 * accuracy['gated']['mean']:.1f} "
             f"({100 * difference['difference']:+.1f}, {100 * difference['low']:+.1f} to "
             f"{100 * difference['high']:+.1f}), asks {one['asks']:.0%}, reads {one['reads']:.0%}"
         )

@@ -131,7 +131,7 @@ def shared() -> RapidOcr | None:
 def _box(corners: Sequence[Sequence[float]], size: tuple[int, int]) -> Box:
     """The smallest upright box around the corners of a line, as fractions."""
     points = np.asarray(corners, dtype=np.float64) / size
-    left, top, right, bottom = (*points.min(0).clip(0, 1), *points.max(0).clip(0, 1))
+    (left, top), (right, bottom) = points.min(0).clip(0, 1), points.max(0).clip(0, 1)
     return float(left), float(top), float(right), float(bottom)
 
 

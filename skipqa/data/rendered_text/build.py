@@ -288,8 +288,8 @@ def _ask(
             return None
         known = random.choice(one.text.place.known)
         question = random.choice(KNOWN[known.relation]).format(noun=noun)
-        answers = dict.fromkeys(known.answers, 1.0)
-        return row | {"question": question, "answers": answers, "gold": list(known.gold)}
+        scores = dict.fromkeys(known.answers, 1.0)
+        return row | {"question": question, "answers": scores, "gold": list(known.gold)}
     if random.random() < 0.5 and one.carrier in ("sign", "bus", "shop"):
         question = f"What color is the {noun}?"
         return row | {"question": question, "answers": {one.colour: 1.0}}

@@ -74,7 +74,7 @@ def paste(
     warped = small.transform(
         (width, height),
         Image.Transform.PERSPECTIVE,
-        _coefficients(np.linalg.inv(to_photo)),
+        _coefficients(np.linalg.inv(to_photo).astype(np.float64)),
         Image.Resampling.BICUBIC,
     )
     picture = canvas.copy()
