@@ -81,7 +81,7 @@ class Answer:
             ],
             "text": [
                 {"text": line.text, "box": list(line.box), "score": round(line.score, 4)}
-                for line in (state.read_text.lines if "read_text" in state else ())
+                for line in state.text_read.lines
             ],
             "regions": [{"box": list(r.box), "tokens": len(r.members)} for r in regions],
             "tokens": {

@@ -168,7 +168,6 @@ def _regions(state: State, parts: Parts) -> list[dict[str, Any]]:
 
 def _text(state: State) -> list[dict[str, Any]]:
     """The lines that were read in the image."""
-    lines = state.read_text.lines if "read_text" in state else ()
     return [
         {
             "text": line.text,
@@ -176,7 +175,7 @@ def _text(state: State) -> list[dict[str, Any]]:
             "score": round(line.score, 4),
             "region": line.region,
         }
-        for line in lines
+        for line in state.text_read.lines
     ]
 
 

@@ -78,6 +78,11 @@ class State:
     prompt: FilledBy[str] = FilledBy("decode")
     answer: FilledBy[Decoded] = FilledBy("decode")
 
+    @property
+    def text_read(self) -> ReadText:
+        """Nothing where no stage has read text."""
+        return self.read_text if "read_text" in self else ReadText()
+
     def add(self, **results: Any) -> State:
         """A new state with these fields filled, or replaced."""
         return State(**{**vars(self), **results})

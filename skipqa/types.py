@@ -212,6 +212,9 @@ class ReadText:
     lines: tuple[TextLine, ...] = ()  # crop by crop, each from the top
     crops: tuple[Box, ...] = ()
 
+    def in_region(self, region: int) -> list[str]:
+        return [line.text for line in self.lines if line.region == region]
+
 
 @dataclass(frozen=True, slots=True)
 class RetrievedPassage:

@@ -17,7 +17,6 @@ from skipqa.answer import Answer
 from skipqa.backbones.concepts import Concepts
 from skipqa.explain.overlay import overlay, region_colour
 from skipqa.outline import asked_as
-from skipqa.stages.retrieve import text_of
 from skipqa.types import RetrievedPassage
 
 PHOTO_WIDTH = 720
@@ -85,7 +84,7 @@ def _regions(answer: Answer, concepts: Concepts) -> str:
         shown = ", ".join(
             f"{escape(concepts[c].name)} {prob:.2f}" for c, prob in region.concepts[:3]
         )
-        said = ", ".join(f"“{escape(text)}”" for text in text_of(answer.state, number))
+        said = ", ".join(f"“{escape(text)}”" for text in answer.state.text_read.in_region(number))
         tokens = f"<small>{len(region.members)} tokens</small>"
         items.append(f"<li>{_chip(number)} {shown} {said and f'says {said} '}{tokens}</li>")
     return "\n".join(items)

@@ -12,7 +12,6 @@ from PIL import Image, ImageDraw
 from skipqa.answer import Answer
 from skipqa.backbones.concepts import Concepts
 from skipqa.explain.overlay import font, overlay, region_colour
-from skipqa.stages.retrieve import text_of
 
 PHOTO_WIDTH, SIDE_WIDTH, MARGIN = 560, 620, 20
 INK, GREY, LINE = (30, 30, 30), (120, 120, 120), (215, 215, 215)
@@ -71,7 +70,7 @@ def _region_legend(column: _Column, answer: Answer, concepts: Concepts) -> None:
             (x, column.top + 2, x + 12, column.top + 14), fill=region_colour(number)
         )
         label = f"{number + 1}  {concepts[concept].name} {prob:.2f}  ({len(region.members)} tokens)"
-        if said := text_of(answer.state, number):
+        if said := answer.state.text_read.in_region(number):
             label = f"{number + 1}  “{' '.join(said)}”"
         column.pen.text((x + 20, column.top), label, fill=INK, font=font(13))
         if number % 2:

@@ -10,6 +10,7 @@ is cut.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Sequence
 
 from PIL import Image
@@ -90,15 +91,15 @@ def crops_around(
         box = (
             max(0, int((column - margin) / grid * width)),
             max(0, int((row - margin) / grid * height)),
-            min(width, -int(-(column + 1 + margin) / grid * width // 1)),
-            min(height, -int(-(row + 1 + margin) / grid * height // 1)),
+            min(width, math.ceil((column + 1 + margin) / grid * width)),
+            min(height, math.ceil((row + 1 + margin) / grid * height)),
         )
         found = _joined([*found, box])
-    aligned: list[Pixels] = []
-    for left, top, right, bottom in found:
-        (left, right), (top, bottom) = _aligned(left, right, width), _aligned(top, bottom, height)
-        aligned = _joined([*aligned, (left, top, right, bottom)])
-    return sorted(aligned, key=lambda box: (box[1], box[0]))
+    joined: list[Pixels] = []
+    while joined != found:  # widened boxes may touch others, and joined ones have to be widened
+        joined = found
+        found = _joined([_aligned(box, size) for box in joined])
+    return sorted(found, key=lambda box: (box[1], box[0]))
 
 
 def _joined(boxes: Sequence[Pixels]) -> list[Pixels]:
@@ -124,8 +125,14 @@ def _touch(one: Pixels, other: Pixels) -> bool:
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
-def _aligned(start: int, end: int, most: int) -> tuple[int, int]:
-    """Widened to a multiple of the stride, inside the image."""
+def _aligned(box: Pixels, size: tuple[int, int]) -> Pixels:
+    """Widened to multiples of the stride, inside the image."""
+    left, right = _widened(box[0], box[2], size[0])
+    top, bottom = _widened(box[1], box[3], size[1])
+    return left, top, right, bottom
+
+
+def _widened(start: int, end: int, most: int) -> tuple[int, int]:
     length = min(most, -(-(end - start) // CELL) * CELL)
     start = min(max(0, (start + end - length) // 2), most - length)
     return start, start + length

@@ -77,7 +77,7 @@ class ConceptQuerier:
                 config.question_weight,
                 (
                     *concept_texts(region, question, concepts, config.definition_weight),
-                    *((config.text_weight, text) for text in text_of(state, number)),
+                    *((config.text_weight, text) for text in state.text_read.in_region(number)),
                 ),
             )
             for number, region in enumerate(state.regions)
@@ -204,12 +204,6 @@ def concept_texts(
         names, definition = _describe(concepts[concept])
         texts += [(prob, names), (prob * definition_weight, definition)]
     return tuple(texts)
-
-
-def text_of(state: State, region: int) -> list[str]:
-    """The lines that were read in a region."""
-    lines = state.read_text.lines if "read_text" in state else ()
-    return [line.text for line in lines if line.region == region]
 
 
 def _describe(concept: Concept) -> tuple[str, str]:

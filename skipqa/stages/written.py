@@ -45,10 +45,8 @@ def text_facts(state: State) -> list[str]:
 
 def texts_read(state: State) -> list[str]:
     """What each crop says, its lines in reading order; that of the most salient region last."""
-    if "read_text" not in state:
-        return []
     by_crop: dict[int, list[TextLine]] = {}
-    for line in state.read_text.lines:
+    for line in state.text_read.lines:
         by_crop.setdefault(_crop_of(line, state), []).append(line)
 
     def salience(lines: Sequence[TextLine]) -> float:
@@ -75,7 +73,7 @@ def part_asked(text: str, question: str) -> str:
 def _crop_of(line: TextLine, state: State) -> int:
     """The first crop that holds the middle of the line."""
     x, y = (line.box[0] + line.box[2]) / 2, (line.box[1] + line.box[3]) / 2
-    for number, (left, top, right, bottom) in enumerate(state.read_text.crops):
+    for number, (left, top, right, bottom) in enumerate(state.text_read.crops):
         if left <= x <= right and top <= y <= bottom:
             return number
     return -1

@@ -53,9 +53,7 @@ def test_it_reads_a_line_and_says_where(reader: RapidOcr) -> None:
 @needs_engine
 def test_two_lines_come_from_the_top(reader: RapidOcr) -> None:
     picture = written("TONIC", (320, 192))
-    ImageDraw.Draw(picture).text(
-        (20, 110), "WATER", fill="black", font=ImageFont.load_default(40)
-    )
+    ImageDraw.Draw(picture).text((20, 110), "WATER", fill="black", font=ImageFont.load_default(40))
     assert [line.text for line in reader(picture).lines] == ["TONIC", "WATER"]
 
 

@@ -1,0 +1,74 @@
+"""Text in the image as an answer and as a fact."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from synthetic import question, state
+
+from skipqa.backbones.backbone import Completion
+from skipqa.stages.readers import Reading
+from skipqa.stages.written import TextQuoter, part_asked, text_facts, texts_read
+from skipqa.state import State
+from skipqa.types import Decoded, ReadText, Region, TextLine
+
+LEFT, RIGHT = (0.0, 0.0, 0.5, 1.0), (0.5, 0.0, 1.0, 1.0)
+REGIONS = (Region(LEFT, (0,), (), 0.9), Region(RIGHT, (1,), (), 0.4))
+LINES = (
+    TextLine("TONIC", (0.1, 0.1, 0.3, 0.2), 0.9, 0),
+    TextLine("WATER", (0.1, 0.3, 0.3, 0.4), 0.9, 0),
+    TextLine("27 Rabat", (0.6, 0.1, 0.9, 0.2), 0.9, 1),
+)
+
+
+class Reader:
+    max_passages = 2
+
+    def __call__(self, state: State, facts: Sequence[str]) -> Reading:
+        return Reading(Decoded("read"), "prompt", Completion("read", 1, 1, 1), "as told")
+
+
+def having_read(lines: tuple[TextLine, ...], *, written: bool) -> State:
+    asked = replace(question(), asks_for_text=True, asks_what_is_written=written)
+    return state(question=asked, regions=REGIONS, read_text=ReadText(lines, (LEFT, RIGHT)))
+
+
+def test_lines_of_a_crop_are_one_text_and_the_most_salient_is_last() -> None:
+    assert texts_read(having_read(LINES, written=True)) == ["27 Rabat", "TONIC WATER"]
+    assert texts_read(state(question=question())) == [], "the stage has not run"
+
+
+def test_what_is_written_is_the_answer_where_that_is_asked() -> None:
+    reader = TextQuoter(Reader())
+    assert reader.max_passages == 2
+    reading = reader(having_read(LINES, written=True), [])
+    assert (reading.answer.text, reading.answer.written) == ("TONIC WATER", True)
+    assert reading.completion.flops == 0
+    assert reader(having_read(LINES, written=False), []).answer.text == "read"
+    assert reader(having_read((), written=True), []).answer.text == "read"
+
+
+def test_the_decoder_reads_texts_as_facts() -> None:
+    assert text_facts(having_read(LINES, written=False)) == [
+        "The text says 27 Rabat.",
+        "The text says TONIC WATER.",
+    ]
+    assert text_facts(having_read((), written=False)) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "part"),
+    [
+        ("What number is on the bus?", "27"),
+        ("Where is the bus going?", "Rabat"),
+        ("What is the destination of the bus?", "Rabat"),
+        ("What does the sign say?", "27 Rabat"),
+        ("What is on the number plate?", "27 Rabat"),
+    ],
+)
+def test_a_number_or_a_name_is_the_part_that_is_asked_for(asked: str, part: str) -> None:
+    assert part_asked("27 Rabat", asked) == part
+    assert part_asked("Rabat", asked) == "Rabat"
+    assert part_asked("27", asked) == "27"
