@@ -2,9 +2,9 @@
 
 Enters: kept tokens with their likeness to text, the image. Leaves: lines with their boxes and the
 region each belongs to; they join the region's query (`retrieve.py`) and what the decoder reads
-(`readers.py`). A token that was not kept is not read: the engine sees crops of the image's own
-pixels around kept tokens alone. Neighbours are joined into one crop, with a margin, so that no word
-is cut.
+(`written.py`). Text of which no token was kept is not read: the engine sees crops of the image's
+own pixels around kept tokens alone. Neighbours are joined into one crop, with a margin, so that no
+word is cut.
 """
 
 from __future__ import annotations
@@ -73,9 +73,22 @@ def build(parts: Parts) -> ReadTextInImage:
 
 
 def text_cells(kept: KeptTokens, min_likeness: float) -> list[int]:
-    """Grid positions of the kept tokens that look like text."""
+    """Grid positions of the kept tokens that look like text, and of those next to them that do,
+    kept or not: a word goes on where the budget ended."""
     assert kept.text_likeness is not None
-    return [p for p in kept.positions.tolist() if float(kept.text_likeness[p]) >= min_likeness]
+    grid = kept.tokens.grid
+    open_cells = set((kept.text_likeness >= min_likeness).nonzero()[:, 0].tolist())
+    waiting = sorted(open_cells.intersection(kept.positions.tolist()))
+    found = set(waiting)
+    while waiting:
+        column, row = waiting[-1] % grid, waiting.pop() // grid
+        for down in range(max(0, row - 1), min(grid, row + 2)):
+            for across in range(max(0, column - 1), min(grid, column + 2)):
+                cell = down * grid + across
+                if cell in open_cells and cell not in found:
+                    found.add(cell)
+                    waiting.append(cell)
+    return sorted(found)
 
 
 def crops_around(

@@ -1,6 +1,6 @@
 """What was read in the image as an answer, and as a fact for the decoder.
 
-Enters: a state with the lines that `read_text` found. Leaves: the text of the most salient region
+Enters: a state with the lines that `read_text` found. Leaves: the text on the most salient tokens
 where the question asks what is written, else a fact for the reader. Without lines nothing changes.
 """
 
@@ -44,17 +44,36 @@ def text_facts(state: State) -> list[str]:
 
 
 def texts_read(state: State) -> list[str]:
-    """What each crop says, its lines in reading order; that of the most salient region last."""
-    by_crop: dict[int, list[TextLine]] = {}
-    for line in state.text_read.lines:
-        by_crop.setdefault(_crop_of(line, state), []).append(line)
-
-    def salience(lines: Sequence[TextLine]) -> float:
-        regions = (state.regions[line.region] for line in lines if line.region is not None)
-        return max((region.saliency for region in regions), default=0.0)
-
-    in_order = sorted(by_crop.values(), key=salience)
+    """What each block of lines says, the one on the most salient tokens last."""
+    found = blocks(state.text_read.lines)
+    in_order = sorted(found, key=lambda lines: max(_saliency(line, state) for line in lines))
     return [" ".join(line.text for line in lines) for lines in in_order]
+
+
+def blocks(lines: Sequence[TextLine]) -> list[list[TextLine]]:
+    """Lines that stand below or beside each other belong together, in the order they came in."""
+    found: list[list[TextLine]] = []
+    for line in lines:
+        near = [block for block in found if any(_near(line, other) for other in block)]
+        joined = [other for block in near for other in block] + [line]
+        found = [block for block in found if block not in near] + [joined]
+    return found
+
+
+def _near(one: TextLine, other: TextLine) -> bool:
+    """At most a line's height apart, up and down and sideways."""
+    apart = max(one.box[3] - one.box[1], other.box[3] - other.box[1])
+    beside = max(one.box[0], other.box[0]) - min(one.box[2], other.box[2])
+    below = max(one.box[1], other.box[1]) - min(one.box[3], other.box[3])
+    return beside <= apart and below <= apart
+
+
+def _saliency(line: TextLine, state: State) -> float:
+    """Of the token in its middle."""
+    kept, grid = state.kept, state.kept.tokens.grid
+    x, y = (line.box[0] + line.box[2]) / 2, (line.box[1] + line.box[3]) / 2
+    column, row = min(grid - 1, int(x * grid)), min(grid - 1, int(y * grid))
+    return float(kept.saliency[row * grid + column])
 
 
 def part_asked(text: str, question: str) -> str:
@@ -68,12 +87,3 @@ def part_asked(text: str, question: str) -> str:
     if _ASKS_NAME.search(asked):
         return " ".join(word for word in words if word not in numbers)
     return text
-
-
-def _crop_of(line: TextLine, state: State) -> int:
-    """The first crop that holds the middle of the line."""
-    x, y = (line.box[0] + line.box[2]) / 2, (line.box[1] + line.box[3]) / 2
-    for number, (left, top, right, bottom) in enumerate(state.text_read.crops):
-        if left <= x <= right and top <= y <= bottom:
-            return number
-    return -1

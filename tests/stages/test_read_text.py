@@ -94,6 +94,15 @@ def test_kept_tokens_that_look_like_text_are_read_in_native_pixels() -> None:
     assert "'SOFIA'" in record.why
 
 
+def test_a_word_goes_on_where_the_budget_ended() -> None:
+    """Neighbours that look like text are read with a kept token; others are not."""
+    engine = Engine()
+    run(ReadTextInImage(CONFIG, engine), seen(dict.fromkeys((3, 4, 5, 60), 0.9), (3,)))
+    ((width, height),) = engine.shown
+    assert width >= 3 * IMAGE.width // 8
+    assert height < IMAGE.height // 2
+
+
 def test_everything_kept_and_open_is_the_whole_picture() -> None:
     engine = Engine()
     everything = tuple(range(64))

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from synthetic import question, state
+import torch
+from synthetic import kept_tokens, question, state
 
 from skipqa.backbones.backbone import Completion
 from skipqa.stages.readers import Reading
@@ -16,9 +17,10 @@ from skipqa.types import Decoded, ReadText, Region, TextLine
 
 LEFT, RIGHT = (0.0, 0.0, 0.5, 1.0), (0.5, 0.0, 1.0, 1.0)
 REGIONS = (Region(LEFT, (0,), (), 0.9), Region(RIGHT, (1,), (), 0.4))
+KEPT = replace(kept_tokens(2, [0, 1], seed=0), saliency=torch.tensor([0.9, 0.4, 0.1, 0.1]))
 LINES = (
     TextLine("TONIC", (0.1, 0.1, 0.3, 0.2), 0.9, 0),
-    TextLine("WATER", (0.1, 0.3, 0.3, 0.4), 0.9, 0),
+    TextLine("WATER", (0.1, 0.25, 0.3, 0.35), 0.9, 0),
     TextLine("27 Rabat", (0.6, 0.1, 0.9, 0.2), 0.9, 1),
 )
 
@@ -32,10 +34,11 @@ class Reader:
 
 def having_read(lines: tuple[TextLine, ...], *, written: bool) -> State:
     asked = replace(question(), asks_for_text=True, asks_what_is_written=written)
-    return state(question=asked, regions=REGIONS, read_text=ReadText(lines, (LEFT, RIGHT)))
+    read = ReadText(lines, (LEFT, RIGHT))
+    return state(question=asked, regions=REGIONS, kept=KEPT, read_text=read)
 
 
-def test_lines_of_a_crop_are_one_text_and_the_most_salient_is_last() -> None:
+def test_lines_near_each_other_are_one_text_and_the_most_salient_is_last() -> None:
     assert texts_read(having_read(LINES, written=True)) == ["27 Rabat", "TONIC WATER"]
     assert texts_read(state(question=question())) == [], "the stage has not run"
 
