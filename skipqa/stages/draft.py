@@ -114,7 +114,7 @@ class DraftAnswer:
 
     def __call__(self, state: State, record: StageRecord) -> State:
         draft, record.flops = self.drafter(state.question, state.low_res)
-        counting = _COUNTING.search(state.question.text.lower()) is not None
+        counting = is_counting(state.question.text)
         threshold = self.config.counting_threshold if counting else self.config.threshold
         accepted = draft.confidence > threshold
         unread = accepted and shows_text(self.text_gate, state, self.min_likeness)
@@ -136,6 +136,11 @@ def build(parts: Parts) -> DraftAnswer:
         drafter = TrainedDrafter(trained, config.candidates)
     gate, min_likeness = text_gate.build(parts), parts.config.read_text.min_likeness
     return DraftAnswer(config, drafter, gate, min_likeness)
+
+
+def is_counting(question: str) -> bool:
+    """It has a threshold of its own: drafters are overconfident where things overlap."""
+    return _COUNTING.search(question.lower()) is not None
 
 
 def _is_a(concept: Concept, noun: str) -> bool:

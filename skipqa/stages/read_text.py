@@ -64,7 +64,11 @@ class ReadTextInImage:
         area = sum((c[2] - c[0]) * (c[3] - c[1]) for c in crops) / (image.width * image.height)
         record.why = f"{said} in {len(crops)} crops, {area:.0%} of the image"
         boxes = tuple(_fractions(crop, image.size) for crop in crops)
-        return state.add(read_text=ReadText(sure, boxes))
+        state = state.add(read_text=ReadText(sure, boxes))
+        if sure and state.question.asks_what_is_written:
+            record.why += "; that is the answer, so nothing is looked up"
+            state = state.add(budget=dataclasses.replace(state.budget, passages=0))
+        return state
 
 
 def build(parts: Parts) -> ReadTextInImage:
@@ -135,7 +139,7 @@ def _joined(boxes: Sequence[Pixels]) -> list[Pixels]:
 
 
 def _touch(one: Pixels, other: Pixels) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+    return one[0] <= other[2] and other[0] <= one[2] and one[1] <= other[3] and other[1] <= one[3]
 
 
 def _aligned(box: Pixels, size: tuple[int, int]) -> Pixels:

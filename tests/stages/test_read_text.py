@@ -103,6 +103,15 @@ def test_a_word_goes_on_where_the_budget_ended() -> None:
     assert height < IMAGE.height // 2
 
 
+@pytest.mark.parametrize("written", [False, True])
+def test_what_is_written_needs_no_passage(written: bool) -> None:
+    before = seen({3: 0.9}, (3,)).add(budget=Budget(4, 6))
+    before = before.add(question=replace(question(), asks_what_is_written=written))
+    after, record = run(ReadTextInImage(CONFIG, Engine()), before)
+    assert after.budget.passages == (0 if written else 6)
+    assert ("nothing is looked up" in record.why) == written
+
+
 def test_everything_kept_and_open_is_the_whole_picture() -> None:
     engine = Engine()
     everything = tuple(range(64))
