@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from skipqa.backbones.backbone import Completion
-from skipqa.stages.readers import Reader, Reading
+from skipqa.stages.readers import Reading
 from skipqa.state import State
 from skipqa.types import Decoded, TextLine
 
@@ -20,22 +20,14 @@ _ASKS_NUMBER = re.compile(r"\bnumber\b(?! plate)")
 _ASKS_NAME = re.compile(r"\b(?:where|destination|going|who|names?|named)\b")
 
 
-class TextQuoter:
-    """Answers with the text itself where that is asked for, and leaves all else to `reader`."""
-
-    def __init__(self, reader: Reader) -> None:
-        self.reader = reader
-
-    @property
-    def max_passages(self) -> int:
-        return self.reader.max_passages
-
-    def __call__(self, state: State, facts: Sequence[str]) -> Reading:
-        texts = texts_read(state)
-        if not texts or not state.question.asks_what_is_written:
-            return self.reader(state, facts)
-        answer = Decoded(part_asked(texts[-1], state.question.text), grounded=False, written=True)
-        return Reading(answer, "", Completion(answer.text, 0, 0, 0), "as the image says")
+def quoted(state: State) -> Reading | None:
+    """The text itself where the question asks what is written, without the decoder; else None."""
+    texts = texts_read(state)
+    if not texts or not state.question.asks_what_is_written:
+        return None
+    said = part_asked(texts[-1], state.question.text)
+    answer = Decoded(said, grounded=False, written=True)
+    return Reading(answer, "", Completion(said, 0, 0, 0), "as the image says")
 
 
 def text_facts(state: State) -> list[str]:

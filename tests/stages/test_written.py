@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 import torch
 from synthetic import kept_tokens, question, state
 
-from skipqa.backbones.backbone import Completion
-from skipqa.stages.readers import Reading
-from skipqa.stages.written import TextQuoter, part_asked, text_facts, texts_read
+from skipqa.stages.written import part_asked, quoted, text_facts, texts_read
 from skipqa.state import State
-from skipqa.types import Decoded, ReadText, Region, TextLine
+from skipqa.types import ReadText, Region, TextLine
 
 LEFT, RIGHT = (0.0, 0.0, 0.5, 1.0), (0.5, 0.0, 1.0, 1.0)
 REGIONS = (Region(LEFT, (0,), (), 0.9), Region(RIGHT, (1,), (), 0.4))
@@ -23,13 +20,6 @@ LINES = (
     TextLine("WATER", (0.1, 0.25, 0.3, 0.35), 0.9, 0),
     TextLine("27 Rabat", (0.6, 0.1, 0.9, 0.2), 0.9, 1),
 )
-
-
-class Reader:
-    max_passages = 2
-
-    def __call__(self, state: State, facts: Sequence[str]) -> Reading:
-        return Reading(Decoded("read"), "prompt", Completion("read", 1, 1, 1), "as told")
 
 
 def having_read(lines: tuple[TextLine, ...], *, written: bool) -> State:
@@ -44,13 +34,12 @@ def test_lines_near_each_other_are_one_text_and_the_most_salient_is_last() -> No
 
 
 def test_what_is_written_is_the_answer_where_that_is_asked() -> None:
-    reader = TextQuoter(Reader())
-    assert reader.max_passages == 2
-    reading = reader(having_read(LINES, written=True), [])
+    reading = quoted(having_read(LINES, written=True))
+    assert reading is not None
     assert (reading.answer.text, reading.answer.written) == ("TONIC WATER", True)
     assert reading.completion.flops == 0
-    assert reader(having_read(LINES, written=False), []).answer.text == "read"
-    assert reader(having_read((), written=True), []).answer.text == "read"
+    assert quoted(having_read(LINES, written=False)) is None
+    assert quoted(having_read((), written=True)) is None
 
 
 def test_the_decoder_reads_texts_as_facts() -> None:
