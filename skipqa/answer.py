@@ -39,6 +39,8 @@ class Answer:
         """Confidence and grounding in words, for people."""
         if self.route == "draft":
             basis = "from the image alone, nothing was looked up"
+        elif self.state.answer.written:
+            basis = "it is written in the image"
         elif self.grounded:
             basis = "a passage says so"
         elif self.grounded is None:
@@ -86,6 +88,10 @@ class Answer:
                     **({} if e.origin is None else {"origin": asdict(e.origin)}),
                 }
                 for e in self.evidence
+            ],
+            "text": [
+                {"text": line.text, "box": list(line.box), "score": round(line.score, 4)}
+                for line in state.text_read.lines
             ],
             "regions": [{"box": list(r.box), "tokens": len(r.members)} for r in regions],
             "tokens": {

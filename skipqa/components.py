@@ -42,6 +42,7 @@ from skipqa.nn.region_query import (
 )
 from skipqa.nn.saliency import Saliency, SaliencyConfig, build_saliency
 from skipqa.nn.tagger import Tagger, TaggerConfig
+from skipqa.nn.text_gate import TextGateConfig, TextGateHeads
 from skipqa.nn.verifier import Verifier, VerifierConfig
 from skipqa.types import Widths
 
@@ -60,6 +61,7 @@ class Components:
     keep_head: KeepHead | None = None  # of a baseline: no stage of SKIP uses it
     projector: Projector | None = None
     tagger: Tagger | None = None
+    text_gate: TextGateHeads | None = None  # when text in the image is read
     adapter: Path | None = None  # the folder of the decoder's LoRA
     # Deltas: what fine-tuning added to the published weights
     vision: Path | None = None  # of the pocket vision encoder
@@ -101,6 +103,7 @@ _BUILDERS: dict[str, Any] = {
     "keep_head": (KeepHeadConfig, KeepHead),
     "projector": (ProjectorConfig, Projector),
     "tagger": (TaggerConfig, Tagger),
+    "text_gate": (TextGateConfig, TextGateHeads),
 }
 # A preset with the same encoders as another begins with what is bundled for that one, less what
 # belongs to the decoder: its own deltas, and settings that were chosen with it
@@ -125,6 +128,7 @@ _FITS: dict[str, dict[str, str]] = {
     "keep_head": {"width": "text"},
     "projector": {"vision_width": "vision", "width": "decoder"},
     "tagger": {"width": "vision", "text_width": "text"},
+    "text_gate": {"vision_width": "vision", "text_width": "text"},
 }
 
 

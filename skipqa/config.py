@@ -115,10 +115,20 @@ class ZoomConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadTextConfig:
+    enabled: bool = True  # where the extra `ocr` is installed
+    min_question_prob: Fraction = 0.5  # that the question needs text in the image
+    min_likeness: Fraction = 0.5  # to text, of a kept token
+    margin: Annotated[float, Between(0.0, 4.0)] = 0.5  # around tokens, in sides of a token
+    min_score: Fraction = 0.5  # of a line: the mean probability of its characters
+
+
+@dataclass(frozen=True, slots=True)
 class RetrieveConfig:
     per_region: Count = 4  # k'
     definition_weight: Weight = 0.3  # of a concept's definition; its names have 1
     question_weight: Weight = 0.3  # of the question's terms; the region's concepts have 1
+    text_weight: Weight = 2.0  # of a line that was read in the region
     excerpt_words: NonNegative = 40  # read of a long passage; 0: all of it
     # The power of a region's saliency, relative to the highest, that its scores are multiplied by;
     # at 0 all regions count alike
@@ -211,6 +221,7 @@ class Config:
     prune: PruneConfig = field(default_factory=PruneConfig)
     regions: RegionsConfig = field(default_factory=RegionsConfig)
     zoom: ZoomConfig = field(default_factory=ZoomConfig)
+    read_text: ReadTextConfig = field(default_factory=ReadTextConfig)
     retrieve: RetrieveConfig = field(default_factory=RetrieveConfig)
     consult: ConsultConfig = field(default_factory=ConsultConfig)
     verify: VerifyConfig = field(default_factory=VerifyConfig)

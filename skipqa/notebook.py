@@ -166,7 +166,9 @@ def _regions(outline: Outline) -> str:
             f"{_text(concept.get('name'))} {_number(concept.get('prob')):.2f}"
             for concept in _mappings(region.get("concepts"))[:3]
         )
-        items.append(f"<div>{_chip(number)} {names}</div>")
+        read = [t for t in _mappings(outline.get("text")) if t.get("region") == number]
+        said = " ".join(f"“{_text(line.get('text'))}”" for line in read)
+        items.append(f"<div>{_chip(number)} {names} {said}</div>")
     return f'<div style="columns:2;margin:.3em 0 1em">{"".join(items)}</div>' if items else ""
 
 

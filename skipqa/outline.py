@@ -43,6 +43,7 @@ def outline(state: State, trace: Trace, parts: Parts) -> dict[str, Any]:
         "budget": _budget(state),
         "tokens": _tokens(state),
         "regions": _regions(state, parts),
+        "text": _text(state),
         "passages": _passages(state, parts),
         "edges": _edges(state),
         "stages": [
@@ -163,6 +164,19 @@ def _regions(state: State, parts: Parts) -> list[dict[str, Any]]:
             ],
         }
         for region in state.regions
+    ]
+
+
+def _text(state: State) -> list[dict[str, Any]]:
+    """The lines that were read in the image."""
+    return [
+        {
+            "text": line.text,
+            "box": [round(side, 4) for side in line.box],
+            "score": round(line.score, 4),
+            "region": line.region,
+        }
+        for line in state.text_read.lines
     ]
 
 

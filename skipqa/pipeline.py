@@ -1,7 +1,8 @@
 """Read this first: the data flow from an image and a question to an answer.
 
-    encode -> draft (SKV) -> budget (DBC) -> look -> prune (QVS) -> regions + zoom + retrieve (RCSR)
-           -> consult (ADR) -> verify (SKV) -> fuse (BSCA) -> decode -> Answer
+    encode -> draft (SKV) -> budget (DBC) -> look -> prune (QVS) -> regions + zoom (RCSR)
+           -> read_text -> retrieve (RCSR) -> consult (ADR) -> verify (SKV) -> fuse (BSCA)
+           -> decode -> Answer
 
 Each stage is one file in `stages/`. It is built once with what it depends on and called as
 `stage(state, record) -> state`: the `State` holds what is known of the question so far, the
@@ -44,6 +45,7 @@ from skipqa.stages import (
     fuse,
     look,
     prune,
+    read_text,
     regions,
     retrieve,
     verify,
@@ -64,6 +66,7 @@ STAGES: Mapping[str, Build] = MappingProxyType(
         "prune": prune.build,
         "regions": regions.build,
         "zoom": zoom.build,
+        "read_text": read_text.build,
         "retrieve": retrieve.build,
         "consult": consult.build,
         "verify": verify.build,

@@ -20,6 +20,7 @@ from skipqa.types import (
     Fused,
     KeptTokens,
     Question,
+    ReadText,
     Region,
     Retrieved,
     Verified,
@@ -71,12 +72,18 @@ class State:
     tokens: FilledBy[VisualTokens] = FilledBy("look")  # at high resolution, if the budget has it
     kept: FilledBy[KeptTokens] = FilledBy("prune")  # `kept.tokens` also has what zoom has seen
     regions: FilledBy[tuple[Region, ...]] = FilledBy("regions")
+    read_text: FilledBy[ReadText] = FilledBy("read_text")
     retrieved: FilledBy[Retrieved] = FilledBy("retrieve")  # also what consult was told
     consulted: FilledBy[Consulted] = FilledBy("consult")
     verified: FilledBy[Verified] = FilledBy("verify")
     fused: FilledBy[Fused] = FilledBy("fuse")
     prompt: FilledBy[str] = FilledBy("decode")
     answer: FilledBy[Decoded] = FilledBy("decode")
+
+    @property
+    def text_read(self) -> ReadText:
+        """Nothing where no stage has read text."""
+        return self.read_text if "read_text" in self else ReadText()
 
     def add(self, **results: Any) -> State:
         """A new state with these fields filled, or replaced."""

@@ -70,6 +70,8 @@ class Question:
     drafter_states: torch.Tensor | None = None
     concept_prior: ConceptPrior | None = None  # None: not trained
     span: tuple[int, int] | None = None  # the characters that stand for the thing, where known
+    asks_for_text: bool = False  # in the image, which something can read
+    asks_what_is_written: bool = False  # and for nothing else
 
     @property
     def thing(self) -> str:
@@ -164,6 +166,8 @@ class KeptTokens:
     # [V] int64 where tokens were merged: for each grid position the kept one it went into; DROPPED
     # where it went into none
     merged_into: torch.Tensor | None = None
+    # [V] in [0, 1], how much every token looks like text; None: the question asks for none
+    text_likeness: torch.Tensor | None = None
 
     @property
     def meaning(self) -> torch.Tensor:
@@ -191,6 +195,27 @@ class Region:
     members: tuple[int, ...]  # grid positions
     concepts: tuple[tuple[int, float], ...]  # (concept, probability), best first
     saliency: float
+
+
+@dataclass(frozen=True, slots=True)
+class TextLine:
+    """A line of text in the image."""
+
+    text: str
+    box: Box
+    score: float  # the mean probability of its characters
+    region: int | None = None  # the one it was read in
+
+
+@dataclass(frozen=True, slots=True)
+class ReadText:
+    """What was read in the image, and in which parts of it anything was looked for."""
+
+    lines: tuple[TextLine, ...] = ()  # crop by crop, each from the top
+    crops: tuple[Box, ...] = ()
+
+    def in_region(self, region: int) -> list[str]:
+        return [line.text for line in self.lines if line.region == region]
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +287,7 @@ class Decoded:
     grounded: bool | None = None  # whether the passages made it likelier, or it is quoted from them
     # The probability that it is right, calibrated on held-out questions
     confidence: float | None = None
+    written: bool = False  # it is text that was read in the image
     read: tuple[int, ...] = ()  # which verified passages the decoder read as text, best first
     prompt_tokens: int = 0  # that the decoder read
 

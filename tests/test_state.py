@@ -23,6 +23,7 @@ FILLED_BY = {
     "tokens": "look",
     "kept": "prune",
     "regions": "regions",
+    "read_text": "read_text",
     "retrieved": "retrieve",
     "consulted": "consult",
     "verified": "verify",

@@ -84,9 +84,9 @@ def _regions(answer: Answer, concepts: Concepts) -> str:
         shown = ", ".join(
             f"{escape(concepts[c].name)} {prob:.2f}" for c, prob in region.concepts[:3]
         )
-        items.append(
-            f"<li>{_chip(number)} {shown} <small>{len(region.members)} tokens</small></li>"
-        )
+        said = ", ".join(f"“{escape(text)}”" for text in answer.state.text_read.in_region(number))
+        tokens = f"<small>{len(region.members)} tokens</small>"
+        items.append(f"<li>{_chip(number)} {shown} {said and f'says {said} '}{tokens}</li>")
     return "\n".join(items)
 
 

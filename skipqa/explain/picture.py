@@ -70,6 +70,8 @@ def _region_legend(column: _Column, answer: Answer, concepts: Concepts) -> None:
             (x, column.top + 2, x + 12, column.top + 14), fill=region_colour(number)
         )
         label = f"{number + 1}  {concepts[concept].name} {prob:.2f}  ({len(region.members)} tokens)"
+        if said := answer.state.text_read.in_region(number):
+            label = f"{number + 1}  “{' '.join(said)}”"
         column.pen.text((x + 20, column.top), label, fill=INK, font=font(13))
         if number % 2:
             column.top += 20

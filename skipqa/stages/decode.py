@@ -23,6 +23,7 @@ from skipqa.stages.readers import (
 )
 from skipqa.stages.sentences import ClauseQuoter, SentenceReader, cited
 from skipqa.stages.stage import Parts
+from skipqa.stages.written import quoted, text_facts
 from skipqa.state import State
 from skipqa.trace import StageRecord
 from skipqa.types import Fused, Verified
@@ -38,7 +39,7 @@ class Decode:
     def __call__(self, state: State, record: StageRecord) -> State:
         used = read_order(state.verified, state.fused)[: self.reader.max_passages]
         texts = facts(state.verified, used)
-        reading = self.reader(state, texts)
+        reading = quoted(state) or self.reader(state, [*texts, *text_facts(state)])
         if self.cite:
             reading = _cited(reading, texts, used)
         completion = reading.completion

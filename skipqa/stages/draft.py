@@ -21,7 +21,9 @@ from skipqa.config import DraftConfig
 from skipqa.language import base_forms
 from skipqa.nn import drafter as network
 from skipqa.nn.drafter import ABSTAIN, above_chance
+from skipqa.stages import text_gate
 from skipqa.stages.stage import Parts
+from skipqa.stages.text_gate import TextGate, shows_text
 from skipqa.state import State
 from skipqa.trace import StageRecord
 from skipqa.types import Draft, Question, VisualTokens
@@ -96,29 +98,49 @@ class TrainedDrafter:
 
 
 class DraftAnswer:
-    """Whether the draft is `accepted` is the routing decision."""
+    """Whether the draft is `accepted` is the routing decision. A drafter cannot read: a question
+    that asks for text goes on where the image shows any."""
 
-    def __init__(self, config: DraftConfig, drafter: Drafter) -> None:
+    def __init__(
+        self,
+        config: DraftConfig,
+        drafter: Drafter,
+        text_gate: TextGate | None = None,
+        min_likeness: float = 1.0,
+    ) -> None:
+        """`min_likeness` to text, of a token that counts as text."""
         self.config, self.drafter = config, drafter
+        self.text_gate, self.min_likeness = text_gate, min_likeness
 
     def __call__(self, state: State, record: StageRecord) -> State:
         draft, record.flops = self.drafter(state.question, state.low_res)
-        counting = _COUNTING.search(state.question.text.lower()) is not None
+        counting = is_counting(state.question.text)
         threshold = self.config.counting_threshold if counting else self.config.threshold
         accepted = draft.confidence > threshold
+        unread = accepted and shows_text(self.text_gate, state, self.min_likeness)
+        accepted = accepted and not unread
         record.kept, record.dropped = int(accepted), int(not accepted)
         verdict = "answered" if accepted else "passed on"
         record.why = (
             f"{verdict}: {draft.reason} ({draft.confidence:.2f}, threshold {threshold:.2f})"
         )
+        if unread:
+            record.why += ", but has not read the text in the image"
         return state.add(draft=replace(draft, accepted=accepted))
 
 
 def build(parts: Parts) -> DraftAnswer:
     config, trained = parts.config.draft, parts.components.drafter
-    if trained is None:
-        return DraftAnswer(config, IdentityDrafter(parts.backbone))
-    return DraftAnswer(config, TrainedDrafter(trained, config.candidates))
+    drafter: Drafter = IdentityDrafter(parts.backbone)
+    if trained is not None:
+        drafter = TrainedDrafter(trained, config.candidates)
+    gate, min_likeness = text_gate.build(parts), parts.config.read_text.min_likeness
+    return DraftAnswer(config, drafter, gate, min_likeness)
+
+
+def is_counting(question: str) -> bool:
+    """It has a threshold of its own: drafters are overconfident where things overlap."""
+    return _COUNTING.search(question.lower()) is not None
 
 
 def _is_a(concept: Concept, noun: str) -> bool:

@@ -19,7 +19,9 @@ from skipqa.language import content_words
 from skipqa.nn import concept_prior, span
 from skipqa.nn.concept_prior import ConceptPriorHead
 from skipqa.nn.span import SpanHead
+from skipqa.stages import text_gate
 from skipqa.stages.stage import Parts
+from skipqa.stages.text_gate import NO_TEXT, TextGate
 from skipqa.state import State
 from skipqa.trace import StageRecord
 from skipqa.types import ConceptPrior, Question
@@ -78,9 +80,11 @@ class Encode:
         backbone: Backbone,
         prior: PriorEstimator,
         span: SpanFinder | None = None,
+        text_gate: TextGate | None = None,
     ) -> None:
         self.config, self.backbone = config, backbone
         self.prior, self.span = prior, span or NoSpan()
+        self.text_gate = text_gate
 
     def __call__(self, state: State, record: StageRecord) -> State:
         if state.source is None:
@@ -97,6 +101,8 @@ class Encode:
         record.why = f"{tokens.grid} x {tokens.grid} grid, {len(self.backbone.concepts)} concepts"
         if question.thing:
             record.why += f", about {question.thing!r}"
+        if question.asks_for_text:
+            record.why += ", may need text in the image"
         return state.add(image=image, question=question, low_res=tokens)
 
     def question(self, text: str) -> tuple[Question, int]:
@@ -105,6 +111,9 @@ class Encode:
         encoded, for_drafter = backbone.encode_texts([text]), backbone.encode_for_drafter(text)
         prior, prior_flops = self.prior(encoded.embeddings[0])
         found, span_flops = self.span(encoded)
+        gate, asks = self.text_gate, NO_TEXT
+        if gate is not None:
+            asks = gate.asks(text, encoded.embeddings[0])
         flops = encoded.flops + (for_drafter.flops if for_drafter else 0)
         question = Question(
             text,
@@ -114,16 +123,19 @@ class Encode:
             for_drafter.states[0] if for_drafter else None,
             prior,
             found,
+            asks.for_text,
+            asks.what_is_written,
         )
-        return question, flops + prior_flops + span_flops
+        return question, flops + prior_flops + span_flops + asks.flops
 
 
 def build(parts: Parts) -> Encode:
-    head = parts.components.concept_prior
+    config, backbone, head = parts.config.encode, parts.backbone, parts.components.concept_prior
+    gate = text_gate.build(parts)
     if head is None:
-        return Encode(parts.config.encode, parts.backbone, NoPrior())
-    prior = TrainedPrior(head, parts.backbone)
-    return Encode(parts.config.encode, parts.backbone, prior, TrainedSpan(head.span))
+        return Encode(config, backbone, NoPrior(), NoSpan(), gate)
+    prior = TrainedPrior(head, backbone)
+    return Encode(config, backbone, prior, TrainedSpan(head.span), gate)
 
 
 def check_question(text: str, config: EncodeConfig) -> None:

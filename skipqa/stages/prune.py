@@ -25,7 +25,9 @@ from skipqa.nn import grounding as attention
 from skipqa.nn import saliency as network
 from skipqa.nn.grounding import Grounding, Scene
 from skipqa.nn.saliency import Saliency
+from skipqa.stages import text_gate
 from skipqa.stages.stage import Parts
+from skipqa.stages.text_gate import TextGate, asked_likeness
 from skipqa.state import State
 from skipqa.trace import StageRecord
 from skipqa.types import ConceptPrior, KeptTokens, Question, VisualTokens
@@ -95,24 +97,31 @@ class GroundedScorer:
 
 
 class Prune:
-    def __init__(self, scorer: TokenScorer) -> None:
-        self.scorer = scorer
+    """Where the question asks for text, tokens that look like it gain by how much they do: these
+    then come first, in the order that the scorer gives them."""
+
+    def __init__(self, scorer: TokenScorer, text_gate: TextGate | None = None) -> None:
+        self.scorer, self.text_gate = scorer, text_gate
 
     def __call__(self, state: State, record: StageRecord) -> State:
         saliency_V, record.flops = self.scorer(state.tokens, state.question)
+        likeness_V, flops = asked_likeness(self.text_gate, state, state.tokens)
+        if likeness_V is not None:
+            saliency_V, record.flops = saliency_V + likeness_V, record.flops + flops
         positions = top_positions(saliency_V, state.budget.tokens)
         record.kept, record.dropped = len(positions), len(state.tokens) - len(positions)
         record.why = self.scorer.why(state.question)
-        return state.add(kept=KeptTokens(positions, saliency_V, state.tokens))
+        kept = KeptTokens(positions, saliency_V, state.tokens, text_likeness=likeness_V)
+        return state.add(kept=kept)
 
 
 def build(parts: Parts) -> Prune:
     grounding, saliency = parts.components.grounding, parts.components.saliency
-    rule = ConceptScorer(parts.config.prune, parts.backbone)
+    rule, gate = ConceptScorer(parts.config.prune, parts.backbone), text_gate.build(parts)
     if grounding is not None:
         _check_concepts(grounding, parts.backbone)
-        return Prune(GroundedScorer(grounding, rule))
-    return Prune(rule if saliency is None else SaliencyScorer(saliency))
+        return Prune(GroundedScorer(grounding, rule), gate)
+    return Prune(rule if saliency is None else SaliencyScorer(saliency), gate)
 
 
 def rule_logits(rule_V: Tensor) -> Tensor:

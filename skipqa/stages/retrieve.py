@@ -75,9 +75,12 @@ class ConceptQuerier:
                 question.text,
                 keywords,
                 config.question_weight,
-                concept_texts(region, question, concepts, config.definition_weight),
+                (
+                    *concept_texts(region, question, concepts, config.definition_weight),
+                    *((config.text_weight, text) for text in state.text_read.in_region(number)),
+                ),
             )
-            for region in state.regions
+            for number, region in enumerate(state.regions)
         ]
 
 

@@ -50,6 +50,10 @@ class HeldOutStage(TrainingStage, Generic[S]):
     def source(self, inputs: Inputs) -> Source:
         """The pipeline that answers."""
 
+    def draw(self, mixed: mixture.Mixture, settings: S, seed: int) -> list[Asked]:
+        """The questions to answer."""
+        return sample(mixed, "held-out", settings.counts("held-out"), seed)
+
     @abstractmethod
     def fit(
         self, asked: Sequence[Asked], answered: Answered, config: Config, settings: S
@@ -70,7 +74,7 @@ class HeldOutStage(TrainingStage, Generic[S]):
         )
         if self.name not in run.metrics():
             copy_components(source.folder, run.folder)
-            asked = sample(mixed, "held-out", settings.counts("held-out"), run.seed)
+            asked = self.draw(mixed, settings, run.seed)
             with open_workers(source, settings.workers or None) as workers:
                 answered = answer_all(asked, workers, run, self.name)
             fitted = self.fit(asked, answered, source.config, settings)

@@ -18,7 +18,7 @@ from typing import Any
 
 from skipqa.config import override, read_settings
 from skipqa.errors import UserError, choices
-from skipqa.training import confidence, fast_path
+from skipqa.training import confidence, fast_path, text_gate
 from skipqa.training.grounding import stage as grounding
 from skipqa.training.pathway import (
     stage2_saliency,
@@ -41,6 +41,7 @@ STAGES: tuple[TrainingStage, ...] = (
     stage4_verifier.STAGE,  # SKV
     stage5_budget.STAGE,  # DBC
     stage6_joint.STAGE,
+    text_gate.STAGE,  # "ocr": when text in the image is read
     fast_path.STAGE,  # when a draft is enough, with everything else in place
     confidence.STAGE,  # how certain an answer is, on either path
 )

@@ -13,16 +13,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skipqa.components import read_settings
+from skipqa.config import Config
 from skipqa.nn.drafter import calibrate_threshold
 from skipqa.pipeline import Pipeline
-from skipqa.training.answered import Answered, answer_all, sample
-from skipqa.training.fast_path import STAGE, FastPathSettings, choose, routed, summary
+from skipqa.stages.draft import is_counting
+from skipqa.tasks.example import Example
+from skipqa.training.answered import Answered, Asked, answer_all, sample
+from skipqa.training.fast_path import (
+    STAGE,
+    FastPathSettings,
+    choose,
+    choose_counting,
+    routed,
+    summary,
+)
 from skipqa.training.pipelines import Source, open_workers
 from skipqa.training.run import Run
 from skipqa.training.stage import Inputs
 from skipqa.training.stage1 import mixture
 
-SETTINGS = FastPathSettings(questions=2, perceptual_ratio=2, workers=1)
+SETTINGS = FastPathSettings(questions=2, perceptual_ratio=2, counting=0, workers=1)
 
 
 def random_scores(seed: int, count: int) -> Answered:
@@ -46,6 +56,51 @@ def test_four_in_ten_are_drafted_or_fewer_where_that_loses_more(seed: int, count
     assert found["accuracy"] >= float(scores.full.mean()) - 0.4 - 1e-6
     if threshold == affordable:
         assert found["accuracy"] >= found["full"] - 0.01 - 1e-6
+
+
+def asked(questions: list[str]) -> list[Asked]:
+    return [
+        ((Path("photos.zip"), f"{n}.webp"), Example(n, f"{n}.webp", text, source="coco"))
+        for n, text in enumerate(questions)
+    ]
+
+
+def test_counting_has_the_lowest_threshold_that_loses_nothing() -> None:
+    scores = random_scores(5, 400)
+    questions = ["How many dogs are there?" if n % 2 else "What is this?" for n in range(400)]
+    counting = scores.select(range(1, 400, 2))
+    fitted = STAGE.fit(asked(questions), scores, Config(), FastPathSettings())
+    own = choose_counting(counting)
+    assert fitted.settings["draft"]["counting_threshold"] == own
+    assert fitted.settings["draft"]["threshold"] == choose(
+        scores.select(range(0, 400, 2)), FastPathSettings()
+    )
+    found = fitted.metrics["counting"]["own"]
+    assert found["questions"] == 200
+    assert found["accuracy"] >= found["full"] - 1e-6
+    for lower in sorted({value for value in counting.confidence.tolist() if value < own}):
+        assert routed(counting, lower - 1e-6)["accuracy"] < found["full"]
+
+
+def test_few_counting_questions_share_the_threshold() -> None:
+    scores = random_scores(5, 50)
+    fitted = STAGE.fit(asked(["How many?"] * 50), scores, Config(), FastPathSettings())
+    threshold = choose(scores, FastPathSettings())
+    assert fitted.settings["draft"] == {
+        "threshold": threshold,
+        "counting_threshold": threshold,
+    }
+
+
+def test_more_counting_questions_are_drawn_each_once(data: Path) -> None:
+    mixed = mixture.read(data)
+    drawn = STAGE.draw(mixed, FastPathSettings(questions=2, perceptual_ratio=2), 3)
+    plain = sample(mixed, "held-out", {"okvqa": 2, "coco": 1}, 3)
+    assert drawn[: len(plain)] == plain
+    more = drawn[len(plain) :]
+    assert all(is_counting(example.question) for _, example in more)
+    assert all(example.split == "held-out" for _, example in more)
+    assert len({(photo, example.question) for photo, example in drawn}) == len(drawn)
 
 
 def test_routing_is_strict_and_by_source() -> None:

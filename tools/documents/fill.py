@@ -33,6 +33,7 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "saliency-boxes": quality.saliency_boxes,
     "grounding": quality.grounding,
     "reading": quality.reading,
+    "rendered-text": quality.rendered_text,
     "verifying": quality.verifying,
     "okvqa": quality.okvqa,
     "stage1": training.stage1,

@@ -49,6 +49,43 @@ def seeing(results: Results) -> str:
     return table(header, rows) + "\n" + note + source(results)
 
 
+def rendered_text(results: Results) -> str:
+    found, okvqa = results["results"]["rendered"], results["results"]["okvqa"]
+    ways = {
+        "none": "without OCR",
+        "gated": "gated",
+        "whole": "whole picture",
+        "perfect": "perfect gate",
+    }
+    rows = [
+        [
+            f"{name} ({found['questions'][name]:,})",
+            *(percent(by_way[way]) for way in ways),
+        ]
+        for name, by_way in found["accuracy"].items()
+    ]
+    for name, unit in (("gflops", "GFLOPs of reading"), ("ms", "ms of reading")):
+        rows.append([unit, *(f"{found[name][way]:.1f}" for way in ways)])
+    rows.append(["GFLOPs in all", *(f"{found['all_gflops'][way]:.1f}" for way in ways)])
+    of_whole, opens = found["of_whole"], found["opens"]
+    lines = [
+        f"\nGated reading has {of_whole['accuracy']:.1%} of the whole picture's accuracy for "
+        f"{of_whole['flops']:.1%} of its FLOPs and {of_whole['ms']:.1%} of its time. It opens for "
+        f"{opens['where text is needed']:.1%} of the questions that need text and for "
+        f"{opens['where it is not']:.1%} of the others."
+    ]
+    for name, one in okvqa.items():
+        less, accuracy = one["gated_less_none"], one["accuracy"]
+        lines.append(
+            f"OK-VQA, {'questions that need text' if name == 'ocr' else name} "
+            f"({one['questions']:,}): {percent(accuracy['none'])} without, "
+            f"{percent(accuracy['gated'])} gated, {100 * less['difference']:+.1f} points "
+            f"({bounds(less, 100, '+.1f')}); text is read for {one['reads']:.0%}."
+        )
+    header = ["accuracy, % (questions)", *ways.values()]
+    return table(header, rows) + "\n" + "\n".join(lines) + "\n" + source(results)
+
+
 def saliency_boxes(results: Results) -> str:
     found = results["results"]
     rows = []
