@@ -54,7 +54,9 @@ class Answer:
             return ()
         verified = self.state.verified
         return tuple(
-            Evidence(p.passage.id, p.passage.title, p.passage.text, round(score, 4), p.region)
+            Evidence(
+                p.passage.id, p.passage.title, p.passage.text, round(score, 4), p.region, p.round
+            )
             for p, score in zip(verified.passages, verified.scores, strict=True)
         )
 
@@ -74,7 +76,14 @@ class Answer:
             "confidence": self.confidence,
             "grounded": self.grounded,
             "evidence": [
-                {"id": e.id, "title": e.title, "text": e.text, "score": e.score, "region": e.region}
+                {
+                    "id": e.id,
+                    "title": e.title,
+                    "text": e.text,
+                    "score": e.score,
+                    "region": e.region,
+                    "round": e.round,
+                }
                 for e in self.evidence
             ],
             "regions": [{"box": list(r.box), "tokens": len(r.members)} for r in regions],

@@ -43,6 +43,7 @@ def outline(state: State, trace: Trace, parts: Parts) -> dict[str, Any]:
         "tokens": _tokens(state),
         "regions": _regions(state, parts),
         "passages": _passages(state, parts),
+        "hops": _hops(state),
         "edges": _edges(state),
         "stages": [
             {
@@ -127,7 +128,24 @@ def _budget(state: State) -> dict[str, Any] | None:
         "high_res": budget.high_res,
         "difficulty": budget.difficulty,
         "expected_gain": budget.expected_gain,
+        "rounds": budget.rounds,
     }
+
+
+def _hops(state: State) -> list[dict[str, Any]]:
+    """Further rounds of retrieval: what was asked about, and the passage that names it."""
+    if "hops" not in state:
+        return []
+    return [
+        {
+            "round": number,
+            "bridge": hop.bridge.name,
+            "prob": round(hop.bridge.prob, 4),
+            "passage": hop.bridge.passage + 1,
+            "asked": hop.asked,
+        }
+        for number, hop in enumerate(state.hops, 2)
+    ]
 
 
 def _tokens(state: State) -> dict[str, Any]:
@@ -188,6 +206,7 @@ def _passages(state: State, parts: Parts) -> list[dict[str, Any]]:
                 "source": found.passage.source,
                 "index": parts.library.name_of(found.row),
                 "region": found.region,
+                "round": found.round,
                 "score": round(found.score, 4),
                 "relative": round(found.relative, 4),
                 "verification": round(score, 4),

@@ -17,6 +17,7 @@ from skipqa.types import (
     Decoded,
     Draft,
     Fused,
+    Hop,
     KeptTokens,
     Question,
     Region,
@@ -73,6 +74,7 @@ class State:
     retrieved: FilledBy[Retrieved] = FilledBy("retrieve")
     verified: FilledBy[Verified] = FilledBy("verify")
     fused: FilledBy[Fused] = FilledBy("fuse")
+    hops: FilledBy[tuple[Hop, ...]] = FilledBy("hop")  # further rounds, where there were any
     prompt: FilledBy[str] = FilledBy("decode")
     answer: FilledBy[Decoded] = FilledBy("decode")
 

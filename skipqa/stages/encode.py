@@ -1,7 +1,8 @@
 """encode: the image at low resolution and the question, all that a drafter needs.
 
 Also the concept prior, if one was trained: which concepts the question is about, and which of its
-words stand for the thing.
+words stand for the thing; and, if a bridge was trained, which stand for what a passage has to name
+first.
 """
 
 from __future__ import annotations
@@ -78,9 +79,10 @@ class Encode:
         backbone: Backbone,
         prior: PriorEstimator,
         span: SpanFinder | None = None,
+        nested: SpanFinder | None = None,
     ) -> None:
         self.config, self.backbone = config, backbone
-        self.prior, self.span = prior, span or NoSpan()
+        self.prior, self.span, self.nested = prior, span or NoSpan(), nested or NoSpan()
 
     def __call__(self, state: State, record: StageRecord) -> State:
         if state.source is None:
@@ -105,6 +107,7 @@ class Encode:
         encoded, for_drafter = backbone.encode_texts([text]), backbone.encode_for_drafter(text)
         prior, prior_flops = self.prior(encoded.embeddings[0])
         found, span_flops = self.span(encoded)
+        nested, nested_flops = self.nested(encoded)
         flops = encoded.flops + (for_drafter.flops if for_drafter else 0)
         question = Question(
             text,
@@ -114,16 +117,23 @@ class Encode:
             for_drafter.states[0] if for_drafter else None,
             prior,
             found,
+            nested,
         )
-        return question, flops + prior_flops + span_flops
+        return question, flops + prior_flops + span_flops + nested_flops
 
 
 def build(parts: Parts) -> Encode:
-    head = parts.components.concept_prior
+    head, nested = parts.components.concept_prior, build_nested(parts)
     if head is None:
-        return Encode(parts.config.encode, parts.backbone, NoPrior())
+        return Encode(parts.config.encode, parts.backbone, NoPrior(), nested=nested)
     prior = TrainedPrior(head, parts.backbone)
-    return Encode(parts.config.encode, parts.backbone, prior, TrainedSpan(head.span))
+    return Encode(parts.config.encode, parts.backbone, prior, TrainedSpan(head.span), nested)
+
+
+def build_nested(parts: Parts) -> SpanFinder:
+    """Of the words that stand for a bridge."""
+    bridge = parts.components.bridge
+    return NoSpan() if bridge is None else TrainedSpan(bridge.nested)
 
 
 def check_question(text: str, config: EncodeConfig) -> None:
