@@ -26,6 +26,7 @@ FILLED_BY = {
     "retrieved": "retrieve",
     "verified": "verify",
     "fused": "fuse",
+    "hops": "hop",
     "prompt": "decode",
     "answer": "decode",
 }

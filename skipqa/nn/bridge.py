@@ -81,4 +81,3 @@ def best_span(log_prob_2L: Tensor) -> Span | None:
 def flops(config: BridgeConfig, num_tokens: int) -> int:
     """Of one passage, a multiply and an add counted as two."""
     return 2 * 2 * config.rank * (config.width * (num_tokens + 1) + num_tokens)
-

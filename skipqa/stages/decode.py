@@ -97,9 +97,7 @@ def read_order(verified: Verified, fused: Fused) -> list[int]:
     worths = worth(verified, fused)
     last = max((passage.round for passage in verified.passages), default=1)
     attended = [
-        j
-        for j, mass in enumerate(fused.mass)
-        if mass > 0 and verified.passages[j].round == last
+        j for j, mass in enumerate(fused.mass) if mass > 0 and verified.passages[j].round == last
     ]
     return sorted(attended, key=lambda j: (-worths[j], j))
 

@@ -159,9 +159,7 @@ class AskAgain:
         record.dropped = found - record.kept
         return state.add(hops=tuple(hops))
 
-    def _asked_anew(
-        self, state: State, bridge: Bridge, number: int, record: StageRecord
-    ) -> State:
+    def _asked_anew(self, state: State, bridge: Bridge, number: int, record: StageRecord) -> State:
         """The question about the bridge, and what is found and kept for it, without what was found
         before."""
         config, source = self.config, state.verified.passages[bridge.passage]
@@ -199,9 +197,7 @@ class AskAgain:
     ) -> State:
         """What all rounds so far found and kept, fused along the paths between them."""
         verified = _all_of(state.verified, asking.verified)
-        fused, flops = self.fuser(
-            state.kept.meaning, asking.question, verified, path_edges(*edges)
-        )
+        fused, flops = self.fuser(state.kept.meaning, asking.question, verified, path_edges(*edges))
         record.flops += flops
         before, after = state.retrieved, asking.retrieved
         retrieved = Retrieved(

@@ -94,9 +94,7 @@ def some(items: Iterable[T], most: int) -> list[T]:
     return different[:: max(1, len(different) // most)][:most]
 
 
-def asked_in_one_step(
-    rows: Sequence[Mapping[str, Any]], seed: int, made: int
-) -> Iterator[Spanned]:
+def asked_in_one_step(rows: Sequence[Mapping[str, Any]], seed: int, made: int) -> Iterator[Spanned]:
     """As they are and in other words; of a flag also what else the World Factbook says."""
     for row in rows:
         if row.get("bridge"):
