@@ -2,8 +2,8 @@
 
 Some questions stand on something that neither the image nor the question names: "the capital of the
 country where this breed comes from". A passage of the round before names it, the bridge: a trained
-pointer finds it there or, untrained, the last capitalised words that are news. The question is asked
-anew, with the bridge in place of the words that stand for it, and the region that found the
+pointer finds it there; untrained, it is the last capitalised words that are news. The question is
+asked anew, with the bridge in place of the words that stand for it, and the region that found the
 bridge's passage sends it as its query, with the bridge in place of what it shows. What that finds
 has nothing to do with the image, so it is verified by the question alone. Then the tokens are fused
 again, along paths: a token attends to a passage of a further round if and only if it has an edge to

@@ -88,5 +88,5 @@ def test_no_path_reads_nothing_and_what_no_path_reaches_is_never_read(
 
 
 def test_rounds_that_do_not_follow_each_other() -> None:
-    with pytest.raises(UserError, match="round 2 have shape .*, the round before has 3 passages"):
+    with pytest.raises(UserError, match=r"round 2 have shape .*, the round before has 3 passages"):
         path_edges(torch.ones(2, 3, dtype=torch.bool), torch.ones(2, 2, dtype=torch.bool))

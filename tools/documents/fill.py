@@ -35,6 +35,7 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "reading": quality.reading,
     "verifying": quality.verifying,
     "okvqa": quality.okvqa,
+    "multihop": quality.multihop,
     "stage1": training.stage1,
     "verifier": training.verifier,
     "budget": training.budget,
