@@ -142,12 +142,9 @@ def asked(skip: Pipeline, image: bytes, example: Example, ways: Sequence[str]) -
     if state.draft.accepted:
         return rows + [_row(way, example, state.draft.answer, before.flops) for way in rest]
     state = skip.run(state, start="budget", stop="fuse", trace=before)
-    for way in rest:
-        number = ROUNDS.get(way, state.budget.rounds)
-        system = asking(skip, way, example)
-        entering = state.add(budget=replace(state.budget, rounds=number))
-        after = Trace()
-        final = system.run(entering, start="hop", trace=after)
+    known: dict[str, tuple[State, Trace]] = {}
+    for way in sorted(rest, key=(ONE, NEEDED, *WAYS).index):
+        known[way] = final, after = _same(way, state, known) or _finished(skip, way, state, example)
         hops = final.hops if "hops" in final else ()
         told = [passage.passage.id for passage in final.verified.passages]
         rows.append(
@@ -161,6 +158,27 @@ def asked(skip: Pipeline, image: bytes, example: Example, ways: Sequence[str]) -
             }
         )
     return rows
+
+
+def _finished(skip: Pipeline, way: str, state: State, example: Example) -> tuple[State, Trace]:
+    number = ROUNDS.get(way, state.budget.rounds)
+    entering = state.add(budget=replace(state.budget, rounds=number))
+    after = Trace()
+    return asking(skip, way, example).run(entering, start="hop", trace=after), after
+
+
+def _same(
+    way: str, fused: State, known: Mapping[str, tuple[State, Trace]]
+) -> tuple[State, Trace] | None:
+    """What another way has done already: as needed may be one round, and two rounds may be all
+    that was needed."""
+    if way == NEEDED and fused.budget.rounds == 1:
+        return known.get(ONE)
+    if way == TWO and fused.budget.rounds > 1 and NEEDED in known:
+        final, _ = known[NEEDED]
+        if "hops" in final and len(final.hops) == 1 and final.question.nested is None:
+            return known[NEEDED]
+    return None
 
 
 def asking(skip: Pipeline, way: str, example: Example) -> Pipeline:

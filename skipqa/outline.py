@@ -63,8 +63,10 @@ def outline(state: State, trace: Trace, parts: Parts) -> dict[str, Any]:
 
 
 def asked_as(state: State, concepts: Concepts) -> str:
-    """The question with the name of what the first passage was found for in place of the words that
-    stand for it, where these are known."""
+    """The question of the last further round, else the question with the name of what the first
+    passage was found for in place of the words that stand for it, where these are known."""
+    if "hops" in state:
+        return state.hops[-1].asked
     if "retrieved" not in state or not state.question.thing or not state.retrieved.passages:
         return ""
     shown = state.regions[state.retrieved.passages[0].region].concepts

@@ -2,8 +2,8 @@
 
 The passages that received attention are read, by verification score and attention together, the
 best last, where a small decoder heeds it most. After a further round of retrieval those of the
-last round are read, and the question is the one of that round. `readers.py` has the ways to read them, and
-`sentences.py` those that answer in sentences.
+last round are read, and the question is the one of that round. `readers.py` has the ways to read
+them, and `sentences.py` those that answer in sentences.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import pytest
 import torch
 from synthetic import question, retrieved_passage, run, state, verified
 
+from skipqa.answer import Answer
 from skipqa.config import HopConfig
 from skipqa.knowledge import Library
 from skipqa.knowledge.index.build import build
@@ -24,6 +25,7 @@ from skipqa.stages.hop import AskAgain, CapitalisedFinder, TrainedFinder, capita
 from skipqa.stages.stage import Parts
 from skipqa.state import State
 from skipqa.text_only import text_only
+from skipqa.trace import Trace
 from skipqa.types import Bridge, Budget, Fused
 
 QUESTION = "What is the capital of the country where this drink comes from?"
@@ -247,3 +249,16 @@ class TestTrainedFinder:
         assert isinstance(
             hop.build(pipeline.with_components(bridge=pointer).parts).finder, TrainedFinder
         )
+
+
+def test_the_outline_says_what_was_asked_in_which_round(fused: tuple[Pipeline, State]) -> None:
+    here, entering = fused
+    final = here.run(entering, start="hop")
+    outline = Answer(final, "full", Trace(), here.parts).outline()
+    assert outline["asked_as"] == ANEW
+    (one,) = outline["hops"]
+    assert (one["round"], one["bridge"], one["asked"]) == (2, "Italy", ANEW)
+    assert outline["passages"][one["passage"] - 1]["title"] == "espresso"
+    assert {passage["round"] for passage in outline["passages"]} == {1, 2}
+    evidence = Answer(final, "full", Trace(), here.parts).evidence
+    assert [one.round for one in evidence] == [p.round for p in final.verified.passages]
