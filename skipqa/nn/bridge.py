@@ -1,9 +1,10 @@
 """Questions of several steps: what a passage has to name before the question can be asked.
 
-Enters: the states of a question's tokens; the embedding of the words in it that stand for a bridge,
-"the country where this breed comes from"; the states of a passage's tokens. Leaves: a logit per
-question token that it is one of these words, and of one passage the span that names the bridge,
-"Hungary", with its probability, or none. It knows neither images nor indexes.
+Enters: a question's embedding and the states of its tokens; the embedding of the words in it that
+stand for a bridge, "the country where this breed comes from"; the states of a passage's tokens.
+Leaves: whether the question has such words, and a logit per token that it is one of them; of one
+passage the span that names the bridge, "Hungary", with its probability, or none. It knows neither
+images nor indexes.
 
 A span is a first and a last token. Both are chosen by a product of low rank of what is asked for
 and each token's state; choosing the passage's first token, which is no word, stands for "none".
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from skipqa.nn.span import SpanConfig, SpanHead
+from skipqa.nn.span import flops as span_flops
 
 LONGEST = 8  # tokens of a bridge
 NONE = 0  # the token that stands for it
@@ -41,7 +43,8 @@ class BridgePointer(nn.Module):
     def __init__(self, config: BridgeConfig) -> None:
         super().__init__()
         self.config = config
-        self.nested = SpanHead(SpanConfig(config.width))  # the question's words for the bridge
+        self.steps = nn.Linear(config.width, 1)  # whether the question has several
+        self.nested = SpanHead(SpanConfig(config.width))  # its words for the bridge
         self.asked = nn.Linear(config.width, 2 * config.rank)  # for the first token, and the last
         self.told = nn.Linear(config.width, 2 * config.rank, bias=False)
         self.none = nn.Parameter(torch.zeros(2))
@@ -56,6 +59,12 @@ class BridgePointer(nn.Module):
         none_B2L[:, :, NONE] = 1
         logits_B2L = logits_B2L + none_B2L * self.none[:, None]
         return logits_B2L.masked_fill(~there_BL[:, None], -torch.inf).log_softmax(-1)
+
+    @torch.inference_mode()
+    def find_nested(self, embedding_d: Tensor, states_Td: Tensor) -> tuple[int, int] | None:
+        """The question's tokens that stand for a bridge, the first and the one after the last; None
+        where it is asked in one step."""
+        return self.nested.find(states_Td) if float(self.steps(embedding_d)) > 0 else None
 
     @torch.inference_mode()
     def find(self, asked_d: Tensor, states_Ld: Tensor) -> Span | None:
@@ -76,6 +85,11 @@ def best_span(log_prob_2L: Tensor) -> Span | None:
         if float(value) > best:
             best, found = float(value), (first, first + int(offset) + 1)
     return None if found is None else Span(*found, prob=float(torch.tensor(best).exp()))
+
+
+def nested_flops(config: BridgeConfig, num_tokens: int) -> int:
+    """Of one question, a multiply and an add counted as two."""
+    return 2 * config.width + span_flops(SpanConfig(config.width), num_tokens)
 
 
 def flops(config: BridgeConfig, num_tokens: int) -> int:

@@ -17,7 +17,8 @@ from skipqa.config import EncodeConfig
 from skipqa.errors import UserError
 from skipqa.image import open_image
 from skipqa.language import content_words
-from skipqa.nn import concept_prior, span
+from skipqa.nn import bridge, concept_prior, span
+from skipqa.nn.bridge import BridgePointer
 from skipqa.nn.concept_prior import ConceptPriorHead
 from skipqa.nn.span import SpanHead
 from skipqa.stages.stage import Parts
@@ -65,11 +66,28 @@ class TrainedSpan:
 
     def __call__(self, encoded: EncodedTexts) -> tuple[tuple[int, int] | None, int]:
         spent = span.flops(self.head.config, len(encoded.states[0]))
-        tokens = self.head.find(encoded.states[0])
-        if tokens is None or not encoded.characters:
-            return None, spent
-        first, last = (encoded.characters[0][place] for place in (tokens[0], tokens[1] - 1))
-        return (first[0], last[1]), spent
+        return _characters(self.head.find(encoded.states[0]), encoded), spent
+
+
+class TrainedNested:
+    """The words that stand for a bridge."""
+
+    def __init__(self, pointer: BridgePointer) -> None:
+        self.pointer = pointer
+
+    def __call__(self, encoded: EncodedTexts) -> tuple[tuple[int, int] | None, int]:
+        states_Td = encoded.states[0]
+        spent = bridge.nested_flops(self.pointer.config, len(states_Td))
+        found = self.pointer.find_nested(encoded.embeddings[0], states_Td)
+        return _characters(found, encoded), spent
+
+
+def _characters(tokens: tuple[int, int] | None, encoded: EncodedTexts) -> tuple[int, int] | None:
+    """From the first token's first character to the last one's last."""
+    if tokens is None or not encoded.characters:
+        return None
+    first, last = (encoded.characters[0][place] for place in (tokens[0], tokens[1] - 1))
+    return first[0], last[1]
 
 
 class Encode:
@@ -132,8 +150,8 @@ def build(parts: Parts) -> Encode:
 
 def build_nested(parts: Parts) -> SpanFinder:
     """Of the words that stand for a bridge."""
-    bridge = parts.components.bridge
-    return NoSpan() if bridge is None else TrainedSpan(bridge.nested)
+    pointer = parts.components.bridge
+    return NoSpan() if pointer is None else TrainedNested(pointer)
 
 
 def check_question(text: str, config: EncodeConfig) -> None:

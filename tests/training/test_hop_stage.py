@@ -167,7 +167,7 @@ def test_the_stage_leaves_a_bridge_and_is_trained_once(
     inputs = Inputs(data=tmp_path, pocket_kb=pocket_kb, index=(pocket_kb / "index",))
     run = Run(tmp_path / "run")
     metrics = STAGE.run(inputs, SMALL, run)["bridge"]
-    assert {"ships", "nested", "pointer"} <= metrics.keys()
+    assert {"ships", "steps", "nested", "pointer"} <= metrics.keys()
     trained = load(run.folder / "trained", preset="pocket")
     assert trained.bridge is not None
     assert (load(run.folder, preset="pocket").bridge is not None) == metrics["ships"]

@@ -34,7 +34,7 @@ PHRASES = {
     "group": ("the kennel club group of {it}", "the group that {it} is shown in"),
 }
 ABOUT_GROUP = (
-    "What is {country}?", "What else belongs to {country}?", "How is {country} described?",
+    "What else belongs to {country}?", "How is {country} described?",
     "What is known about {country}?", "What is typical of {country}?",
 )  # fmt: skip
 COUNTRIES = ("origin", "native", "raised", "brand")

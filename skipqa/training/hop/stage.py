@@ -2,9 +2,9 @@
 
 Enters: Pocket-KB, OK-VQA's questions, a library that has Pocket-KB's passages. Leaves: a bridge, if
 on held-out entities and wordings it finds what passages name at least as often as the rule it
-replaces. Two parts that share nothing but their file: the words of a question (`retrieval/spans.py`
-trains such a head), and a pointer into passages. Nothing is seen here, so it takes minutes on two
-cores; `benchmarks/multihop.py` measures what it does for answers.
+replaces. Three parts that share nothing but their file: whether a question has words for a bridge,
+which they are (`retrieval/spans.py` trains such a head), and a pointer into passages. No photo is
+read, so it takes minutes on two cores; `benchmarks/multihop.py` measures what it does for answers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from skipqa.backbones.text_encoder import MiniLm
@@ -33,11 +34,12 @@ from skipqa.training.pathway.context import TRAINED
 from skipqa.training.pipelines import Source, text_digest
 from skipqa.training.retrieval import spans
 from skipqa.training.retrieval.about import TRAIN
-from skipqa.training.retrieval.spans import SpanTraining
+from skipqa.training.retrieval.spans import Spanned, SpanTraining, Tokens
 from skipqa.training.run import Run
 from skipqa.training.stage import Inputs, Metrics, TrainingStage
 
 PART = "bridge"
+DECAY, ITERATIONS = 1e-6, 200  # of the logistic regression
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +92,12 @@ class HopStage(TrainingStage):
             text = MiniLm()
             tokens = spans.prepare(asked, text.network, text.tokenizer)
             head, of_span = spans.train(tokens, settings.span, run)
+            steps, of_steps = train_steps(tokens, asked)
             examples = pointed_at(steps, pipeline, run.counted("searching"))
             texts = [one.text for one in examples] + [one.phrase for one in examples]
             encoded = encode(texts, pipeline.backbone, run.counted("encoding passages"))
             model = train(examples, encoded, settings.pointer, run)
-            model.nested = head
+            model.nested, model.steps = head, steps
             measured = quality(model, examples, encoded)
             ships = measured["found"] >= measured["found by the rule"]
             copy_components(source.folder, run.folder)
@@ -102,12 +105,45 @@ class HopStage(TrainingStage):
             checkpoint.save(model, path, preset=pipeline.config.preset, eight_bit=True)
             if ships:
                 shutil.copy(path, run.folder / path.name)
-            run.finish(PART, {"ships": ships, "nested": of_span, "pointer": measured})
+            found = {"steps": of_steps, "nested": of_span, "pointer": measured}
+            run.finish(PART, {"ships": ships, **found})
         run.forget_states()
         return run.metrics()
 
 
 STAGE = HopStage("hop", HopSettings())
+
+
+def train_steps(tokens: Tokens, asked: Sequence[Spanned]) -> tuple[nn.Linear, Metrics]:
+    """Whether a question has words for a bridge, by its embedding: a logistic regression. And of
+    held-out questions of each kind, how many are judged rightly."""
+    sums_QD = torch.zeros(len(asked), tokens.states.shape[1])
+    sums_QD.index_add_(0, tokens.question, tokens.states)
+    embeddings_QD = F.normalize(sums_QD, dim=1)  # as the text encoder pools
+    has_Q = torch.tensor([one.span is not None for one in asked])
+    own_Q = ~tokens.held_out
+    module = nn.Linear(embeddings_QD.shape[1], 1)
+    nn.init.zeros_(module.weight)
+    optimiser = torch.optim.LBFGS(module.parameters(), max_iter=ITERATIONS)
+
+    def loss() -> Tensor:
+        optimiser.zero_grad()
+        logits = module(embeddings_QD[own_Q])[:, 0]
+        value = F.binary_cross_entropy_with_logits(logits, has_Q[own_Q].float())
+        value = value + DECAY * module.weight.square().sum()
+        value.backward()
+        return value
+
+    optimiser.step(loss)
+    with torch.no_grad():
+        right_Q = (module(embeddings_QD)[:, 0] > 0) == has_Q
+    okvqa_Q = tokens.source == spans.SOURCES.index(spans.OKVQA)
+    kinds = {"two": has_Q, "one": ~has_Q & ~okvqa_Q, "okvqa": okvqa_Q}
+    return module, {
+        name: {"questions": int(chosen.sum()), "right": _mean(right_Q[chosen].tolist())}
+        for name, of_kind in kinds.items()
+        if (chosen := of_kind & tokens.held_out).any()
+    }
 
 
 def train(
