@@ -58,6 +58,7 @@ class Answer:
         return tuple(
             Evidence(
                 *(p.passage.id, p.passage.title, p.passage.text, round(score, 4), p.region),
+                round=p.round,
                 origin=p.origin,
             )
             for p, score in zip(verified.passages, verified.scores, strict=True)
@@ -85,6 +86,7 @@ class Answer:
                     "text": e.text,
                     "score": e.score,
                     "region": e.region,
+                    "round": e.round,
                     **({} if e.origin is None else {"origin": asdict(e.origin)}),
                 }
                 for e in self.evidence

@@ -22,6 +22,7 @@ from skipqa.config import merged
 from skipqa.errors import UserError
 from skipqa.files import write_text
 from skipqa.nn import checkpoint
+from skipqa.nn.bridge import BridgeConfig, BridgePointer
 from skipqa.nn.budget import (
     BudgetController,
     DifficultyBudgetConfig,
@@ -58,6 +59,7 @@ class Components:
     verifier: Verifier | None = None  # of passages as the text encoder embeds them
     pair_verifier: Verifier | None = None  # of (question, passage) pairs, see `pair_encoder`
     fusion: BipartiteFusion | None = None
+    bridge: BridgePointer | None = None
     keep_head: KeepHead | None = None  # of a baseline: no stage of SKIP uses it
     projector: Projector | None = None
     tagger: Tagger | None = None
@@ -100,6 +102,7 @@ _BUILDERS: dict[str, Any] = {
     "verifier": (VerifierConfig, Verifier),
     "pair_verifier": (VerifierConfig, Verifier),
     "fusion": (FusionConfig, BipartiteFusion),
+    "bridge": (BridgeConfig, BridgePointer),
     "keep_head": (KeepHeadConfig, KeepHead),
     "projector": (ProjectorConfig, Projector),
     "tagger": (TaggerConfig, Tagger),
@@ -125,6 +128,7 @@ _FITS: dict[str, dict[str, str]] = {
     "verifier": {"width": "text", "visual_width": "text"},
     "pair_verifier": {"width": "text", "visual_width": "text"},
     "fusion": {"width": "text", "passage_width": "text"},
+    "bridge": {"width": "text"},
     "keep_head": {"width": "text"},
     "projector": {"vision_width": "vision", "width": "decoder"},
     "tagger": {"width": "vision", "text_width": "text"},

@@ -81,6 +81,9 @@ class BudgetConfig:
     easy: Fraction = 0.0
     # High resolution is for questions whose concept prior carries at least so many nats.
     min_information: Weight = 1.0
+    # H, rounds of retrieval; 0: more than one where the question, read by a trained bridge, stands
+    # on something that a passage has to name
+    rounds: Annotated[int, Between(0, 3)] = 0
 
     def kept_tokens(self, num_tokens: int) -> int:
         """V' of V."""
@@ -171,6 +174,14 @@ class FuseConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class HopConfig:
+    passages: Count = 1  # K' of each further round
+    bridge_weight: Weight = 1.0  # of the bridge's name in a query, next to the question's terms
+    excerpt_words: NonNegative = 20  # read of a long passage; 0: all of it
+    min_prob: Fraction = 0.3  # of a bridge that is asked about
+
+
+@dataclass(frozen=True, slots=True)
 class DecodeConfig:
     # Worked examples and a quoted answer for a small decoder, prompt E.4 for a large one; a small
     # one that was trained to read needs neither, and one that follows instructions is asked for a
@@ -226,6 +237,7 @@ class Config:
     consult: ConsultConfig = field(default_factory=ConsultConfig)
     verify: VerifyConfig = field(default_factory=VerifyConfig)
     fuse: FuseConfig = field(default_factory=FuseConfig)
+    hop: HopConfig = field(default_factory=HopConfig)
     decode: DecodeConfig = field(default_factory=DecodeConfig)
     confidence: ConfidenceConfig = field(default_factory=ConfidenceConfig)
 

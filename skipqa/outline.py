@@ -45,6 +45,7 @@ def outline(state: State, trace: Trace, parts: Parts) -> dict[str, Any]:
         "regions": _regions(state, parts),
         "text": _text(state),
         "passages": _passages(state, parts),
+        "hops": _hops(state),
         "edges": _edges(state),
         "stages": [
             {
@@ -64,8 +65,10 @@ def outline(state: State, trace: Trace, parts: Parts) -> dict[str, Any]:
 
 
 def asked_as(state: State, concepts: Concepts) -> str:
-    """The question with the name of what the first passage was found for in place of the words that
-    stand for it, where these are known."""
+    """The question of the last further round, else the question with the name of what the first
+    passage was found for in place of the words that stand for it, where these are known."""
+    if "hops" in state:
+        return state.hops[-1].asked
     if "retrieved" not in state or not state.question.thing or not state.retrieved.passages:
         return ""
     shown = state.regions[state.retrieved.passages[0].region].concepts
@@ -129,7 +132,24 @@ def _budget(state: State) -> dict[str, Any] | None:
         "high_res": budget.high_res,
         "difficulty": budget.difficulty,
         "expected_gain": budget.expected_gain,
+        "rounds": budget.rounds,
     }
+
+
+def _hops(state: State) -> list[dict[str, Any]]:
+    """Further rounds of retrieval: what was asked about, and the passage that names it."""
+    if "hops" not in state:
+        return []
+    return [
+        {
+            "round": number,
+            "bridge": hop.bridge.name,
+            "prob": round(hop.bridge.prob, 4),
+            "passage": hop.bridge.passage + 1,
+            "asked": hop.asked,
+        }
+        for number, hop in enumerate(state.hops, 2)
+    ]
 
 
 def _tokens(state: State) -> dict[str, Any]:
@@ -204,6 +224,7 @@ def _passages(state: State, parts: Parts) -> list[dict[str, Any]]:
                 "index": _index(found, parts),
                 **({} if found.origin is None else {"origin": asdict(found.origin)}),
                 "region": found.region,
+                "round": found.round,
                 "score": round(found.score, 4),
                 "relative": round(found.relative, 4),
                 "verification": round(score, 4),

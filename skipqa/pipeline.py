@@ -2,7 +2,7 @@
 
     encode -> draft (SKV) -> budget (DBC) -> look -> prune (QVS) -> regions + zoom (RCSR)
            -> read_text -> retrieve (RCSR) -> consult (ADR) -> verify (SKV) -> fuse (BSCA)
-           -> decode -> Answer
+           -> hop (SKIP-Iter) -> decode -> Answer
 
 Each stage is one file in `stages/`. It is built once with what it depends on and called as
 `stage(state, record) -> state`: the `State` holds what is known of the question so far, the
@@ -43,6 +43,7 @@ from skipqa.stages import (
     draft,
     encode,
     fuse,
+    hop,
     look,
     prune,
     read_text,
@@ -71,6 +72,7 @@ STAGES: Mapping[str, Build] = MappingProxyType(
         "consult": consult.build,
         "verify": verify.build,
         "fuse": fuse.build,
+        "hop": hop.build,
         "decode": decode.build,
     }
 )
@@ -158,7 +160,7 @@ class Pipeline:
 
     def fused(self, drafted: State, trace: Trace) -> Waiting:
         """The full path up to decode, which several questions may go through together."""
-        state = self.run(drafted, start="budget", stop="fuse", trace=trace)
+        state = self.run(drafted, start="budget", stop="hop", trace=trace)
         return Waiting(state, trace, self._builders["decode"], self.parts)
 
     def route(self, state: State, trace: Trace, *, fast_path: bool = True) -> Answer:
@@ -201,7 +203,7 @@ class Pipeline:
         What it has spent by then is not in the trace, and latencies add up as if in sequence.
         """
         ahead, executor = Trace(), ThreadPoolExecutor(1, thread_name_prefix="full-path")
-        fusing = executor.submit(self.run, encoded, start="budget", stop="fuse", trace=ahead)
+        fusing = executor.submit(self.run, encoded, start="budget", stop="hop", trace=ahead)
         executor.shutdown(wait=False)  # the thread ends with its run
         try:
             state = self.run(encoded, start="draft", stop="draft", trace=trace)

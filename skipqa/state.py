@@ -18,6 +18,7 @@ from skipqa.types import (
     Decoded,
     Draft,
     Fused,
+    Hop,
     KeptTokens,
     Question,
     ReadText,
@@ -77,6 +78,7 @@ class State:
     consulted: FilledBy[Consulted] = FilledBy("consult")
     verified: FilledBy[Verified] = FilledBy("verify")
     fused: FilledBy[Fused] = FilledBy("fuse")
+    hops: FilledBy[tuple[Hop, ...]] = FilledBy("hop")  # further rounds, where there were any
     prompt: FilledBy[str] = FilledBy("decode")
     answer: FilledBy[Decoded] = FilledBy("decode")
 

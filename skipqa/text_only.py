@@ -12,7 +12,7 @@ import torch
 from skipqa.pipeline import Pipeline
 from skipqa.stages import encode
 from skipqa.stages.stage import Parts
-from skipqa.stages.verify import Scored, Verify, already, nu
+from skipqa.stages.verify import QuestionVerifier, Verify
 from skipqa.state import State
 from skipqa.trace import StageRecord
 from skipqa.types import Draft, Fused, KeptTokens, Region, SeenWords, VisualTokens
@@ -21,7 +21,7 @@ EVERYWHERE = Region((0.0, 0.0, 1.0, 1.0), (), (), 0.0)  # asks the question's wo
 
 
 def text_only(base: Pipeline) -> Pipeline:
-    return base.with_stages(
+    return base.with_config(budget={"rounds": 1}).with_stages(
         encode=_Encode,
         draft=_Draft,
         look=_Look,
@@ -87,25 +87,8 @@ class _Zoom(_Stage):
         return state
 
 
-class _ByQuestion:
-    """nu_j by the formula of `stages/verify.py`, with the question alone as q_r."""
-
-    def __init__(self, parts: Parts) -> None:
-        self.config, self.backbone = parts.config.verify, parts.backbone
-
-    def __call__(self, state: State) -> Scored:
-        passages, config = state.retrieved.passages, self.config
-        encoded = self.backbone.encode_texts([passage.text for passage in passages])
-        best = max((passage.relative for passage in passages), default=1.0)
-        scores = []
-        for passage, embedding in zip(passages, encoded.embeddings, strict=True):
-            cosine = float(embedding @ state.question.embedding)
-            scores.append(nu(cosine, passage.relative / best, config))
-        return Scored(scores, already(encoded), encoded.flops)
-
-
 def _build_verify(parts: Parts) -> Verify:
-    return Verify(parts.config.verify, _ByQuestion(parts))
+    return Verify(parts.config.verify, QuestionVerifier(parts.config.verify, parts.backbone))
 
 
 class _Fuse(_Stage):

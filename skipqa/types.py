@@ -70,6 +70,8 @@ class Question:
     drafter_states: torch.Tensor | None = None
     concept_prior: ConceptPrior | None = None  # None: not trained
     span: tuple[int, int] | None = None  # the characters that stand for the thing, where known
+    # Those that stand for what a passage has to name first: "the country this breed comes from"
+    nested: tuple[int, int] | None = None
     asks_for_text: bool = False  # in the image, which something can read
     asks_what_is_written: bool = False  # and for nothing else
 
@@ -82,8 +84,16 @@ class Question:
         """The question with a name in place of what stands for the thing."""
         if self.span is None:
             return self.text
-        start, end = self.span
-        return self.text[:start] + name + self.text[end:]
+        return _with(self.text, self.span, name)
+
+    def asked_of(self, bridge: str) -> str:
+        """The question about a bridge: its name in place of the words that stand for it or, where
+        none do, the question as it is."""
+        return self.text if self.nested is None else _with(self.text, self.nested, bridge)
+
+
+def _with(text: str, place: tuple[int, int], name: str) -> str:
+    return text[: place[0]] + name + text[place[1] :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +161,7 @@ class Budget:
     high_res: bool = True  # whether the image is also encoded at the finer scales
     expected_gain: float | None = None  # in score, of looking up; None where nothing predicts it
     skipped_indexes: tuple[str, ...] = ()  # names of those that are not searched
+    rounds: int = 1  # H: of retrieval, at most
 
     def most_passages(self, num_retrieved: int) -> int:
         """At most K', and ceil(rho_r K) of the K retrieved (Algorithm 1)."""
@@ -235,6 +246,7 @@ class RetrievedPassage:
     region: int  # the region whose query scored it best
     relative: float  # to the best score, made comparable between indexes (knowledge/library.py)
     excerpt: str = ""  # what is read of a long passage; empty: all of it
+    round: int = 1  # of retrieval
     origin: Origin | None = None  # None: an index of the library
 
     @property
@@ -263,11 +275,13 @@ class Consulted:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    passages: tuple[RetrievedPassage, ...]  # kept, best verification score first
+    passages: tuple[RetrievedPassage, ...]  # kept, best verification score first in each round
     scores: tuple[float, ...]  # nu_j of each kept passage
     token_states: tuple[torch.Tensor, ...]  # [L_j, d_text] of each kept passage
     embeddings: torch.Tensor  # [K, d_text]
     rejected: tuple[tuple[RetrievedPassage, float], ...]
+    # Of each state of each kept passage the characters of its text; none where not known
+    characters: tuple[tuple[tuple[int, int], ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +290,24 @@ class Fused:
     edges: torch.Tensor  # [V', K] bool
     mass: tuple[float, ...]  # attention each passage received, summed over tokens
     attention: torch.Tensor | None = None  # [V', K] the same by token; None where not measured
+
+
+@dataclass(frozen=True, slots=True)
+class Bridge:
+    """What a passage names and the next round asks about: "Hungary"."""
+
+    name: str
+    passage: int  # which of the verified passages names it
+    prob: float
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """A further round of retrieval."""
+
+    bridge: Bridge
+    asked: str  # the question of this round
+    found: tuple[str, ...]  # ids of the passages that it kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,4 +333,5 @@ class Evidence:
     text: str
     score: float
     region: int
+    round: int = 1  # of retrieval
     origin: Origin | None = None  # where it is from, if not from an index of the library

@@ -28,6 +28,7 @@ FILLED_BY = {
     "consulted": "consult",
     "verified": "verify",
     "fused": "fuse",
+    "hops": "hop",
     "prompt": "decode",
     "answer": "decode",
 }

@@ -76,8 +76,10 @@ def _pathway(answer: Answer) -> Record:
 
 def _rounds(answer: Answer) -> int:
     """How often something was looked up; not at all where the budget closed retrieval."""
-    looked = "budget" in answer.state and answer.state.budget.passages > 0
-    return sum(stage.name == "retrieve" for stage in answer.trace.stages) if looked else 0
+    state = answer.state
+    if "budget" not in state or state.budget.passages == 0:
+        return 0
+    return 1 + (len(state.hops) if "hops" in state else 0)
 
 
 def _named(answer: Answer) -> Record:

@@ -116,20 +116,26 @@ class BipartiteFusion(nn.Module):
         passage_embeddings: Tensor,
         lengths: Tensor | Sequence[int],
         *,
+        edges: Tensor | None = None,
         longest: int | None = None,
         order: Order | Literal["auto"] = "auto",
     ) -> Fusion:
         """`tokens [V, d]`, `passage_tokens [N, p]`, `passage_embeddings [K, p]`, `lengths [K]`.
 
-        A batch: `[B, V, d]`, `[N, p]` packed over all items, `[B, K, p]`, `[B, K]`. `longest`
-        bounds the passage lengths; without it a GPU must be asked, which forbids a CUDA graph.
+        A batch: `[B, V, d]`, `[N, p]` packed over all items, `[B, K, p]`, `[B, K]`. `edges`
+        stand in for the layer's own choice. `longest` bounds the passage lengths; without it a GPU
+        must be asked, which forbids a CUDA graph.
         """
         batched = tokens.dim() == 3
         tokens_BVd = tokens if batched else tokens[None]
         embeddings_BKp = passage_embeddings if batched else passage_embeddings[None]
         lengths_BK = torch.as_tensor(lengths, dtype=torch.long, device=tokens.device)
         lengths_BK = lengths_BK.reshape(embeddings_BKp.shape[:2])
-        scores_BVK, edges_BVK = self.choose(tokens_BVd, embeddings_BKp, lengths_BK)
+        if edges is None:
+            scores_BVK, edges_BVK = self.choose(tokens_BVd, embeddings_BKp, lengths_BK)
+        else:
+            scores_BVK = self.compatibility(tokens_BVd, embeddings_BKp)
+            edges_BVK = edges if batched else edges[None]
         if tokens.is_cuda:
             fused_BVd = self._fuse_batch(
                 tokens_BVd, passage_tokens, edges_BVK, lengths_BK, order, longest

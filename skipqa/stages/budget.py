@@ -1,11 +1,12 @@
-"""budget: how many tokens V' and passages K' the question may cost (DBC).
+"""budget: how many tokens V', passages K' and rounds H the question may cost (DBC).
 
 A trained controller decides by the mean low-resolution token, the question and what the draft said,
 before the image is encoded again; it may close retrieval altogether (K' = 0, SKIP-NR) and leave
 indexes out. Untrained, every question gets the same (V', K') and every index is searched; a drafter
 that may abstain can still close retrieval for the easy ones. Whether high resolution pays depends
 on the question alone: small things matter where it is about one kind of thing, and seldom where it
-is about a scene.
+is about a scene. So does H: a further round is for a question with words that stand for what a
+passage has to name (SKIP-Iter).
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from skipqa.stages.stage import Parts
 from skipqa.state import State
 from skipqa.trace import StageRecord
 from skipqa.types import Budget, Draft, Question, VisualTokens
+
+MAX_ROUNDS = 3
 
 
 class Decision(NamedTuple):
@@ -114,10 +117,17 @@ class SetBudget:
         draft = state.draft if "draft" in state else UNKNOWN_DRAFT
         budget, record.flops, why = self.budgeter(state.question, state.low_res, draft)
         high_res = budget.passages > 0 and is_particular(state.question, self.config)
-        budget = replace(budget, high_res=high_res)
+        budget = replace(budget, high_res=high_res, rounds=self._rounds(state.question, budget))
         kept = f" of which rho_r = {budget.rho_r:.2f}" if budget.rho_r < 1 else ""
-        record.why = f"V' = {budget.tokens}, K' = {budget.passages}{kept}, {why}"
+        rounds = f", H = {budget.rounds}" if budget.rounds > 1 else ""
+        record.why = f"V' = {budget.tokens}, K' = {budget.passages}{kept}{rounds}, {why}"
         return state.add(budget=budget)
+
+    def _rounds(self, question: Question, budget: Budget) -> int:
+        """As configured, else as many as the question may need."""
+        if budget.passages == 0:
+            return 1
+        return self.config.rounds or (1 if question.nested is None else MAX_ROUNDS)
 
 
 def is_particular(question: Question, config: BudgetConfig) -> bool:

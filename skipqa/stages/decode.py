@@ -1,8 +1,9 @@
 """decode: the language model answers from the evidence.
 
 The passages that received attention are read, by verification score and attention together, the
-best last, where a small decoder heeds it most. `readers.py` has the ways to read them, and
-`sentences.py` those that answer in sentences.
+best last, where a small decoder heeds it most. After a further round of retrieval those of the
+last round are read, and the question is the one of that round. `readers.py` has the ways to read
+them, and `sentences.py` those that answer in sentences.
 """
 
 from __future__ import annotations
@@ -93,11 +94,19 @@ def build_reader(parts: Parts) -> Reader:
 
 
 def read_order(verified: Verified, fused: Fused) -> list[int]:
-    """Passages that some token attended to, by verification score and attention together."""
+    """Passages of the last round that some token attended to, by what they are worth."""
+    worths = worth(verified, fused)
+    last = max((passage.round for passage in verified.passages), default=1)
+    attended = [
+        j for j, mass in enumerate(fused.mass) if mass > 0 and verified.passages[j].round == last
+    ]
+    return sorted(attended, key=lambda j: (-worths[j], j))
+
+
+def worth(verified: Verified, fused: Fused) -> list[float]:
+    """Of each verified passage: its score and its fraction of the attention together."""
     total = sum(fused.mass) or 1.0
-    value = [score + mass / total for score, mass in zip(verified.scores, fused.mass, strict=True)]
-    attended = [j for j, mass in enumerate(fused.mass) if mass > 0]
-    return sorted(attended, key=lambda j: (-value[j], j))
+    return [score + mass / total for score, mass in zip(verified.scores, fused.mass, strict=True)]
 
 
 def facts(verified: Verified, used: Sequence[int]) -> list[str]:

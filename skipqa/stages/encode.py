@@ -1,7 +1,8 @@
 """encode: the image at low resolution and the question, all that a drafter needs.
 
 Also the concept prior, if one was trained: which concepts the question is about, and which of its
-words stand for the thing.
+words stand for the thing; and, if a bridge was trained, which stand for what a passage has to name
+first.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from skipqa.config import EncodeConfig
 from skipqa.errors import UserError
 from skipqa.image import open_image
 from skipqa.language import content_words
-from skipqa.nn import concept_prior, span
+from skipqa.nn import bridge, concept_prior, span
+from skipqa.nn.bridge import BridgePointer
 from skipqa.nn.concept_prior import ConceptPriorHead
 from skipqa.nn.span import SpanHead
 from skipqa.stages import text_gate
@@ -66,11 +68,28 @@ class TrainedSpan:
 
     def __call__(self, encoded: EncodedTexts) -> tuple[tuple[int, int] | None, int]:
         spent = span.flops(self.head.config, len(encoded.states[0]))
-        tokens = self.head.find(encoded.states[0])
-        if tokens is None or not encoded.characters:
-            return None, spent
-        first, last = (encoded.characters[0][place] for place in (tokens[0], tokens[1] - 1))
-        return (first[0], last[1]), spent
+        return _characters(self.head.find(encoded.states[0]), encoded), spent
+
+
+class TrainedNested:
+    """The words that stand for a bridge."""
+
+    def __init__(self, pointer: BridgePointer) -> None:
+        self.pointer = pointer
+
+    def __call__(self, encoded: EncodedTexts) -> tuple[tuple[int, int] | None, int]:
+        states_Td = encoded.states[0]
+        spent = bridge.nested_flops(self.pointer.config, len(states_Td))
+        found = self.pointer.find_nested(encoded.embeddings[0], states_Td)
+        return _characters(found, encoded), spent
+
+
+def _characters(tokens: tuple[int, int] | None, encoded: EncodedTexts) -> tuple[int, int] | None:
+    """From the first token's first character to the last one's last."""
+    if tokens is None or not encoded.characters:
+        return None
+    first, last = (encoded.characters[0][place] for place in (tokens[0], tokens[1] - 1))
+    return first[0], last[1]
 
 
 class Encode:
@@ -80,10 +99,11 @@ class Encode:
         backbone: Backbone,
         prior: PriorEstimator,
         span: SpanFinder | None = None,
+        nested: SpanFinder | None = None,
         text_gate: TextGate | None = None,
     ) -> None:
         self.config, self.backbone = config, backbone
-        self.prior, self.span = prior, span or NoSpan()
+        self.prior, self.span, self.nested = prior, span or NoSpan(), nested or NoSpan()
         self.text_gate = text_gate
 
     def __call__(self, state: State, record: StageRecord) -> State:
@@ -111,6 +131,7 @@ class Encode:
         encoded, for_drafter = backbone.encode_texts([text]), backbone.encode_for_drafter(text)
         prior, prior_flops = self.prior(encoded.embeddings[0])
         found, span_flops = self.span(encoded)
+        nested, nested_flops = self.nested(encoded)
         gate, asks = self.text_gate, NO_TEXT
         if gate is not None:
             asks = gate.asks(text, encoded.embeddings[0])
@@ -123,19 +144,26 @@ class Encode:
             for_drafter.states[0] if for_drafter else None,
             prior,
             found,
+            nested,
             asks.for_text,
             asks.what_is_written,
         )
-        return question, flops + prior_flops + span_flops + asks.flops
+        return question, flops + prior_flops + span_flops + nested_flops + asks.flops
 
 
 def build(parts: Parts) -> Encode:
     config, backbone, head = parts.config.encode, parts.backbone, parts.components.concept_prior
-    gate = text_gate.build(parts)
+    nested, gate = build_nested(parts), text_gate.build(parts)
     if head is None:
-        return Encode(config, backbone, NoPrior(), NoSpan(), gate)
+        return Encode(config, backbone, NoPrior(), NoSpan(), nested, gate)
     prior = TrainedPrior(head, backbone)
-    return Encode(config, backbone, prior, TrainedSpan(head.span), gate)
+    return Encode(config, backbone, prior, TrainedSpan(head.span), nested, gate)
+
+
+def build_nested(parts: Parts) -> SpanFinder:
+    """Of the words that stand for a bridge."""
+    pointer = parts.components.bridge
+    return NoSpan() if pointer is None else TrainedNested(pointer)
 
 
 def check_question(text: str, config: EncodeConfig) -> None:

@@ -31,9 +31,14 @@ from skipqa.types import Fused, Question, Verified
 
 class Fuser(Protocol):
     def __call__(
-        self, tokens_VD: Tensor, question: Question, verified: Verified
+        self,
+        tokens_VD: Tensor,
+        question: Question,
+        verified: Verified,
+        edges_VK: Tensor | None = None,
     ) -> tuple[Fused, int]:
-        """The kept tokens after reading the passages, and its FLOPs."""
+        """The kept tokens after reading the passages, and its FLOPs. Given edges, such as paths
+        over several rounds, stand in for its own choice."""
 
 
 class CosineFuser:
@@ -45,20 +50,26 @@ class CosineFuser:
         self.degree = None if by_fraction else config.degree
 
     def __call__(
-        self, tokens_VD: Tensor, question: Question, verified: Verified
+        self,
+        tokens_VD: Tensor,
+        question: Question,
+        verified: Verified,
+        edges_VK: Tensor | None = None,
     ) -> tuple[Fused, int]:
         states_ND, lengths = _words(tokens_VD, verified)
         asking_VD = tokens_VD + question.embedding
-        scores_VK = compatibility(asking_VD, verified.embeddings, kind="cosine")
-        scores_VK = scores_VK * torch.tensor(verified.scores)
-        edges_VK = select_edges(scores_VK, top=self.top, degree=self.degree)
+        flops = 0
+        if edges_VK is None:
+            scores_VK = compatibility(asking_VD, verified.embeddings, kind="cosine")
+            scores_VK = scores_VK * torch.tensor(verified.scores)
+            edges_VK = select_edges(scores_VK, top=self.top, degree=self.degree)
+            flops = 2 * scores_VK.numel() * tokens_VD.shape[1]
         heads_VHD, states_NHD = asking_VD[:, None, :], states_ND[:, None, :]
         attended = bipartite_attention(heads_VHD, states_NHD, states_NHD, edges_VK, lengths)
         fused_VD = tokens_VD + attended[:, 0]
         mass_VK = passage_mass(heads_VHD, states_NHD, edges_VK, lengths)
         edge_words = int((edges_VK.sum(0) * torch.tensor(lengths, dtype=torch.long)).sum())
-        width = tokens_VD.shape[1]
-        flops = 2 * edges_VK.numel() * width + 6 * edge_words * width
+        flops += 6 * edge_words * tokens_VD.shape[1]
         return Fused(fused_VD, edges_VK, tuple(mass_VK.sum(0).tolist()), mass_VK), flops
 
 
@@ -67,10 +78,16 @@ class TrainedFuser:
         self.layer = layer
 
     def __call__(
-        self, tokens_VD: Tensor, question: Question, verified: Verified
+        self,
+        tokens_VD: Tensor,
+        question: Question,
+        verified: Verified,
+        edges_VK: Tensor | None = None,
     ) -> tuple[Fused, int]:
         states_ND, lengths = _words(tokens_VD, verified)
-        fused_VD, edges_VK, _ = self.layer(tokens_VD, states_ND, verified.embeddings, lengths)
+        fused_VD, edges_VK, _ = self.layer(
+            tokens_VD, states_ND, verified.embeddings, lengths, edges=edges_VK
+        )
         # The layer does not return its attention: a token's mass is split evenly over its edges.
         mass_VK = edges_VK / edges_VK.sum(1, keepdim=True).clamp(min=1)
         flops = network.flops(self.layer.config, edges_VK, lengths)
@@ -92,8 +109,12 @@ class Fuse:
 
 
 def build(parts: Parts) -> Fuse:
+    return Fuse(build_fuser(parts))
+
+
+def build_fuser(parts: Parts) -> Fuser:
     layer = parts.components.fusion
-    return Fuse(CosineFuser(parts.config.fuse) if layer is None else TrainedFuser(layer))
+    return CosineFuser(parts.config.fuse) if layer is None else TrainedFuser(layer)
 
 
 def _words(tokens_VD: Tensor, verified: Verified) -> tuple[Tensor, list[int]]:

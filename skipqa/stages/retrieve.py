@@ -35,7 +35,6 @@ from skipqa.state import State
 from skipqa.trace import StageRecord
 from skipqa.types import Hit, Question, Region, Retrieved, RetrievedPassage, SparseVector
 
-SMALLEST = 1e-12
 SourceWeights = Callable[[State], Mapping[str, float]]
 
 
@@ -58,12 +57,7 @@ class ConceptQuerier:
         self.config, self.backbone = config, backbone
 
     def __call__(self, state: State, indexes: Sequence[Index]) -> Found:
-        encoded, flops = encode_queries(self.write(state), [index.encoder for index in indexes])
-        hits: list[Hits] = [
-            index.search(vectors, self.config.per_region)
-            for index, vectors in zip(indexes, encoded, strict=True)
-        ]
-        return Found(hits, encoded, flops)
+        return search_texts(self.write(state), indexes, self.config.per_region)
 
     def write(self, state: State) -> list[TextQuery]:
         """The query of each region, in words."""
@@ -82,6 +76,15 @@ class ConceptQuerier:
             )
             for number, region in enumerate(state.regions)
         ]
+
+
+def search_texts(queries: Sequence[TextQuery], indexes: Sequence[Index], most: int) -> Found:
+    """`most` passages for each query in each index."""
+    encoded, flops = encode_queries(queries, [index.encoder for index in indexes])
+    hits: list[Hits] = [
+        index.search(vectors, most) for index, vectors in zip(indexes, encoded, strict=True)
+    ]
+    return Found(hits, encoded, flops)
 
 
 class SparseQuerier:
@@ -178,11 +181,11 @@ def build(parts: Parts) -> Retrieve:
 
 def by_saliency(hits: Sequence[Hits], regions: Sequence[Region], sharpness: float) -> list[Hits]:
     """Each region's scores times its saliency relative to the highest, to the power `sharpness`:
-    at 0 all regions count alike."""
-    if sharpness == 0:
-        return list(hits)
+    at 0 all regions count alike, as they do where none is salient."""
     best = max(region.saliency for region in regions)
-    weights = [(region.saliency / max(best, SMALLEST)) ** sharpness for region in regions]
+    if sharpness == 0 or best <= 0:
+        return list(hits)
+    weights = [(region.saliency / best) ** sharpness for region in regions]
     return [
         [
             [Hit(hit.row, hit.score * weight) for hit in found]

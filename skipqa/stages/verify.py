@@ -72,6 +72,23 @@ class SimilarityVerifier:
         return f"{state.question.text} {self.backbone.concepts[concept].name}"
 
 
+class QuestionVerifier:
+    """The same formula with the question alone as q_r: for one that no image has a say in."""
+
+    def __init__(self, config: VerifyConfig, backbone: Backbone) -> None:
+        self.config, self.backbone = config, backbone
+
+    def __call__(self, state: State) -> Scored:
+        passages, config = state.retrieved.passages, self.config
+        encoded = self.backbone.encode_texts(_texts(passages))
+        best = max((passage.relative for passage in passages), default=1.0)
+        scores = []
+        for passage, embedding in zip(passages, encoded.embeddings, strict=True):
+            cosine = float(embedding @ state.question.embedding)
+            scores.append(nu(cosine, passage.relative / best, config))
+        return Scored(scores, already(encoded), encoded.flops)
+
+
 class EmbeddingVerifier:
     """The verifier on embeddings alone."""
 
@@ -103,7 +120,12 @@ class SignalVerifier(EmbeddingVerifier):
         different = list(dict.fromkeys(asked))
         encoded = self.backbone.encode_texts([*passages, *different])
         own_Kd, asked_Nd = encoded.embeddings.split((len(passages), len(different)))
-        of_passages = EncodedTexts(own_Kd, encoded.states[: len(passages)], encoded.flops)
+        of_passages = EncodedTexts(
+            own_Kd,
+            encoded.states[: len(passages)],
+            encoded.flops,
+            encoded.characters[: len(passages)],
+        )
         return of_passages, asked_Nd[[different.index(text) for text in asked]]
 
 
@@ -183,6 +205,7 @@ def divided(
         token_states=encoded.states,
         embeddings=encoded.embeddings,
         rejected=tuple((candidates[j], scores[j]) for j in rejected),
+        characters=encoded.characters,
     )
 
 
@@ -209,7 +232,8 @@ def already(encoded: EncodedTexts) -> Callable[[Sequence[int]], EncodedTexts]:
 
     def some(places: Sequence[int]) -> EncodedTexts:
         states = tuple(encoded.states[j] for j in places)
-        return EncodedTexts(encoded.embeddings[list(places)], states, 0)
+        characters = tuple(encoded.characters[j] for j in places) if encoded.characters else ()
+        return EncodedTexts(encoded.embeddings[list(places)], states, 0, characters)
 
     return some
 

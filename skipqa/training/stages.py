@@ -20,6 +20,7 @@ from skipqa.config import override, read_settings
 from skipqa.errors import UserError, choices
 from skipqa.training import confidence, fast_path, text_gate
 from skipqa.training.grounding import stage as grounding
+from skipqa.training.hop import stage as hop
 from skipqa.training.pathway import (
     stage2_saliency,
     stage3_fusion,
@@ -41,6 +42,7 @@ STAGES: tuple[TrainingStage, ...] = (
     stage4_verifier.STAGE,  # SKV
     stage5_budget.STAGE,  # DBC
     stage6_joint.STAGE,
+    hop.STAGE,  # SKIP-Iter: what passages name that is to be asked about next
     text_gate.STAGE,  # "ocr": when text in the image is read
     fast_path.STAGE,  # when a draft is enough, with everything else in place
     confidence.STAGE,  # how certain an answer is, on either path

@@ -12,6 +12,7 @@ SUMMARIES = {
     "stage4": "verifier",
     "stage5": "budget",
     "stage6": "joint fine-tuning",
+    "hop": "bridges of questions in several steps",
     "ocr": "when text in the image is read",
     "fast_path": "the threshold for drafts",
     "confidence": "of answers",

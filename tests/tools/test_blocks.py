@@ -270,6 +270,29 @@ MADE: dict[str, tuple[dict[str, Any], str]] = {
         },
         "| skip | 37.3 (33 to 42) | 64 | 6 | 68 | 1,100 / 1,500 | 1.34 |",
     ),
+    "multihop": (
+        {
+            "fraction_multihop": 0.067,
+            "multihop": {
+                "one round": {"questions": 223, "accuracy": interval(0.4), "flops": 40e9},
+                "as needed": {
+                    "questions": 223,
+                    "accuracy": interval(0.6),
+                    "flops": 52e9,
+                    "more than one round": {"difference": 0.2, "low": 0.1, "high": 0.3},
+                    "cost of one round": 1.3,
+                    "hop2": 0.5,
+                    "right": 0.55,
+                },
+            },
+            "others": {
+                way: {"questions": 200, "accuracy": interval(0.7)}
+                for way in ("one round", "as needed")
+            },
+            "mix": {"as needed": 1.02, "two rounds": 1.3},
+        },
+        "| as needed | 60.0 (50 to 70) | +20.0 (+10.0 to +30.0) | 52.0 | 1.30 | 50 % | 55 % |",
+    ),
     "stage1": (
         {
             "examples": 60_000,

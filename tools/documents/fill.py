@@ -36,6 +36,7 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "rendered-text": quality.rendered_text,
     "verifying": quality.verifying,
     "okvqa": quality.okvqa,
+    "multihop": quality.multihop,
     "stage1": training.stage1,
     "verifier": training.verifier,
     "budget": training.budget,

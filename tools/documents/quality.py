@@ -180,3 +180,37 @@ def okvqa(results: Results) -> str:
     count = next(iter(systems.values()))["num_questions"]
     note = f"\n\n{count:,} questions, in brackets 95 % bootstrap intervals over questions."
     return table(header, rows) + note + "\n" + source(results)
+
+
+def multihop(results: Results) -> str:
+    found = results["results"]
+    rows = []
+    for way, one in found["multihop"].items():
+        more = one.get("more than one round")
+        rows.append(
+            [
+                way,
+                percent(one["accuracy"]),
+                f"{100 * more['difference']:+.1f} ({bounds(more, 100, '+.1f')})"
+                if more
+                else ABSENT,
+                f"{one['flops'] / 1e9:.1f}",
+                f"{one['cost of one round']:.2f}" if more else ABSENT,
+                f"{100 * one['hop2']:.0f} %" if "hop2" in one else ABSENT,
+                f"{100 * one['right']:.0f} %" if one.get("right") else ABSENT,
+            ]
+        )
+    header = ["", "accuracy, %", "more than one round", "GFLOPs", "of one round"]
+    header += ["second passage found", "bridge right"]
+    count = found["multihop"]["one round"]["questions"]
+    note = f"\n\n{count} questions of two steps, in brackets 95 % bootstrap intervals."
+    if "mix" in found:
+        other, mix = found["others"], found["mix"]
+        note += (
+            f" Of {other['one round']['questions']} other questions as needed answers "
+            f"{100 * other['as needed']['accuracy']['mean']:.1f} % rightly, one round "
+            f"{100 * other['one round']['accuracy']['mean']:.1f} %. Over all questions, "
+            f"{100 * found['fraction_multihop']:.1f} % of which have two steps, as needed costs "
+            f"{mix['as needed']:.3f} of one round, two rounds for all {mix['two rounds']:.3f}."
+        )
+    return table(header, rows) + note + "\n" + source(results)

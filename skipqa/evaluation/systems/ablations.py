@@ -88,10 +88,26 @@ def without_verification(base: Pipeline, seed: int) -> Pipeline:
     return base.with_stages(verify=partial(accept_all, encode=True))
 
 
+def one_round(base: Pipeline, seed: int) -> Pipeline:
+    """Without SKIP-Iter: H = 1."""
+    return base.with_config(budget={"rounds": 1})
+
+
+def two_rounds(base: Pipeline, seed: int) -> Pipeline:
+    """SKIP-Iter with H = 2 for every question."""
+    return base.with_config(budget={"rounds": 2})
+
+
+def three_rounds(base: Pipeline, seed: int) -> Pipeline:
+    """SKIP-Iter with H = 3 for every question."""
+    return base.with_config(budget={"rounds": 3})
+
+
 def qvs_only(base: Pipeline, seed: int) -> Pipeline:
     """V' tokens, one query, all that it finds accepted, fused and read; no fast path. A verifier
     still ranks what is read: one of embeddings, since all passages are embedded anyway."""
-    system = without_draft(dense_fusion(base, seed), seed).with_components(pair_verifier=None)
+    system = one_round(without_draft(dense_fusion(base, seed), seed), seed)
+    system = system.with_components(pair_verifier=None)
     return with_budget(system, passages=DENSE_PASSAGES).with_config(
         budget=HIGH_RES,
         regions=ONE_REGION,
@@ -167,6 +183,9 @@ ABLATIONS = {
     "skip-fixed-budget": fixed_budget,
     "skip-no-draft": without_draft,
     "skip-no-verify": without_verification,
+    "skip-one-round": one_round,
+    "skip-iter": two_rounds,
+    "skip-iter-3": three_rounds,
     "qvs-only": qvs_only,
     "rcsr-only": rcsr_only,
     "bsca-only": bsca_only,

@@ -7,11 +7,13 @@ from skipqa.ops.bipartite_attention.dispatch import (
     passage_mass,
     select_edges,
 )
+from skipqa.ops.bipartite_attention.paths import path_edges
 
 __all__ = [
     "Backend",
     "bipartite_attention",
     "compatibility",
     "passage_mass",
+    "path_edges",
     "select_edges",
 ]

@@ -54,11 +54,11 @@ MOST_PASSAGES = 16
 LEARNED_BEFORE_RETRIEVAL = ("budget", "saliency", "region_query")  # no record depends on them
 OF_VERIFICATION = ("verifier", "pair_verifier", "pair_encoder")
 LEARNED_FROM_RECORDS = (*LEARNED_BEFORE_RETRIEVAL, "keep_head", "fusion", *OF_VERIFICATION)
-AFTER_RETRIEVAL = ("reader", "dense_reader")  # where a record ends
+AFTER_RETRIEVAL = ("bridge", "reader", "dense_reader")  # where a record ends
 # What a record holds of a draft does not depend on whether it would be accepted
 SETTINGS_WITHOUT_EFFECT = (
     *("draft.threshold", "draft.counting_threshold"),
-    *("verify", "fuse", "decode", "confidence"),
+    *("verify", "fuse", "hop", "decode", "confidence"),
 )
 
 

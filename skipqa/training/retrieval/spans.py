@@ -97,7 +97,7 @@ def from_okvqa(folder: Path, left_out: frozenset[str]) -> Iterator[Spanned]:
     for row in check_rows(str(path), read_jsonl(path), fields):
         thing = thing_of.get(str(row["question_id"]))
         words = thing.span.strip(" ?.,").lower() if thing else ""
-        place = _find(words, row["question"])
+        place = find(words, row["question"])
         if place is not None and row["image"] not in left_out:
             yield Spanned(row["question"], place, OKVQA, is_held_out(row["image"]))
 
@@ -123,7 +123,7 @@ def from_pocket_kb(folder: Path, seed: int) -> Iterator[Spanned]:
         if row["category"] == SCENE:
             yield Spanned(row["question"], None, SCENES, held_out)
         elif row.get("things"):
-            phrases = (_find(one, row["question"]) for one in _references(row["category"]))
+            phrases = (find(one, row["question"]) for one in crowded_references(row["category"]))
             if found := max(filter(None, phrases), key=_length, default=None):
                 yield Spanned(row["question"], found, POCKET_KB, held_out)
         elif reworded := _reworded(row, seed):
@@ -143,12 +143,12 @@ def _reworded(row: dict[str, Any], seed: int) -> tuple[str, tuple[int, int]] | N
     known = paraphrases.references("train", dataclasses.replace(meaning, known_by=""))
     if category == COUNTRY:  # the thing is the country; elsewhere it only comes from one
         known += (one for one in paraphrases.references("train", meaning) if "{it}" not in one)
-    places = (_find(one.format(**blanks), text) for one in known)
+    places = (find(one.format(**blanks), text) for one in known)
     found = max(filter(None, places), key=_length, default=None)
     return None if found is None else (text, found)
 
 
-def _find(words: str, text: str) -> tuple[int, int] | None:
+def find(words: str, text: str) -> tuple[int, int] | None:
     """Where these words stand for the first time, as whole words."""
     match = re.search(rf"(?<!\w){re.escape(words)}(?!\w)", text, re.IGNORECASE) if words else None
     return None if match is None else match.span()
@@ -159,7 +159,7 @@ def _length(span: tuple[int, int]) -> int:
 
 
 @cache
-def _references(category: str) -> tuple[str, ...]:
+def crowded_references(category: str) -> tuple[str, ...]:
     """Every phrase that a thing of this category is referred to by in a crowded picture."""
     known = templates()["crowded"]["references"]
     wordings = [*known["kind"]["train"], *known["colour"]["train"]]

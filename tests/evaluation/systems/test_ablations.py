@@ -26,6 +26,7 @@ DENSE = {
     "draft.counting_threshold",
     "budget.tokens",
     "budget.passages",
+    "budget.rounds",
     "regions.max_regions",
     "budget.min_information",
     "zoom.regions",
@@ -46,6 +47,9 @@ CHANGES: dict[str, set[str]] = {
     "skip-fixed-budget": {"budget.tokens", "budget.passages", "budget.min_information"},
     "skip-no-draft": {"draft.threshold", "draft.counting_threshold"},
     "skip-no-verify": set(),  # likewise
+    "skip-one-round": {"budget.rounds"},
+    "skip-iter": {"budget.rounds"},
+    "skip-iter-3": {"budget.rounds"},
     "qvs-only": DENSE - {"budget.tokens"},
     "rcsr-only": DENSE - {"regions.max_regions", "zoom.regions", "retrieve.per_region"},
     "bsca-only": DENSE - {"fuse.beta"},

@@ -1,0 +1,1 @@
+"""SKIP-Iter: questions of two steps, and the bridge between them."""
