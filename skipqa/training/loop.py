@@ -101,13 +101,14 @@ def fit(
             group["lr"] = optimisation.lr_at(step) * group["lr_scale"]
         optimiser.zero_grad(set_to_none=True)
         batches_of_step = range(step * run.accumulate, (step + 1) * run.accumulate)
-        value = _backward(objective, batches_of_step[draws], run)
+        with processes.statistics(module):
+            value = _backward(objective, batches_of_step[draws], run)
         nn.utils.clip_grad_norm_(module.parameters(), 1.0)
         optimiser.step()
         with torch.no_grad():  # a young average decays faster, or it would remember the start
             decay = min(optimisation.ema_decay, (step + 1) / (step + 10))
-            own = [[processes.here(tensor) for tensor in tensors] for tensors in (mean, current)]
-            torch._foreach_lerp_(*own, 1 - decay)
+            own_mean, own = ([processes.here(t) for t in some] for some in (mean, current))
+            torch._foreach_lerp_(own_mean, own, 1 - decay)
         every_s = run.save_every_s and max(run.save_every_s, min(saving / MOST_SAVING, RAREST_S))
         late = processes.first_says(time.monotonic() - saved_at > every_s)
         if late or step % LOG_EVERY == 0 or step == optimisation.steps - 1:

@@ -1,8 +1,8 @@
 """Several processes that train one module as one would.
 
 A step of the optimiser may take several batches. They are divided among the processes, and the
-gradient is the mean over all of them, wherever each was computed: the number of processes changes
-nothing but rounding. Running statistics are an exception, those of the first process count.
+gradient is the mean over all of them, wherever each was computed, and running statistics are those
+of one process that sees them all: the number of processes changes nothing but rounding.
 
 `ALONE` is one process, and needs nothing. `Replicated` has the whole module in every process (DDP).
 `Sharded` divides parameters, gradients and the optimiser's state among them (FSDP2): a layer that
@@ -23,6 +23,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, distributed, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from skipqa.errors import UserError
@@ -47,6 +48,11 @@ class Processes(Protocol):
 
     def unshared(self, wrapped: nn.Module) -> AbstractContextManager[None]:
         """In the block gradients add up here: more batches of the step follow."""
+        ...
+
+    def statistics(self, module: nn.Module) -> AbstractContextManager[None]:
+        """Around the batches of a step: the running statistics of batch normalisation are
+        afterwards those of all batches in their order."""
         ...
 
     def whole(self, tensor: Tensor) -> Tensor:
@@ -100,6 +106,9 @@ class Alone(_Undivided):
     def unshared(self, wrapped: nn.Module) -> AbstractContextManager[None]:
         return nullcontext()
 
+    def statistics(self, module: nn.Module) -> AbstractContextManager[None]:
+        return nullcontext()
+
     def mean(self, value: Tensor) -> Tensor:
         return value
 
@@ -120,6 +129,36 @@ class _Several:
     rank: int
     count: int
 
+    @contextmanager
+    def statistics(self, module: nn.Module) -> Iterator[None]:
+        norms = [norm for norm in module.modules() if isinstance(norm, _BatchNorm)]
+        tracking = [norm for norm in norms if norm.running_mean is not None]
+        before = [_statistics(norm) for norm in tracking]
+        yield
+        for norm, start in zip(tracking, before, strict=True):
+            self._join_statistics(norm, start)
+
+    def _join_statistics(self, norm: _BatchNorm, start: Tensor) -> None:
+        """A batch moves them from x to (1 - momentum) x + c, several to a power of that factor
+        times x plus another c. The moves of the processes, one after the other, are those of all
+        batches."""
+        assert norm.momentum is not None, "the mean over all batches ever seen is not supported"
+        keep = 1 - norm.momentum
+        moved = _statistics(norm) - start
+        moved[1:] += start[1:] * (1 - keep ** moved[0])
+        moves = [torch.empty_like(moved) for _ in range(self.count)]
+        distributed.all_gather(moves, moved)
+        now = start.clone()
+        for move in moves:
+            now[1:] = now[1:] * keep ** move[0] + move[1:]
+            now[0] += move[0]
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        assert norm.num_batches_tracked is not None
+        norm.num_batches_tracked.copy_(now[0])
+        norm.running_mean.copy_(now[1:].chunk(2)[0])
+        norm.running_var.copy_(now[1:].chunk(2)[1])
+
     def mean(self, value: Tensor) -> Tensor:
         total = value.detach().clone()
         distributed.all_reduce(total)
@@ -138,7 +177,9 @@ class _Several:
 class Replicated(_Several, _Undivided):
     def wrap(self, objective: nn.Module) -> nn.Module:
         """A part of the module may have no use for a batch."""
-        return DistributedDataParallel(objective, find_unused_parameters=True)
+        return DistributedDataParallel(
+            objective, forward_sync_buffers=False, find_unused_parameters=True
+        )
 
     def unshared(self, wrapped: nn.Module) -> AbstractContextManager[None]:
         assert isinstance(wrapped, DistributedDataParallel)
@@ -161,7 +202,8 @@ class Sharded(_Several):
         for module in objective.modules():
             if type(module).__name__ in self.layers:
                 fully_shard(module, mesh=mesh, reshard_after_forward=self.reshard)
-        return fully_shard(objective, mesh=mesh, reshard_after_forward=self.reshard)
+        fully_shard(objective, mesh=mesh, reshard_after_forward=self.reshard)
+        return objective
 
     @contextmanager
     def unshared(self, wrapped: nn.Module) -> Iterator[None]:
@@ -225,6 +267,12 @@ def joined() -> Iterator[Processes]:
         yield found
     finally:
         distributed.destroy_process_group()
+
+
+def _statistics(norm: _BatchNorm) -> Tensor:
+    """[1 + 2 C]: how many batches, their mean and their variance."""
+    buffers = (norm.num_batches_tracked, norm.running_mean, norm.running_var)
+    return torch.cat([b.detach().double().flatten() for b in buffers if b is not None])
 
 
 def _is_set(environment: Mapping[str, str], name: str) -> bool:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import pytest
 import together
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, distributed
 
 from skipqa.errors import UserError
@@ -36,38 +38,30 @@ def server() -> ForkServerContext:
     return context
 
 
-def run_as(environment: Mapping[str, str], arguments: tuple[Path, int, int]) -> None:
+def run_as(environment: Mapping[str, str], work: Callable[[], None]) -> None:
     os.environ.update(environment)
     torch.set_num_threads(1)
-    together.main(*arguments)
+    work()
 
 
 def train_in_two(
-    server: ForkServerContext, form: str, folder: Path, accumulate: int = 4, stop: int = -1
+    server: ForkServerContext, form: str, work: Callable[[], None]
 ) -> list[int | None]:
     """Exit codes. The rendezvous is that of `torchrun`: the store lives here, at a free port."""
     store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": "2"}
     shared |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "CUDA_VISIBLE_DEVICES": "", **FORMS[form]}
     started = [
-        server.Process(
-            target=run_as,
-            args=({**shared, "RANK": rank, "LOCAL_RANK": rank}, (folder, accumulate, stop)),
-        )
+        server.Process(target=run_as, args=({**shared, "RANK": rank, "LOCAL_RANK": rank}, work))
         for rank in "01"
     ]
     for process in started:
         process.start()
     for process in started:
-        process.join(60)
+        process.join(300)
         if process.exitcode is None:
             process.kill()
     return [process.exitcode for process in started]
-
-
-def losses(folder: Path) -> dict[int, float]:
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return {row["step"]: row["loss"] for row in map(json.loads, lines)}
 
 
 def weights(folder: Path) -> dict[str, Tensor]:
@@ -79,9 +73,9 @@ def assert_same(folder: Path, other: Path) -> None:
     assert one.keys() == two.keys()
     for name, value in one.items():
         torch.testing.assert_close(value, two[name], rtol=0, atol=1e-6)
-    first, second = losses(folder), losses(other)
-    for step in first.keys() & second.keys():
-        assert first[step] == pytest.approx(second[step], abs=1e-5)
+    first, second = recorded(folder), recorded(other)
+    for place in first.keys() & second.keys():
+        assert first[place] == pytest.approx(second[place], abs=1e-5)
     assert max(first) in second
 
 
@@ -96,7 +90,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_two_processes_train_as_one(
     form: str, server: ForkServerContext, alone: Path, tmp_path: Path
 ) -> None:
-    assert train_in_two(server, form, tmp_path) == [0, 0]
+    assert train_in_two(server, form, partial(together.main, tmp_path, 4, -1)) == [0, 0]
     assert_same(alone, tmp_path)
 
 
@@ -111,7 +105,7 @@ def test_two_go_on_where_one_was_killed(
 ) -> None:
     killed_alone(tmp_path)
     assert not (tmp_path / "weights.pt").exists()
-    assert train_in_two(server, form, tmp_path) == [0, 0]
+    assert train_in_two(server, form, partial(together.main, tmp_path, 4, -1)) == [0, 0]
     assert_same(alone, tmp_path)
 
 
@@ -119,12 +113,35 @@ def test_two_go_on_where_one_was_killed(
 def test_one_goes_on_where_two_were_killed(
     form: str, server: ForkServerContext, alone: Path, tmp_path: Path
 ) -> None:
-    assert train_in_two(server, form, tmp_path, stop=5)[0] == 9
+    assert train_in_two(server, form, partial(together.main, tmp_path, 4, 5))[0] == 9
     state = torch.load(tmp_path / "state" / "toy.pt", weights_only=True)
     assert state["step"] == 5
     assert state["module"].keys() == weights(alone).keys()
     together.main(tmp_path, 4, -1)
     assert_same(alone, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_whole_stage_in_two_processes(server: ForkServerContext, tmp_path: Path) -> None:
+    """Every part of the first stage, from the encoder to the reader, as one process trains it."""
+    world = together.write_world(tmp_path / "world")
+    one, two = tmp_path / "one", tmp_path / "two"
+    together.stage1(world, one)
+    assert train_in_two(server, "ddp", partial(together.stage1, world, two)) == [0, 0]
+    expected, found = (recorded(folder) for folder in (one, two))
+    assert expected.keys() == found.keys()
+    for place, loss in expected.items():
+        assert found[place] == pytest.approx(loss, abs=1e-5), place
+    for path in one.glob("*.safetensors"):
+        tensors = load_file(two / path.name)
+        for name, value in load_file(path).items():  # in half precision, or in eight bits
+            places = 1.01 if value.dtype is torch.int8 else 2e-4
+            torch.testing.assert_close(value, tensors[name], rtol=0, atol=places)
+
+
+def recorded(folder: Path) -> dict[tuple[str, int], float]:
+    rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return {(row["part"], row["step"]): row["loss"] for row in rows}
 
 
 def test_a_step_of_several_batches_is_one_of_their_mean(tmp_path: Path) -> None:

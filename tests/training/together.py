@@ -6,14 +6,22 @@ Leaves in the folder what `fit` leaves, and `weights.pt`.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
+import pytest
+import tiny_training
 import torch
 from torch import Tensor, nn
 
+from skipqa import components
+from skipqa.config import RetrieveConfig
+from skipqa.knowledge import Library
 from skipqa.training.loop import Optimisation, batches, fit
 from skipqa.training.processes import joined
 from skipqa.training.run import Run
+from skipqa.training.stage1 import backbone, mixture
+from skipqa.training.stage1.finding import Retrieval
 
 STEPS = 12
 
@@ -28,19 +36,21 @@ class Layer(nn.Module):
 
 
 class Network(nn.Module):
-    """Odd sizes, so that shards differ in length, dropout, a frozen part and one without use."""
+    """Odd sizes, so that shards differ in length; dropout, running statistics, a frozen part and
+    one without use."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first, self.layers = nn.Linear(3, 8), nn.ModuleList([Layer(), Layer()])
         self.dropout, self.last = nn.Dropout(0.3), nn.Linear(8, 1)
         self.frozen, self.unused = nn.Linear(8, 8).requires_grad_(False), nn.Linear(5, 7)
+        self.norm = nn.BatchNorm1d(8, affine=False)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.first(x)
         for layer in self.layers:
             x = layer(x)
-        return self.last(self.dropout(self.frozen(x)))
+        return self.last(self.dropout(self.norm(self.frozen(x))))
 
 
 def main(folder: Path, accumulate: int, stop: int) -> None:
@@ -63,3 +73,28 @@ def main(folder: Path, accumulate: int, stop: int) -> None:
         trained = fit("toy", network, loss, steps, run, [(network.first, 0.1)])
         if processes.rank == 0:
             torch.save(trained.state_dict(), folder / "weights.pt")
+
+
+def write_world(folder: Path) -> Path:
+    tiny_training.write_data(folder / "data")
+    tiny_training.write_pocket_kb(folder / "pocket-kb")
+    tiny_training.write_index(folder)
+    return folder
+
+
+def stage1(world: Path, folder: Path) -> None:
+    """All parts of the first stage, with tiny networks."""
+    mixed = mixture.read(world / "data", world / "pocket-kb")
+    library = partial(Library.open, [world / "index"])
+    retrieval = Retrieval(library, components.TRAINING_FREE, RetrieveConfig())
+    with pytest.MonkeyPatch.context() as patch, joined() as processes:
+        tiny_training.shrink_pictures(patch)
+        run = Run(folder, 5, processes=processes, accumulate=2)
+        backbone.train(
+            mixed,
+            tiny_training.SETTINGS,
+            run,
+            lambda _: tiny_training.networks(),
+            torch.device("cpu"),
+            lambda: retrieval,
+        )
