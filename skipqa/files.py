@@ -3,7 +3,8 @@
 A path enters, plain values leave; what the values mean is the caller's business. Everything
 wrong with a file is a `UserError` that names the file, the row and the field. Files are read
 whole; what streams a large corpus hands its lines to `parse_json`. Also here: writing a file whole
-or not at all (`atomic`), and the file that says what a folder holds (`claim`).
+or not at all (`atomic`), or line by line (`append_jsonl`), and the file that says what a folder
+holds (`claim`).
 """
 
 from __future__ import annotations
@@ -122,6 +123,31 @@ def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     path.write_text("".join(lines), encoding="utf-8")
+
+
+def append_jsonl(path: Path, row: Mapping[str, Any]) -> None:
+    """One more line, so that a kill costs at most the last one (`read_appended`)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def read_appended(path: Path) -> list[Any]:
+    """The rows that `append_jsonl` wrote; what a kill left of a last line is cut off."""
+    if not path.exists():
+        return []
+    written = path.read_bytes()
+    whole = written[: written.rfind(b"\n") + 1]
+    if len(whole) < len(written):
+        with path.open("r+b") as file:
+            file.truncate(len(whole))
+    rows = []
+    for number, line in enumerate(whole.splitlines(), 1):
+        try:
+            rows.append(parse_json(line.decode()))
+        except ValueError:
+            raise UserError(f"{path} line {number} is no record: delete that line") from None
+    return rows
 
 
 def check_rows(where: str, rows: Any, fields: Fields) -> list[dict[str, Any]]:

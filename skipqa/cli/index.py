@@ -386,9 +386,10 @@ def verify(folder: Folder, json: Json = False) -> None:
       skipqa index verify my-index
     """
     from skipqa.knowledge import index
+    from skipqa.knowledge import photos as by_sight
 
     with err.status("checking every file"):
-        faults = index.verify(folder)
+        faults = index.verify(folder) + by_sight.verify(folder)
     if json:
         print_json({"intact": not faults, "faults": faults})
     else:

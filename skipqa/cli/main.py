@@ -15,11 +15,14 @@ from skipqa.cli import (
     demo,
     fvqa,
     index,
+    judge,
+    pathvqa,
     prompted,
     report,
     score,
     serve,
     setup,
+    synthetic,
     theory,
     train,
 )
@@ -43,12 +46,15 @@ app.command("ask")(ask.ask)
 app.command("serve")(serve.serve)
 app.command("batch")(batch.batch)
 app.command("prompted")(prompted.prompted)
+app.command("judge")(judge.judge)
 app.command("setup")(setup.setup)
 app.command("demo")(demo.demo)
 app.add_typer(index.app, name="index")
 app.add_typer(evaluation.app, name="eval")
 app.command("score")(score.score)
 data.command("fvqa")(fvqa.fvqa)
+data.command("pathvqa")(pathvqa.pathvqa)
+data.command("synthetic")(synthetic.synthetic)
 app.add_typer(data, name="data", help="List and fetch benchmarks; build Pocket-KB.")
 app.command("train")(train.train)
 app.command("costs")(costs.costs)

@@ -19,33 +19,21 @@ from skipqa.cli.console import (
     print_json,
     working,
 )
+from skipqa.cli.endpoint import EndpointOptions, tokens
+from skipqa.cli.options import grouped
 from skipqa.errors import UserError
 
 if TYPE_CHECKING:
-    from skipqa.prompted import Prompted, PromptedAnswer, Usage
-
-KEY_VARIABLE = "SKIPQA_ENDPOINT_KEY"
+    from skipqa.prompted import Prompted, PromptedAnswer
 
 
+@grouped
 def prompted(
+    server: EndpointOptions,
     photo: Annotated[Path | None, typer.Argument(help="An image file.", show_default=False)] = None,
     question: Annotated[
         str | None, typer.Argument(help="The question.", show_default=False)
     ] = None,
-    endpoint: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            envvar="SKIPQA_ENDPOINT",
-            help="Base address of an OpenAI-compatible API, such as http://127.0.0.1:8000/v1.",
-        ),
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(envvar="SKIPQA_ENDPOINT_MODEL", help="Name of the model there.")
-    ] = None,
-    key_variable: Annotated[
-        str, typer.Option(metavar="NAME", help="Environment variable that holds the API key.")
-    ] = KEY_VARIABLE,
     index: Indexes = None,
     method: Annotated[
         str | None,
@@ -91,21 +79,20 @@ def prompted(
     from skipqa.config import merged, override, read_settings
     from skipqa.knowledge import Library
     from skipqa.knowledge.default import DEFAULT
-    from skipqa.prompted import Endpoint, Prompted, PromptedConfig
+    from skipqa.prompted import Prompted, PromptedConfig
     from skipqa.prompted.baselines import read_captions, read_examples
 
     if (photo is None or question is None) if batch is None else photo is not None:
         raise UserError("give a photo and a question, or --batch FILE")
-    if not endpoint or not model:
-        raise UserError("name the API and the model there: --endpoint URL --model NAME")
+    _, model = server.named()
     chosen = {} if method is None else {"method": method}
     config = override(PromptedConfig(), merged(read_settings(settings or ()), chosen))
     known = None if captions is None else read_captions(captions)
     worked = () if examples is None else read_examples(examples)
     asked = [] if batch is None else read_batch(batch)
-    server = Endpoint(endpoint, config=config.endpoint, key_variable=key_variable)
+    endpoint = server.open(config.endpoint)
     library = Library.open(index or [DEFAULT]) if config.method == "skip" else None
-    system = Prompted(server, model, library, config, examples=worked, describe=known)
+    system = Prompted(endpoint, model, library, config, examples=worked, describe=known)
     if batch is not None:
         ask_all(system, asked, json=json)
         return
@@ -185,11 +172,3 @@ def show(answer: PromptedAnswer) -> None:
     out.print(Text(tokens(answer.usage)))
     for line in answer.fallbacks:
         out.print(Text(line, style="dim"))
-
-
-def tokens(usage: Usage) -> str:
-    told = " (estimated where the endpoint does not count)" if usage.estimated else ""
-    return (
-        f"{usage.total_tokens:,} tokens: {usage.prompt_tokens:,} in, "
-        f"{usage.completion_tokens:,} out{told}"
-    )

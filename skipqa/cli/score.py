@@ -38,8 +38,8 @@ def score(
 ) -> None:
     """Score a predictions file exactly as the benchmark's official code does, in percent.
 
-    Where a benchmark has no predictions file of its own (evqa, viquae, fvqa): a JSON list in row
-    order, or a JSON object id -> answer (evqa: the row number, from 0).
+    Where a benchmark has no predictions file of its own (evqa, viquae, fvqa, pathvqa): a JSON list
+    in row order, or a JSON object id -> answer (evqa, pathvqa: the row number, from 0).
 
     Examples:
 
@@ -55,6 +55,10 @@ def score(
       skipqa score viquae --predictions p.json --references test.jsonl
 
       skipqa score fvqa --predictions p.json --references val.jsonl
+
+      skipqa score pathvqa --predictions p.json --references test.jsonl
+
+      skipqa score llava-bench --reviews reviews.jsonl --questions questions.jsonl
     """
     files = {name: path for name, path in given.items() if path is not None}
     _check_options(benchmark, files)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.table import Table
 
 from skipqa.cli.console import (
@@ -17,26 +18,33 @@ from skipqa.cli.console import (
     print_json,
     working,
 )
+from skipqa.errors import UserError
 
 if TYPE_CHECKING:
     from skipqa.knowledge.default import IndexSummary
 
 
-def setup(json: Json = False) -> None:
+def setup(
+    preset: Annotated[str, typer.Option(help="Whose models: pocket or desk.")] = "pocket",
+    json: Json = False,
+) -> None:
     """Download the models, convert them, and build the default indexes, one for each corpus.
 
     Finished steps are skipped, so run it again after an interruption. It downloads about 260 MB and
     needs 1.1 GB in the cache folder (SKIPQA_HOME). The first question with --untrained adds 0.5 GB.
-    GCIDE comes from Debian's archive; where it cannot be had, all else works without it.
+    GCIDE comes from Debian's archive; where it cannot be had, all else works without it. With
+    --preset desk the decoder of that preset comes as well; its size is said first.
 
-    Example:
+    Examples:
 
       skipqa setup
+
+      skipqa setup --preset desk
     """
     from skipqa import assets
     from skipqa.knowledge.default import built_default, built_index
 
-    prepare()
+    prepare(preset)
     folders = built_default()
     indexes = {name: built_index(name) for name in folders}
     if json:
@@ -48,19 +56,28 @@ def setup(json: Json = False) -> None:
         _show("The default corpora", indexes)
 
 
-def prepare() -> None:
-    from skipqa.backbones.presets.pocket import FineTuned, Pocket
-    from skipqa.components import bundled, load
+def prepare(name: str = "pocket") -> None:
+    """The models of a preset that fetches its own weights, and the default indexes."""
+    from skipqa.backbones.presets.build import SMALL
+    from skipqa.backbones.presets.pocket import FineTuned
+    from skipqa.components import load_for
     from skipqa.config import preset
     from skipqa.knowledge.default import unbuilt
 
+    if name not in SMALL:
+        raise UserError(
+            f"setup fetches {' and '.join(SMALL)}; other presets read the Hugging Face cache, or "
+            "what --weights names"
+        )
+    decoder = SMALL[name].published
+    if name != "pocket":
+        _say(f"{name} needs {decoder.asset.name}: {decoder.asset.about}, and more once converted")
     prepare_process()
     with working("checking the models") as report:
-        folder = bundled("pocket")
-        assert folder is not None
-        trained = load(folder, preset="pocket")
+        trained = load_for(name)
+        config = preset(name, trained.settings)
         learned = FineTuned(trained.tagger, trained.vision, trained.question, trained.reader)
-        Pocket(preset("pocket").encode, report, learned).prepare()
+        SMALL[name](config.encode, report, learned, config.decode.weights).prepare()
     if missing := unbuilt():
         _build_indexes(missing)
     err.print("ready")

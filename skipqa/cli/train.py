@@ -69,6 +69,9 @@ def train(
     limit: Annotated[
         int | None, typer.Option(min=1, help="Only so many rows of each file, for a trial.")
     ] = None,
+    accumulate: Annotated[
+        int, typer.Option(min=1, help="Batches per step, whose gradients are averaged.")
+    ] = 1,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; repeatable."),
@@ -79,7 +82,8 @@ def train(
 
     Writes the trained parts as safetensors, config.json, metrics.json and metrics.jsonl; with
     `pip install 'skipqa[train]'` also TensorBoard's logs. Stopped or killed, the same command
-    resumes. The same seed gives the same files on the same machine without a GPU.
+    resumes. The same seed gives the same files on the same machine without a GPU. Several processes
+    train together by `torchrun -m skipqa.training`, see docs/distributed.md.
 
     Examples:
 
@@ -102,7 +106,13 @@ def train(
 
     prepare_process()
     with live() as progress:
-        run = Run(out_folder, seed, progress, lambda line: err.print(line, highlight=False))
+        run = Run(
+            out_folder,
+            seed,
+            progress,
+            lambda line: err.print(line, highlight=False),
+            accumulate=accumulate,
+        )
         inputs = Inputs(
             data=data,
             pocket_kb=pocket_kb,

@@ -8,7 +8,6 @@ Enters: examples, their photos and the task that scores them, and anything with
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
@@ -30,7 +29,7 @@ from skipqa.evaluation.records import (
     read_back,
 )
 from skipqa.evaluation.summary import summarise
-from skipqa.files import write_json
+from skipqa.files import append_jsonl, write_json
 from skipqa.parallel import spread
 from skipqa.tasks.example import Example
 from skipqa.tasks.photos import Photos
@@ -166,8 +165,7 @@ class _Sheet:
             self.bad.append(outcome)
             return
         self.answered[example.id] = outcome
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(outcome, ensure_ascii=False) + "\n")
+        append_jsonl(self.path, outcome)
 
     def close(self, asked: EvalSet, jobs: int) -> dict[str, Any]:
         examples = [example for example in asked.examples if example.id in self.answered]

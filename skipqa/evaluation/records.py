@@ -16,7 +16,7 @@ import numpy as np
 from skipqa.answer import Answer
 from skipqa.costs import memory
 from skipqa.errors import UserError
-from skipqa.files import claim, parse_json
+from skipqa.files import claim, read_appended
 from skipqa.stages.names import named_in, shown_things
 from skipqa.tasks.example import Example, QuestionId
 from skipqa.tasks.facts import states
@@ -142,18 +142,10 @@ def claim_folder(folder: Path, run: Mapping[str, Any]) -> None:
 
 def read_back(path: Path) -> dict[QuestionId, Record]:
     """The records written so far; what a kill left of a last line is cut off."""
-    if not path.exists():
-        return {}
-    written = path.read_bytes()
-    whole = written[: written.rfind(b"\n") + 1]
-    if len(whole) < len(written):
-        with path.open("r+b") as file:
-            file.truncate(len(whole))
     records = {}
-    for number, line in enumerate(whole.splitlines(), 1):
+    for number, record in enumerate(read_appended(path), 1):
         try:
-            record = parse_json(line.decode())
             records[record["question_id"]] = record
-        except (ValueError, TypeError, KeyError):
+        except (TypeError, KeyError):
             raise UserError(f"{path} line {number} is no record: delete that line") from None
     return records

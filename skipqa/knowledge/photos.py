@@ -11,8 +11,9 @@ Shapes: N names, E features of a view, d text width.
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,9 +82,38 @@ def write(folder: Path, found: Prototypes) -> Path:
         "scale": scale_N1.float(),
         "meanings": found.meanings_Nd.half(),
     }
+    about |= {"encoder": found.encoder}
     with atomic(path) as partial:
-        save_file(tensors, partial, metadata=about | {"encoder": found.encoder})
+        save_file(tensors, partial, metadata=about | {"sha256": _sha256(tensors, about)})
     return path
+
+
+def verify(folder: Path) -> list[str]:
+    """A message if the file is damaged. One of an earlier release has no checksum, so that only
+    what cannot be read is found in it."""
+    path = folder / FILE
+    if not path.is_file():
+        return []
+    try:
+        read(folder)
+    except UserError as error:
+        return [str(error)]
+    with safe_open(path, framework="pt") as file:
+        about = dict(file.metadata())
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    expected = about.pop("sha256", None)
+    if expected is not None and expected != _sha256(tensors, about):
+        return [f"{FILE} fails its sha256 check"]
+    return []
+
+
+def _sha256(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> str:
+    """Of everything in the file, however it is laid out there."""
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def read(folder: Path) -> Prototypes | None:

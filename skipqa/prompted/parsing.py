@@ -1,4 +1,4 @@
-"""What a completion says: regions, queries, relevance, difficulty, answer. Nothing raises.
+"""What a completion says: regions, queries, scores, questions, answers. Nothing raises.
 
 Enters: the text of a completion. Leaves: what it holds of what was asked for. Where something
 cannot be read, the value says so (None, or nothing) and the caller uses its fallback. What comes
@@ -129,6 +129,26 @@ def read_relevance(text: str, count: int) -> tuple[float | None, ...]:
     """Of each of `count` passages, between 0 and 1; None where it is not given."""
     found = _by_number(without_thoughts(text), count, PASSAGE, RELEVANCE, _number)
     return tuple(min(1.0, max(0.0, found[n])) if n in found else None for n in range(count))
+
+
+def read_question(text: str) -> tuple[str, str]:
+    """A question and its answer, each empty where it is not given."""
+    question = answer = ""
+    for row in _objects(values(without_thoughts(text))):
+        question = _words(_get(row, ("question", "q"))) or question
+        answer = _words(_get(row, ("answer", "a"))) or answer
+    return question, answer
+
+
+def read_score(text: str, name: str) -> float | None:
+    """The one score of this name, between 0 and 1; None where it is not given."""
+    said, score = without_thoughts(text), None
+    for row in _objects(values(said)):
+        number = _number(_get(row, (name, *RELEVANCE)))
+        score = score if number is None else number
+    if score is None and len(lines := said.split()) == 1:  # the number alone
+        score = _number(lines[0])
+    return None if score is None else min(1.0, max(0.0, score))
 
 
 def read_caption(text: str, most_words: int) -> str:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 
 from skipqa.errors import UserError
 from skipqa.image import open_image
 from skipqa.knowledge import Library
 from skipqa.prompted.answer import JudgedPassage, PromptedAnswer, Route
-from skipqa.prompted.asking import Asking, Report
+from skipqa.prompted.asking import Asking, Report, concurrently
 from skipqa.prompted.baselines import Describe, answer_from_caption, describe_by_endpoint
 from skipqa.prompted.config import PromptedConfig
 from skipqa.prompted.endpoint import Endpoint, EndpointError
@@ -82,20 +81,16 @@ class Prompted:
         """
         if len(images) != len(questions):
             raise UserError(f"{len(images)} images and {len(questions)} questions do not match")
-        pool = ThreadPoolExecutor(self.endpoint.config.concurrency, thread_name_prefix="prompted")
-        try:
-            asked = [
-                pool.submit(self._answer_or_error, image, question)
-                for image, question in zip(images, questions, strict=True)
-            ]
-            for done, one in enumerate(as_completed(asked), 1):
-                one.result()  # raises what would be raised for every question
-                progress(done, len(asked))
-            return [one.result() for one in asked]
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+        answers: dict[int, PromptedAnswer] = {}
+        asked = list(enumerate(zip(images, questions, strict=True)))
+        work = concurrently(asked, self._answer_or_error, self.endpoint.config.concurrency)
+        for (number, _), answer in work:
+            answers[number] = answer
+            progress(len(answers), len(asked))
+        return [answers[number] for number in range(len(asked))]
 
-    def _answer_or_error(self, image: ImageSource, question: str) -> PromptedAnswer:
+    def _answer_or_error(self, asked: tuple[int, tuple[ImageSource, str]]) -> PromptedAnswer:
+        _, (image, question) = asked
         asking = Asking(self.endpoint, self.model)
         try:
             return self._answer(asking, image, question)

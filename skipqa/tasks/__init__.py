@@ -17,7 +17,9 @@ from skipqa.tasks.evqa import EVQA
 from skipqa.tasks.example import Example, QuestionId
 from skipqa.tasks.fvqa import FVQA
 from skipqa.tasks.infoseek import INFOSEEK
+from skipqa.tasks.llava_bench import LLAVA_BENCH
 from skipqa.tasks.okvqa import OKVQA
+from skipqa.tasks.pathvqa import PATHVQA
 from skipqa.tasks.pocket_kb import POCKET_KB
 from skipqa.tasks.scores import Report
 from skipqa.tasks.task import FileScorer, Scorer, Task
@@ -33,6 +35,8 @@ _ALL: tuple[Task, ...] = (
     EVQA,
     VIQUAE,
     FVQA,
+    PATHVQA,
+    LLAVA_BENCH,
     POCKET_KB,
 )
 TASKS: Mapping[str, Task] = MappingProxyType({task.name: task for task in _ALL})

@@ -1,6 +1,6 @@
 """What several official scorers do to answers, each piece once.
 
-A string enters, a string or a table leaves; which benchmark uses which piece is written
+Strings enter, strings, tables or a score leave; which benchmark uses which piece is written
 in that benchmark's own module.
 """
 
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 NUMBER_WORDS: Mapping[str, str] = MappingProxyType(
@@ -63,3 +64,12 @@ def squad_normalise(text: str) -> str:
     """Lower-case, ASCII punctuation deleted (no space left), articles blanked, spaces collapsed."""
     bare = text.lower().translate(_DELETE_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", bare).split())
+
+
+def token_f1(prediction: Sequence[str], reference: Sequence[str]) -> float:
+    """Of the two multisets of tokens; two empty ones share nothing and score 0."""
+    shared = (Counter(prediction) & Counter(reference)).total()
+    if shared == 0:
+        return 0.0
+    precision, recall = shared / len(prediction), shared / len(reference)
+    return 2 * precision * recall / (precision + recall)

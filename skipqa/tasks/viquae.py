@@ -8,7 +8,6 @@ are those of ranx, from plain dictionaries: qrels {query: {passage: grade}} and 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,7 +33,7 @@ from skipqa.tasks.task import (
     official_file,
     require_split,
 )
-from skipqa.tasks.text import squad_normalise
+from skipqa.tasks.text import squad_normalise, token_f1
 
 SCORING_FIELDS = {"id": str, "output": dict}
 FIELDS = {**SCORING_FIELDS, "input": str, "image": str}
@@ -54,7 +53,7 @@ def exact_match(prediction: str, references: Sequence[str]) -> float:
 def f1(prediction: str, references: Sequence[str]) -> float:
     """The best F1 of token multisets; two empty strings share nothing and score 0."""
     tokens = squad_normalise(prediction).split()
-    return max(_token_f1(tokens, squad_normalise(ref).split()) for ref in references)
+    return max(token_f1(tokens, squad_normalise(ref).split()) for ref in references)
 
 
 def is_relevant(passage: str, answers: Sequence[str]) -> bool:
@@ -196,14 +195,6 @@ def _read_ranking(path: Path, columns: Sequence[str]) -> dict[str, Any]:
             layout = " ".join(columns)
             raise UserError(f"{path} line {number}: expected {layout!r}, found {line!r}") from None
     return found
-
-
-def _token_f1(prediction: list[str], reference: list[str]) -> float:
-    shared = (Counter(prediction) & Counter(reference)).total()
-    if shared == 0:
-        return 0.0
-    precision, recall = shared / len(prediction), shared / len(reference)
-    return 2 * precision * recall / (precision + recall)
 
 
 def _ranked_relevance(grades: Mapping[str, int], results: Mapping[str, float]) -> list[bool]:

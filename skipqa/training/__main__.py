@@ -1,13 +1,17 @@
-"""`python -m skipqa.training`: as `skipqa train`, where typer and rich are not installed."""
+"""`python -m skipqa.training`: as `skipqa train`, where typer and rich are not installed, and in
+several processes that `torchrun` or `accelerate launch` starts."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from skipqa.errors import UserError
+from skipqa.training.processes import joined
 from skipqa.training.run import Run
 from skipqa.training.stage import Inputs
 from skipqa.training.stages import NAMES, train
@@ -25,6 +29,9 @@ def main() -> None:
     parser.add_argument("--records", type=Path)
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--limit", type=int)
+    parser.add_argument(
+        "--accumulate", type=int, default=1, help="batches per step, over all processes"
+    )
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="changes")
     options = parser.parse_args()
 
@@ -40,9 +47,19 @@ def main() -> None:
         index=tuple(options.index),
         records=options.records,
     )
-    run = Run(options.out, options.seed, progress, lambda line: print(line, file=sys.stderr))
-    metrics = train(options.stage, inputs, run, options.changes)
-    print(json.dumps(metrics, indent=1))
+    with joined() as processes:
+        run = Run(
+            options.out,
+            options.seed,
+            processes=processes,
+            accumulate=options.accumulate,
+        )
+        if processes.rank == 0:  # the others are silent
+            say = partial(print, file=sys.stderr)
+            run = replace(run, progress=progress, say=say)
+        metrics = train(options.stage, inputs, run, options.changes)
+        if processes.rank == 0:
+            print(json.dumps(metrics, indent=1))
 
 
 if __name__ == "__main__":

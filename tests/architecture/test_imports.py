@@ -69,9 +69,11 @@ MAY_KNOW: dict[str, set[str]] = {
     "plugin": {"errors"},
     "model": BELOW_PIPELINE | {"pipeline", "plugin"},
     "prompted": PLAIN | {"state", "knowledge", "stages"},
+    "synthetic": PLAIN | {"state", "knowledge", "pipeline", "prompted"},
     "text_only": BELOW_PIPELINE | {"pipeline"},
     "serve": BELOW_CLI | {"cluster", "evaluation", "text_only"},
-    "cli": BELOW_CLI | {"training", "evaluation", "claims", "serve", "prompted", "batch"},
+    "cli": BELOW_CLI
+    | {"training", "evaluation", "claims", "serve", "prompted", "batch", "synthetic"},
 }
 
 

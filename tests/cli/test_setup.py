@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from skipqa.backbones.presets.desk import Desk
 from skipqa.errors import UserError
 from skipqa.knowledge import default
 from skipqa.knowledge.sources.tables import JsonLines
@@ -93,3 +94,23 @@ def test_it_stops_where_another_corpus_cannot_be_had(
     assert outcome.code == 2
     assert outcome.err.splitlines()[-1] == "error: no connection"
     assert default.unbuilt() == ("birds", "drinks")
+
+
+def test_another_preset_is_fetched_and_its_size_said_first(
+    skipqa: Command, corpora: dict[str, Corpus], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the 1 GB themselves."""
+    fetched = []
+
+    def prepare(desk: Desk) -> None:
+        desk.report("fetching")
+        fetched.append(desk.weights)
+
+    monkeypatch.setattr(Desk, "prepare", prepare)
+    told = skipqa("setup", "--preset", "desk").err
+    assert fetched == ["int8"]
+    size = "qwen2.5-coder-1.5b-instruct: 1,044 MB in 22 parts, Apache-2.0"
+    assert size in " ".join(told.partition("fetching")[0].split())
+    refused = skipqa("setup", "--preset", "submission-7b")
+    assert refused.code == 2
+    assert "setup fetches pocket and desk" in refused.err

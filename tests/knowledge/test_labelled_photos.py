@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image, ImageDraw
+from safetensors import safe_open
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 import skipqa
@@ -127,6 +129,30 @@ def test_a_damaged_file_is_one_line(content: bytes, taught: Path, tmp_path: Path
     (folder / photos.FILE).write_bytes(content)
     with pytest.raises(UserError, match="damaged"):
         skipqa.load(index=folder)
+
+
+def test_verify_reads_the_photos_too(taught: Path, tmp_path: Path) -> None:
+    """A flipped bit in a tensor is found, and what was written before there was a checksum is not
+    refused."""
+    folder = tmp_path / "index"
+    shutil.copytree(taught, folder)
+    assert photos.verify(folder) == []
+    path = folder / photos.FILE
+    flipped = bytearray(path.read_bytes())
+    flipped[-1] ^= 1
+    path.write_bytes(flipped)
+    assert photos.read(folder) is not None, "nothing else notices it"
+    done = CliRunner().invoke(app, ["index", "verify", str(folder), "--json"])
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["faults"] == ["photos.safetensors fails its sha256 check"]
+    with safe_open(path, framework="pt") as file:
+        about = {name: value for name, value in file.metadata().items() if name != "sha256"}
+        tensors = {name: file.get_tensor(name) for name in ("pooled", "scale", "meanings")}
+    save_file(tensors, path, metadata=about)
+    assert photos.verify(folder) == []
+    path.write_bytes(b"nonsense")
+    (told,) = photos.verify(folder)
+    assert "is damaged" in told
 
 
 def test_of_two_indexes_the_first_says_how_a_thing_looks(taught: Path, tmp_path: Path) -> None:

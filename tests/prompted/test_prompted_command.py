@@ -97,7 +97,7 @@ def test_bad_commands_are_one_line(command: Any, arguments: tuple[str, ...], lin
 
 
 def test_help_has_examples(command: Any) -> None:
-    from skipqa.cli.prompted import KEY_VARIABLE
+    from skipqa.cli.endpoint import KEY_VARIABLE
     from skipqa.prompted.endpoint import KEY_VARIABLE as DEFAULT  # heavy to import for a help text
 
     assert KEY_VARIABLE == DEFAULT

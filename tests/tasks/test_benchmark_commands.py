@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from skipqa.cli.eval import app
 from skipqa.errors import UserError
-from skipqa.tasks import SCORE_FILES, TASKS, Task
+from skipqa.tasks import SCORE_FILES, TASKS, Task, llava_bench
 
 SYSTEM = ("--system", "no-retrieval")  # the fastest that runs the decoder
 HEADER = {"info": {}, "data_type": "mscoco", "data_subtype": "val2014", "license": {}}
@@ -228,6 +228,36 @@ def test_infoseek(home: Path, data: Path, tmp_path: Path) -> None:
         official / "infoseek_val_qtype.jsonl",
     )
     assert summary["official"] == report.as_dict()
+
+
+def test_pathvqa(home: Path, data: Path, tmp_path: Path) -> None:
+    rows = [
+        {"image": "val_0001", "question": "Where is it made?", "answer": "liver"},
+        {"image": "val_0002", "question": "Is it made?", "answer": "yes"},
+    ]
+    (data / "val.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for image in (1, 2):
+        draw(data / "images" / "val" / f"val_{image:04d}.jpg", COLOURS[image])
+    summary = ask("pathvqa", "--data", data, "--out", tmp_path / "out")
+    assert list(summary["accuracy_by_category"]) == ["open", "yes/no"]
+    official = tmp_path / "out" / "official"
+    report = SCORE_FILES["pathvqa"](official / "predictions.json", official / "val.jsonl")
+    assert summary["official"] == report.as_dict()
+
+
+def test_llava_bench_leaves_answers_for_a_judge(home: Path, data: Path, tmp_path: Path) -> None:
+    question = {"question_id": 0, "image": "001.jpg", "text": "What is it?", "category": "conv"}
+    (data / "questions.jsonl").write_text(json.dumps(question))
+    (data / "answers_gpt4.jsonl").write_text('{"question_id": 0, "text": "a lake"}')
+    (data / "context.jsonl").write_text('{"image": "001.jpg", "caption": "A lake."}')
+    draw(data / "images" / "001.jpg", COLOURS[1])
+    summary = ask("llava-bench", "--data", data, "--out", tmp_path / "out")
+    assert "see `skipqa judge`" in summary["official"]["notes"][0]
+    (record,) = records(tmp_path / "out")
+    answers = llava_bench.read_answers(tmp_path / "out" / "official" / "answers.jsonl")
+    assert answers == {0: record["answer"]}
+    (case,) = llava_bench.cases(TASKS["llava-bench"].load(data, "test"), answers)
+    assert case.answer in case.prompt()
 
 
 def test_every_task_has_its_command() -> None:

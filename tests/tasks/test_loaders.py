@@ -18,6 +18,7 @@ from skipqa.data.download import manifest
 from skipqa.errors import UserError
 from skipqa.tasks import SCORE_FILES, TASKS, Example, Task
 from skipqa.tasks.aokvqa import nearest_choice
+from skipqa.tasks.llava_bench import cases, read_answers
 from skipqa.tasks.pocket_kb import box_from_centre
 from skipqa.tasks.task import official_file
 
@@ -172,6 +173,20 @@ def write_fvqa(folder: Path) -> None:
     write_lines(folder / "val.jsonl", [row, row | {"question_id": 13}])
 
 
+def write_pathvqa(folder: Path) -> None:
+    row = {"image": "val_0001", "question": "What is shown?", "answer": "Fatty change, liver"}
+    write_lines(folder / "val.jsonl", [row, row | {"question": "Is it fat?", "answer": "yes"}])
+
+
+def write_llava_bench(folder: Path) -> None:
+    question = {"question_id": 0, "image": "001.jpg", "text": "What is it?", "category": "conv"}
+    reference = {"question_id": 0, "text": "a crater lake", "answer_id": "x", "metadata": {}}
+    other = {"question_id": 1, "category": "complex"}
+    write_lines(folder / "questions.jsonl", [question, question | other])
+    write_lines(folder / "answers_gpt4.jsonl", [reference, reference | {"question_id": 1}])
+    write_lines(folder / "context.jsonl", [{"id": "001", "image": "001.jpg", "caption": "A lake."}])
+
+
 @dataclass(frozen=True)
 class Layout:
     """Two questions in the official files of the default split, both of which can be scored."""
@@ -191,6 +206,8 @@ LAYOUTS = {
     "evqa": Layout(write_evqa, "landmarks/0/0/c/00cafe1234567890.jpg"),
     "viquae": Layout(write_viquae, "512px-Jackie_Wilson.png"),
     "fvqa": Layout(write_fvqa, "000000000042.webp"),
+    "pathvqa": Layout(write_pathvqa, "val/val_0001.jpg"),
+    "llava-bench": Layout(write_llava_bench, "001.jpg"),
     "pocket-kb": Layout(write_pocket_kb, "scenes/val-00001.webp"),
 }
 Loaded = tuple[Task, str, list[Example]]
@@ -283,6 +300,16 @@ def test_a_part_can_be_written_and_scored(loaded: Loaded, tmp_path: Path) -> Non
         case "fvqa":
             report = SCORE_FILES["fvqa"](predictions, folder / "val.jsonl")
             assert report.scores == {"top1": 100.0}
+        case "pathvqa":
+            report = SCORE_FILES["pathvqa"](predictions, folder / "val.jsonl")
+            assert report.scores["open"]["bleu-3"] == 100.0
+        case "llava-bench":  # its scorer reads what a judge thinks of them
+            (case,) = cases(part, read_answers(predictions))
+            write_lines(tmp_path / "reviews.jsonl", [case.review("8 8\nEqual.")])
+            report = SCORE_FILES["llava-bench"](
+                tmp_path / "reviews.jsonl", folder / "questions.jsonl"
+            )
+            assert report.scores == {"all": 100.0, "conv": 100.0}
         case name:
             pytest.fail(f"say here how `skipqa score` scores the files of {name}")
 

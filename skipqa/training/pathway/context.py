@@ -145,7 +145,8 @@ def begin(
         gathered = Run(folder, run.seed, run.progress, run.say)
         loaded = source.load()
         fingerprint = records_fingerprint(source)
-        records = collect(rows, fingerprint, loaded.library, workers, gathered)
+        with run.first_alone():  # it gathers, the others read
+            records = collect(rows, fingerprint, loaded.library, workers, gathered)
         pipeline = loaded.with_backbone(CachedBackbone(loaded.backbone))
         start = pipeline.components.folder
         if start is not None:

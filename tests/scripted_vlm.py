@@ -21,6 +21,10 @@ from PIL import Image
 
 # What each prompt asks for, whatever its words are
 PURPOSES = {
+    "<assistant_2>": "review",
+    '"depicted"': "depicted",
+    '"grammatical"': "grammatical",
+    "without both": "question",
     '"difficulty"': "draft",
     '"regions"': "regions",
     '"queries"': "queries",
