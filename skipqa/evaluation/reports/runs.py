@@ -71,10 +71,15 @@ class Run:
         return str(self.about.get("task", ""))
 
     @property
+    def subset(self) -> str:
+        """What was asked of the file, such as "crowded"; empty for all."""
+        return str(self.about.get("subset", ""))
+
+    @property
     def title(self) -> str:
         """Of what was asked."""
         file = str(self.about["questions"].get("file", "?"))
-        return f"{file}, {self.task}" if self.task else file
+        return ", ".join(filter(None, (file, self.task, self.subset)))
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -192,7 +197,8 @@ def read_runs(
     for run in runs:
         questions = run.about["questions"]
         file = str(questions.get("sha256") or questions.get("file"))
-        by_file.setdefault(file + run.task, []).append(run)  # one file may be scored in two ways
+        # one file may be scored in two ways, or asked in parts
+        by_file.setdefault(file + run.task + run.subset, []).append(run)
     titles = [found[0].title for found in by_file.values()]
     sets = []
     for title, (file, group) in zip(titles, by_file.items(), strict=True):
