@@ -1,4 +1,4 @@
-"""skipqa report: finished runs as tables, figures, verdicts and pages of failures."""
+"""skipqa report: finished runs as tables, figures, verdicts on the paper's claims, and failures."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Turn finished runs into reports.")
 
 RESULTS = Path("benchmarks/results")
+RUNS = Path("benchmarks/runs")
 Results = Annotated[Path, typer.Option(help="Folder with the benchmarks' results files.")]
 
 
@@ -51,10 +52,9 @@ def runs(
         Path | None,
         typer.Option(help="Types of the questions, as for `skipqa eval`, if the runs have none."),
     ] = None,
-    results: Results = RESULTS,
     json: Json = False,
 ) -> None:
-    """Tables, figures and verdicts on the paper's claims, from finished runs.
+    """Tables and figures from finished runs.
 
     Two runs are compared on the questions that both answered; each file of questions has its own
     section. Figures need the extra `plot`.
@@ -68,28 +68,60 @@ def runs(
       skipqa report runs runs/* --out report --types val_types.jsonl
     """
     with working("reading the runs"):
-        from skipqa.claims.registry import judge, section
-        from skipqa.claims.verdict import Evidence
         from skipqa.evaluation.reports.runs import read_runs
         from skipqa.evaluation.reports.runs_report import write
         from skipqa.tasks.question_types import read_types
 
         sets = read_runs(folders, reference, {} if types is None else read_types(types))
-        judged = judge(Evidence(sets, results))
-        figures = write(sets, out_folder, section(judged))
+        figures = write(sets, out_folder)
     if figures.missing:
         err.print(f"no figures: {figures.missing}", markup=False, highlight=False, soft_wrap=True)
     report = out_folder / "report.md"
+    if json:
+        print_json({"report": str(report), "figures": figures.files})
+    else:
+        err.print(f"written: {report} and {plural(len(figures.files) // 2, 'figure')}")
+
+
+@app.command("claims")
+def claims(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Folders of runs.", show_default="all in benchmarks/runs"),
+    ] = None,
+    results: Results = RESULTS,
+    out_file: Annotated[
+        Path | None, typer.Option("--out", help="A page in Markdown to write as well.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """The paper's claims, each judged once from the strongest measurement of what ships.
+
+    Examples:
+
+      skipqa report claims
+
+      skipqa report claims runs/okvqa runs/pocket-kb --results benchmarks/results --out claims.md
+    """
+    with working("reading the runs"):
+        from skipqa.claims.registry import gather, judge, page
+
+        judged = judge(*gather(folders or sorted(RUNS.glob("*")), results))
+    if out_file is not None:
+        out_file.write_text(f"# The paper's claims\n\n{page(judged)}", encoding="utf-8")
+        err.print(f"written: {out_file}")
     if json:
         claims = [
             {
                 "number": one.number,
                 "verdict": str(one.finding.verdict),
                 "measured": one.finding.said,
+                "questions": one.finding.count,
+                "source": one.finding.source,
             }
             for one in judged
         ]
-        print_json({"report": str(report), "figures": figures.files, "claims": claims})
+        print_json({"claims": claims})
         return
     from rich.table import Table
 
@@ -97,7 +129,6 @@ def runs(
     for one in judged:
         table.add_row(str(one.number), one.finding.said, str(one.finding.verdict))
     out.print(table)
-    err.print(f"written: {report} and {plural(len(figures.files) // 2, 'figure')}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,7 +186,7 @@ def read_runs(
 
     `types` are those of questions, by id as text, for runs that were asked without them.
     """
-    unique = {found.resolve(): found for folder in folders for found in _expand(folder)}
+    unique = {found.resolve(): found for folder in folders for found in run_folders(folder)}
     runs = [read_run(folder).with_types(types) for folder in unique.values()]
     if types and not any(str(question) in types for run in runs for question in run.records):
         raise UserError("the types are of none of the questions that these runs answered")
@@ -207,7 +207,7 @@ def read_runs(
     return sets
 
 
-def _expand(folder: Path) -> list[Path]:
+def run_folders(folder: Path) -> list[Path]:
     """The folder itself, or the runs in it."""
     if (folder / "run.json").exists():
         return [folder]
