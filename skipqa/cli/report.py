@@ -195,7 +195,9 @@ class Questions:
 def failures(
     folder: Annotated[Path, typer.Argument(help="A folder that `skipqa eval` wrote.")],
     asked: Questions,
-    out_file: Annotated[Path, typer.Option("--out", help="The page to write, an .html file.")],
+    out_file: Annotated[
+        Path | None, typer.Option("--out", help="A page with pictures to write, an .html file.")
+    ] = None,
     count: Annotated[int, typer.Option(min=1, help="How many failures to show at most.")] = 50,
     seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
     index: Annotated[
@@ -215,48 +217,61 @@ def failures(
     settings: Settings = None,
     json: Json = False,
 ) -> None:
-    """Wrong answers with photo, regions, passages and costs, as one HTML page.
+    """Wrong answers by what went wrong: a table and, with --out, a page of pictures and traces.
 
-    Errors are drawn by category and route, and asked again for their traces: give the same
-    index, components and settings as to the run.
+    For the page, errors are drawn by bucket and category, and asked again for their traces: give
+    the same index, components and settings as to the run.
 
     Examples:
 
-      skipqa report failures runs/skip --questions val.jsonl --images val.zip --out failures.html
-
-      skipqa report failures runs/skip --questions val.jsonl --images photos --out f.html --count 20
+      skipqa report failures runs/skip --questions val.jsonl --images val.zip
 
       skipqa report failures runs/okvqa --data okvqa --out failures.html
+
+      skipqa report failures runs/crowded --data pocket-kb --task pocket-kb --out f.html --count 20
     """
     from skipqa.config import read_settings
     from skipqa.evaluation import systems
+    from skipqa.evaluation.reports.failures import assigned, table
     from skipqa.evaluation.reports.failures_page import AnsweredRun, check_made_by, render
     from skipqa.evaluation.reports.runs import read_run
     from skipqa.explain import check_format
     from skipqa.pipeline import load
 
-    check_format(out_file, ".html")
+    if out_file is not None:
+        check_format(out_file, ".html")
     run = read_run(folder)
     rows, photos = asked.read(run)
-    variant = systems.Variant(run.system, run.about.get("pruner"), run.about.get("retention"))
-    prepare_process()
-    with working("reading the models") as report:
-        base = load(
-            run.trait("preset"),
-            index=index,
-            components=components,
-            trained=not untrained,
-            weights=weights,
-            overrides=read_settings(settings or ()),
-            report=report,
-        )
-        system = systems.build(variant, base, run.seed)
-        check_made_by(run, system, trained=base.components.folder is not None)
-    with counting() as bar:
-        answered = AnsweredRun(run, {row.id: row for row in rows}, photos, system)
-        page = render(answered, count, seed, lambda done, total: bar("asking again", done, total))
-    out_file.write_text(page, encoding="utf-8")
-    if json:
-        print_json({"page": str(out_file), "bytes": len(page.encode())})
-    else:
+    by_id = {row.id: row for row in rows}
+    buckets = table(assigned(run.records, by_id), len(run.records))
+    if out_file is not None:
+        variant = systems.Variant(run.system, run.about.get("pruner"), run.about.get("retention"))
+        prepare_process()
+        with working("reading the models") as report:
+            base = load(
+                run.trait("preset"),
+                index=index,
+                components=components,
+                trained=not untrained,
+                weights=weights,
+                overrides=read_settings(settings or ()),
+                report=report,
+            )
+            system = systems.build(variant, base, run.seed)
+            check_made_by(run, system, trained=base.components.folder is not None)
+        with counting() as bar:
+            answered = AnsweredRun(run, by_id, photos, system)
+            shown = render(answered, count, seed, lambda done, of: bar("asking again", done, of))
+        out_file.write_text(shown, encoding="utf-8")
         err.print(f"written: {out_file}")
+    if json:
+        page = None if out_file is None else str(out_file)
+        print_json({"page": page, "asked": len(run.records), "buckets": buckets})
+        return
+    from rich.table import Table
+
+    printed = Table("what went wrong", "wrong", "of these", "", title=f"Failures of {run.variant}")
+    for row in buckets:
+        share = f"{100 * row['of_wrong']:.1f} %"
+        printed.add_row(row["bucket"], f"{row['wrong']:,}", share, row["meaning"])
+    out.print(printed)

@@ -116,14 +116,7 @@ def _recalls(example: Example, answer: Answer) -> Record:
         **({} if example.fact is None else {"fact": example.fact}),
         f"recall@{RECALL_AT}": recall(example, first),
         "recall_kept": recall(example, answer.evidence),
-        "in_gold": _in_gold(example, answer),
     }
-
-
-def _in_gold(example: Example, answer: Answer) -> bool:
-    """Whether a gold passage that was retrieved has the answer's words."""
-    found = (candidate.passage for candidate in _retrieved(answer).passages)
-    return any(recall(example, [p]) and states(answer.text, p.text) for p in found)
 
 
 def recall(example: Example, passages: Sequence[Passage | Evidence]) -> float:

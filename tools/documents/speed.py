@@ -85,8 +85,13 @@ def pathway(results: Results) -> str:
 
 def routing_overhead(results: Results) -> str:
     rows = [
-        [name, f"{run['total_ms']:.0f}", f"{run['routing_ms']:.1f}", f"{run['fraction']:.2%}"]
+        [
+            name,
+            f"{run['total_ms']:.0f}",
+            f"{run['routing_ms']:.1f}",
+            *(f"{run[key]:.2%}" for key in ("fraction", "fraction_with_encoding")),
+        ]
         for name, run in results["results"].items()
     ]
-    header = ["components", "question, ms", "routing, ms", "fraction"]
+    header = ["components", "question, ms", "routing, ms", "fraction", "with passages encoded"]
     return table(header, rows) + "\n" + source(results)
