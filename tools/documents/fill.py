@@ -13,7 +13,7 @@ from pathlib import Path
 
 from skipqa.errors import UserError, choices
 from skipqa.evaluation.results import Results, newest
-from tools.documents import claims, index, quality, serving, speed, training
+from tools.documents import analysis, claims, index, quality, serving, speed, training
 
 BLOCK = re.compile(r"(<!-- results: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -47,10 +47,15 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "suites": serving.suites,
     "serve-attacks": serving.serve_attacks,
     "poisoned-passages": serving.poisoned,
+    "failures": analysis.failures,
+    "sensitivity": analysis.sensitivity,
 }
 
 # Made from runs and several results files
-FROM_RUNS: dict[str, Callable[[Path, Path], str]] = {"claims": claims.page}
+FROM_RUNS: dict[str, Callable[[Path, Path], str]] = {
+    "claims": claims.page,
+    "theory": analysis.theory,
+}
 
 
 def subject(block: str) -> str:
