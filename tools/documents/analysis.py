@@ -81,19 +81,18 @@ def _constant(evidence: registry.Evidence, found: list[TradeOff]) -> list[str]:
 
 def sensitivity(results: Results) -> str:
     found = results["results"]
-    rows = [
-        [
-            name,
-            f"**{point['value']:g}**"
-            if point["value"] == row["default"]
-            else f"{point['value']:g}",
-            percent(point["accuracy"]),
-            f"{100 * point['less_default']['difference']:+.1f} "
-            f"({bounds(point['less_default'], 100, '+.1f')})",
-        ]
-        for name, row in found["settings"].items()
-        for point in row["values"]
-    ]
+    rows = []
+    for name, row in found["settings"].items():
+        for point in row["values"]:
+            value, less = f"{point['value']:g}", point["less_default"]
+            rows.append(
+                [
+                    name,
+                    f"**{value}**" if point["value"] == row["default"] else value,
+                    percent(point["accuracy"]),
+                    f"{100 * less['difference']:+.1f} ({bounds(less, 100, '+.1f')})",
+                ]
+            )
     header = ["setting", "value", "accuracy, %", "minus what ships, points"]
     note = f"\n\n{found['questions']} questions of Pocket-KB val; in bold what ships.\n"
     return table(header, rows) + note + source(results)
