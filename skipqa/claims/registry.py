@@ -203,7 +203,7 @@ CLAIMS = (
         training.collapse,
         "As gates are decided, runs of both kinds have hardly an open one after 200 + 200 steps; "
         "as training draws them, none of either kind collapses, and with the stages' own steps 8 "
-        "to 20 % of the tokens are open. Tried: 60 and 200 steps a stage, gates as drawn and as "
+        "to 20 % of the tokens are open. Tried: 60 and 200 steps per stage, gates as drawn and as "
         "decided.",
     ),
     Claim(
