@@ -272,6 +272,6 @@ def failures(
 
     printed = Table("what went wrong", "wrong", "of these", "", title=f"Failures of {run.variant}")
     for row in buckets:
-        share = f"{100 * row['of_wrong']:.1f} %"
-        printed.add_row(row["bucket"], f"{row['wrong']:,}", share, row["meaning"])
+        fraction = f"{100 * row['of_wrong']:.1f} %"
+        printed.add_row(row["bucket"], f"{row['wrong']:,}", fraction, row["meaning"])
     out.print(printed)

@@ -303,11 +303,11 @@ def quantities(
     table = Table("Theorem C.1", *(one.title for one in measured))
     rows = {
         "questions": [f"{one.questions:,}" for one in measured],
-        "epsilon_v, of the box dropped": [_share(one.epsilon_v) for one in measured],
-        "delta_r, gold not retrieved": [_share(one.delta_r) for one in measured],
-        "gold kept by the verifier": [_share(one.verifier_recall) for one in measured],
-        "accuracy that may be lost": [_share(one.allowed) for one in measured],
-        "accuracy that is lost": [_share(one.lost) for one in measured],
+        "epsilon_v, of the box dropped": [_percent(one.epsilon_v) for one in measured],
+        "delta_r, gold not retrieved": [_percent(one.delta_r) for one in measured],
+        "gold kept by the verifier": [_percent(one.verifier_recall) for one in measured],
+        "accuracy that may be lost": [_percent(one.allowed) for one in measured],
+        "accuracy that is lost": [_percent(one.lost) for one in measured],
         "mean degree": [f"{one.degree:.2f}" for one in measured],
         "FLOPs, times fewer": [f"{one.times_fewer_flops:.2f}" for one in measured],
         "L, of accuracy over retention": [
@@ -327,5 +327,5 @@ def quantities(
         out.print(f"• {note}", style="dim")
 
 
-def _share(value: float | None) -> str:
+def _percent(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.1f} %"

@@ -44,11 +44,11 @@ def theory(runs: Path, results: Path) -> str:
     found = [one for each in evidence.sets if (one := trade_off(each)) is not None]
     rows = {
         "questions": [f"{one.questions:,}" for one in found],
-        "epsilon_v: of the thing's box, dropped": [_share(one.epsilon_v) for one in found],
-        "delta_r: gold passage not retrieved": [_share(one.delta_r) for one in found],
-        "gold passages that the verifier keeps": [_share(one.verifier_recall) for one in found],
-        "accuracy that may be lost against dense": [_share(one.allowed) for one in found],
-        "accuracy that is lost": [_share(one.lost) for one in found],
+        "epsilon_v: of the thing's box, dropped": [_percent(one.epsilon_v) for one in found],
+        "delta_r: gold passage not retrieved": [_percent(one.delta_r) for one in found],
+        "gold passages that the verifier keeps": [_percent(one.verifier_recall) for one in found],
+        "accuracy that may be lost against dense": [_percent(one.allowed) for one in found],
+        "accuracy that is lost": [_percent(one.lost) for one in found],
         "mean degree": [f"{one.degree:.2f}" for one in found],
         "FLOPs, times fewer": [f"{one.times_fewer_flops:.2f}" for one in found],
         "L: of accuracy over retention": [_slope(one) for one in found],
@@ -98,7 +98,7 @@ def sensitivity(results: Results) -> str:
     return table(header, rows) + note + source(results)
 
 
-def _share(value: float | None) -> str:
+def _percent(value: float | None) -> str:
     return ABSENT if value is None else f"{100 * value:.1f} %"
 
 
