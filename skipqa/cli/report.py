@@ -228,7 +228,7 @@ def failures(
 
       skipqa report failures runs/okvqa --data okvqa --out failures.html
 
-      skipqa report failures runs/crowded --data pocket-kb --task pocket-kb --out f.html --count 20
+      skipqa report failures runs/crowded --data pocket-kb --out f.html --count 20
     """
     from skipqa.config import read_settings
     from skipqa.evaluation import systems
