@@ -9,6 +9,7 @@ from pathlib import Path
 
 from skipqa.claims import registry
 from skipqa.claims.quantities import NOTES, TradeOff, bound_constant, trade_off
+from skipqa.claims.verdict import Evidence
 from skipqa.evaluation.reports.markdown import ABSENT, bounds, percent, table
 from skipqa.evaluation.results import Results
 from tools.documents.source import source
@@ -42,6 +43,8 @@ def theory(runs: Path, results: Path) -> str:
     """Of the runs that were made with what ships."""
     evidence, _ = registry.gather(sorted(runs.iterdir()), results)
     found = [one for each in evidence.sets if (one := trade_off(each)) is not None]
+    if not found:
+        return "Not measured with what ships: runs of `skip` and `dense` over the same questions."
     rows = {
         "questions": [f"{one.questions:,}" for one in found],
         "epsilon_v: of the thing's box, dropped": [_percent(one.epsilon_v) for one in found],
@@ -58,7 +61,7 @@ def theory(runs: Path, results: Path) -> str:
     return "\n\n".join(parts)
 
 
-def _constant(evidence: registry.Evidence, found: list[TradeOff]) -> list[str]:
+def _constant(evidence: Evidence, found: list[TradeOff]) -> list[str]:
     """A paragraph on C, where saliency's fidelity was measured and a retention swept."""
     fidelity = evidence.benchmark("fidelity")
     slope = next((one.lipschitz for one in found if one.lipschitz), None)
