@@ -64,7 +64,7 @@ def judge(evidence: Evidence, earlier: Evidence | None = None) -> list[Judged]:
         if finding.verdict is Verdict.UNMEASURED and earlier is not None:
             before = _judge(claim, earlier)
             if before.verdict is not Verdict.UNMEASURED:
-                again = f"measured on an earlier checkpoint only; again with `{before.command}`"
+                again = f"so far on an earlier checkpoint; again with `{before.command}`"
                 finding = missing(again)
         judged.append(Judged(number, claim, finding))
     return judged
@@ -95,7 +95,7 @@ def _section(judged: Judged) -> str:
     short = finding.verdict in (Verdict.FAILS, Verdict.UNDECIDED)
     rests_on = ", ".join(filter(None, (finding.on, finding.source)))
     lines = {
-        "Measured": finding.said,
+        "To measure" if finding.verdict is Verdict.UNMEASURED else "Measured": finding.said,
         "The paper": claim.paper,
         "Rests on": rests_on,
         "Why, and what was tried": claim.why if short else "",

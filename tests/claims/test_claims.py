@@ -513,7 +513,7 @@ def test_what_no_longer_ships_decides_nothing(made: MakeRun, tmp_path: Path) -> 
     assert len(earlier.sets[0].runs) == len(old)
     finding = judge(evidence, earlier)[12].finding
     assert str(finding.verdict) == "not measured"
-    assert finding.said == "measured on an earlier checkpoint only; again with `skipqa eval vqa`"
+    assert finding.said == "so far on an earlier checkpoint; again with `skipqa eval vqa`"
 
 
 def test_what_ships_decides(made: MakeRun, tmp_path: Path) -> None:
