@@ -112,16 +112,16 @@ CLAIMS = (
         accuracy.accuracy_and_cost,
         "Most answers of OK-VQA are in no corpus at hand: a right answer stands in the first two "
         "passages for 20 % of the lookup questions, and the mean gain of a passage is -0.02 nats, "
-        "so SKIP and dense read about the same. Readers retrained three times, six corpora, a "
-        "verifier over pairs and a reader of its own for dense changed that by no more than their "
-        "intervals.",
+        "so SKIP and dense read about the same. Readers retrained three times, six corpora and a "
+        "verifier over pairs changed that by no more than their intervals.",
     ),
     Claim(
         "QVS keeps 99 % of the accuracy with 11 % of the tokens",
         "99 %; its plot says 60.7 of 63.4, 95.7 %",
         pruning.retention,
-        "Whether 99 % are kept is a matter of less than a point, for which this many questions are "
-        "too few. Pruning costs no more than its interval.",
+        "One per cent of this accuracy is less than a point, for which so many questions are too "
+        "few. Tried for saliency: the training-free rule, a score of each token by itself, a head "
+        "blind to the question, and the grounding that ships.",
     ),
     Claim(
         "random pruning loses 9.1 points at the same budget",
