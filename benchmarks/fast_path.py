@@ -15,6 +15,7 @@ from typing import Any
 from rich.table import Table
 from validation import answer_validation, options_of
 
+from skipqa.claims.shipping import shipped
 from skipqa.cli.console import err, out
 from skipqa.costs.environment import write_results
 from skipqa.training.fast_path import FastPathSettings, routed, summary
@@ -39,7 +40,8 @@ def main() -> None:
     for row in results["by_threshold"]:
         _show(table, "all", row)
     out.print(table)
-    err.print(f"written to {write_results(results, 'fast_path_val', options.out)}")
+    path = write_results(results, "fast_path_val", options.out, shipped())
+    err.print(f"written to {path}")
 
 
 def _show(table: Table, name: str, row: dict[str, Any]) -> None:

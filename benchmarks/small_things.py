@@ -4,7 +4,8 @@ Each question of Pocket-KB's `val` that needs a passage runs up to retrieval in 
 for the image at low resolution ("low_res"); one at high resolution, all tokens weighted alike
 ("picture"); one for all tokens weighted by saliency, as the dense baseline has it ("all tokens");
 one for the kept tokens ("kept tokens"); one query per region ("regions"); and one query per region
-with zoom, which is SKIP ("skip"). Nothing is drafted, verified or decoded.
+with zoom, which is SKIP ("skip"). Nothing is drafted, verified or decoded. Small are things that
+cover less than a tenth of the image, alone or in a crowd.
 
     python benchmarks/small_things.py --pocket-kb FOLDER
 """
@@ -26,6 +27,7 @@ from rich.progress import Progress
 from rich.table import Table
 from torch import Tensor
 
+from skipqa.claims.shipping import shipped
 from skipqa.cli.console import err, out, prepare_process
 from skipqa.costs.environment import available_cores, write_results
 from skipqa.evaluation.records import RECALL_AT, recall
@@ -50,6 +52,7 @@ from skipqa.types import Question, VisualTokens
 Piece = tuple[int, Sequence[Example]]  # its number, questions
 Recalls = dict[str, list[float]]  # of each way, in the order of the questions
 PIECE_SIZE = 8
+SMALL = 0.1  # of the image's area
 
 
 def main() -> None:
@@ -64,12 +67,11 @@ def main() -> None:
 
     prepare_process()
     folder: Path = options.pocket_kb
-    alone = (one for one in POCKET_KB.load(folder, "val") if "crowded" not in one.subsets)
-    examples = [one for one in alone if one.gold]
+    examples = [one for one in POCKET_KB.load(folder, "val") if one.gold]
     random.Random(options.seed).shuffle(examples)
     groups = {"small": options.small, "others": options.others}
     drawn = {
-        name: [one for one in examples if ("small" in one.subsets) == (name == "small")][:count]
+        name: [one for one in examples if is_small(one) == (name == "small")][:count]
         for name, count in groups.items()
     }
     jobs = options.workers or available_cores()
@@ -96,15 +98,31 @@ def main() -> None:
                 for way, values in recalls.items()
                 if way != "skip"
             },
+            "crowded": sum("crowded" in one.subsets for one in some),
+            # zoom off in both, then what zoom adds
+            "regions_less_one_query": asdict(
+                paired_bootstrap(recalls["regions"], recalls["kept tokens"])
+            ),
+            "zoom_adds": asdict(paired_bootstrap(recalls["skip"], recalls["regions"])),
         }
     for way in measured["small"]["recall"]:
         cells = (measured[name]["recall"][way] for name in drawn)
         table.add_row(way, *(f"{c['mean']:.3f} ({c['low']:.2f} to {c['high']:.2f})" for c in cells))
     out.print(table)
-    for way, less in measured["small"]["skip_less"].items():
+    small = measured["small"]
+    for way, less in small["skip_less"].items():
         out.print(f"small: skip minus {way} {_points(less)}")
+    out.print(f"small: regions minus one query {_points(small['regions_less_one_query'])}")
     results = {"seed": options.seed, "recall_at": RECALL_AT, **measured}
-    err.print(f"written to {write_results(results, 'small_things', options.out)}")
+    path = write_results(results, "small_things", options.out, shipped())
+    err.print(f"written to {path}")
+
+
+def is_small(example: Example) -> bool:
+    if example.box is None:
+        return "small" in example.subsets
+    left, top, right, bottom = example.box
+    return (right - left) * (bottom - top) < SMALL
 
 
 def _points(interval: dict[str, float]) -> str:
@@ -146,9 +164,12 @@ def prepare(folder: Path) -> Callable[[Piece], Recalls]:
         _, examples = piece
         with zipfile.ZipFile(folder / "photos.zip") as photos:
             images = [open_image(io.BytesIO(photos.read(one.image))) for one in examples]
-        states = [State(i, one.question) for i, one in zip(images, examples, strict=True)]
+        encoded = [  # alike in all ways
+            pipelines["skip"].run(State(image, one.question), stop="draft")
+            for image, one in zip(images, examples, strict=True)
+        ]
         return {
-            way: [recall_of(pipeline, *pair) for pair in zip(states, examples, strict=True)]
+            way: [recall_of(pipeline, *pair) for pair in zip(encoded, examples, strict=True)]
             for way, pipeline in pipelines.items()
         }
 
@@ -156,7 +177,7 @@ def prepare(folder: Path) -> Callable[[Piece], Recalls]:
 
 
 def recall_of(pipeline: Pipeline, state: State, example: Example) -> float:
-    found = pipeline.run(state, stop="retrieve").retrieved.passages[:RECALL_AT]
+    found = pipeline.run(state, start="budget", stop="retrieve").retrieved.passages[:RECALL_AT]
     return recall(example, [one.passage for one in found])
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from skipqa.components import Components
 from skipqa.costs.environment import write_results
 from skipqa.files import read_json
 
@@ -33,7 +34,8 @@ def main() -> None:
                 _show(f"{split}, {name}", own["passages"], own["trained"])
     final = found["val"] or found["held-out"]
     results = {"f1": final["trained"]["f1"], "seed": read_json(options.run / "config.json")["seed"]}
-    print(f"written to {write_results(results | found, 'verifier', options.out)}")
+    trained = {"verifier": Components(folder=options.run).checksums()["verifier"]}
+    print(f"written to {write_results(results | found, 'verifier', options.out, trained)}")
 
 
 def _show(name: str, passages: int, measured: dict[str, float]) -> None:

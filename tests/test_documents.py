@@ -9,7 +9,7 @@ import pytest
 from skipqa.errors import UserError
 from skipqa.evaluation.results import newest
 from tools.documents.__main__ import DOCUMENTS, ROOT, main
-from tools.documents.fill import BLOCK, subject
+from tools.documents.fill import BLOCK, FROM_RUNS, subject
 
 RESULTS = ROOT / "benchmarks" / "results"
 
@@ -19,6 +19,8 @@ def test_documents_hold_the_newest_results(document: Path) -> None:
     blocks = [match["name"] for match in BLOCK.finditer(document.read_text(encoding="utf-8"))]
     assert blocks, f"{document} has no result blocks"
     for block in blocks:
+        if block in FROM_RUNS:
+            continue
         try:
             newest(RESULTS, subject(block))
         except UserError as missing:

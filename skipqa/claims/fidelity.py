@@ -16,6 +16,7 @@ from torch import Tensor
 
 from skipqa.errors import UserError
 
+NOTHING = 1e-6  # nats: a smaller change is rounding
 LogProb = Callable[[Tensor], Tensor]  # tokens [B, V, D] -> log p(correct answer) [B]
 
 
@@ -46,6 +47,7 @@ class Fidelity:
     eta_calibrated: float
     spearman: float  # mean over questions
     num_questions: int
+    worth_something: float  # fraction of the tokens without which anything changes
 
 
 def saliency_fidelity(pairs: Iterable[tuple[Tensor, Tensor]]) -> Fidelity:
@@ -62,7 +64,14 @@ def saliency_fidelity(pairs: Iterable[tuple[Tensor, Tensor]]) -> Fidelity:
         eta_calibrated=float((fitted - worth).abs().max()),
         spearman=sum(spearman(s, w) for s, w in questions) / len(questions),
         num_questions=len(questions),
+        worth_something=float((worth.abs() > NOTHING).double().mean()),
     )
+
+
+def score_gap(scores_V: Tensor, kept: int) -> float:
+    """Between the last score that is kept and the next; 0 where all are kept."""
+    ranked = scores_V.sort(descending=True).values
+    return float(ranked[kept - 1] - ranked[kept]) if kept < len(ranked) else 0.0
 
 
 def spearman(a: Tensor, b: Tensor) -> float:

@@ -12,14 +12,14 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from skipqa.backbones.backbone import Backbone, Completion, Decoding
 from skipqa.backbones.caching import CachedBackbone
-from skipqa.claims.fidelity import counterfactual_worth
+from skipqa.claims.fidelity import counterfactual_worth, score_gap
 from skipqa.pipeline import Pipeline
 from skipqa.state import ImageSource, State
 from skipqa.types import VisualTokens
@@ -41,10 +41,22 @@ class TokenAblation:
     proxy: Proxy = "answer"
     tokens: int | None = None  # drawn at random; None: all
     seed: int = 0
+    half_kept: bool = False  # half of them from those that pruning keeps
 
-    def positions(self, num_tokens: int) -> Tensor:
+    def positions(self, num_tokens: int, kept: Tensor) -> Tensor:
         generator = torch.Generator().manual_seed(self.seed)
-        return torch.randperm(num_tokens, generator=generator)[: self.tokens].sort().values
+        order = torch.randperm(num_tokens, generator=generator)
+        if self.half_kept and self.tokens is not None:
+            is_kept = torch.isin(order, kept)
+            some = order[is_kept][: self.tokens // 2]
+            order = torch.cat((some, order[~is_kept]))
+        return order[: self.tokens].sort().values
+
+
+class Measured(NamedTuple):
+    saliency: Tensor  # [n] of the tokens that the ablation draws
+    worth: Tensor  # [n]
+    gap: float  # between the saliency of the last token kept and the first one dropped
 
 
 def measure_question(
@@ -53,10 +65,12 @@ def measure_question(
     question: str,
     answer: str,
     ablation: TokenAblation,
-) -> tuple[Tensor, Tensor]:
-    """Saliency and worth [n] of the visual tokens that the ablation draws."""
+) -> Measured:
     state = pipeline.run(State(image, question), stop="look")
-    packed_VD, positions = _pack(state.tokens), ablation.positions(len(state.tokens))
+    packed_VD = _pack(state.tokens)
+    whole = state.add(tokens=_unpack(packed_VD, state.tokens))
+    kept = pipeline.run(whole, start="prune", stop="prune").kept
+    positions = ablation.positions(len(state.tokens), kept.positions)
     measure = _evidence(pipeline) if ablation.proxy == "evidence" else _answer(pipeline, answer)
 
     def log_prob(packed_BVD: Tensor) -> Tensor:
@@ -64,9 +78,8 @@ def measure_question(
         return torch.tensor(scores, dtype=torch.float64)
 
     worth_n = counterfactual_worth(log_prob, packed_VD, batch=BATCH, positions=positions)
-    whole = state.add(tokens=_unpack(packed_VD, state.tokens))
-    saliency_V = pipeline.run(whole, start="prune", stop="prune").kept.saliency
-    return saliency_V[positions], worth_n
+    gap = score_gap(kept.saliency, len(kept.positions))
+    return Measured(kept.saliency[positions], worth_n, gap)
 
 
 def _evidence(pipeline: Pipeline) -> LogProb:

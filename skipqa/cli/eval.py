@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +13,7 @@ import typer
 from skipqa.cli.console import err, out, print_json
 from skipqa.cli.eval_run import RunOptions, fingerprint, run
 from skipqa.cli.options import declared, grouped, option
+from skipqa.errors import UserError, choices
 from skipqa.tasks import TASKS, Example, Task
 
 app = typer.Typer(no_args_is_help=True, help="Measure systems on questions about photos.")
@@ -44,6 +45,33 @@ class OfficialFiles:
         ),
     ] = None
     types: Types = None
+    subset: Annotated[
+        str | None, typer.Option(help="Ask only questions of this subset, such as crowded.")
+    ] = None
+    without: Annotated[
+        str | None, typer.Option(help="Ask only questions that are not in this subset.")
+    ] = None
+
+    def chosen(self, examples: Sequence[Example]) -> list[Example]:
+        """Those of the subset, and not of the one that is left out."""
+        known = {name for example in examples for name in example.subsets}
+        for name in (self.subset, self.without):
+            if name is not None and name not in known:
+                raise UserError(
+                    f"no question is in a subset {name!r}; there is {choices(name, known)}"
+                )
+        return [
+            example
+            for example in examples
+            if (self.subset is None or self.subset in example.subsets)
+            and self.without not in example.subsets
+        ]
+
+    @property
+    def part(self) -> str:
+        """What is asked of the file, in words; empty for all."""
+        left_out = "" if self.without is None else f"not {self.without}"
+        return ", ".join(filter(None, (self.subset, left_out)))
 
 
 @app.command("vqa")
@@ -153,13 +181,15 @@ def _ask(task: Task, files: OfficialFiles, options: RunOptions) -> None:
     every = task.load(files.data, files.split, images)
     photos = Photos(images)
     examples, bad = with_photos(every, photos)
-    drawn = harness.draw(_typed(examples, files.types), options.limit, options.seed)
+    typed = _typed(files.chosen(examples), files.types)
+    drawn = harness.draw(typed, options.limit, options.seed)
     for example in drawn:
         task.check(example)
     about = {
         "task": task.name,
         "questions": fingerprint([p for p in task.files(files.data, files.split) if p.is_file()]),
         **_about(files.types),
+        **({"subset": files.part} if files.part else {}),
     }
     for entrant in run(harness.EvalSet(drawn, photos, task, bad), variants, about, options):
         records = read_back(entrant.folder / "predictions.jsonl")

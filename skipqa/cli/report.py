@@ -1,4 +1,4 @@
-"""skipqa report: finished runs as tables, figures, verdicts and pages of failures."""
+"""skipqa report: finished runs as tables, figures, verdicts on the paper's claims, and failures."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Turn finished runs into reports.")
 
 RESULTS = Path("benchmarks/results")
+RUNS = Path("benchmarks/runs")
 Results = Annotated[Path, typer.Option(help="Folder with the benchmarks' results files.")]
 
 
@@ -53,10 +54,9 @@ def runs(
         Path | None,
         typer.Option(help="Types of the questions, as for `skipqa eval`, if the runs have none."),
     ] = None,
-    results: Results = RESULTS,
     json: Json = False,
 ) -> None:
-    """Tables, figures and verdicts on the paper's claims, from finished runs.
+    """Tables and figures from finished runs.
 
     Two runs are compared on the questions that both answered; each file of questions has its own
     section. Figures need the extra `plot`.
@@ -70,28 +70,60 @@ def runs(
       skipqa report runs runs/* --out report --types val_types.jsonl
     """
     with working("reading the runs"):
-        from skipqa.claims.registry import judge, section
-        from skipqa.claims.verdict import Evidence
         from skipqa.evaluation.reports.runs import read_runs
         from skipqa.evaluation.reports.runs_report import write
         from skipqa.tasks.question_types import read_types
 
         sets = read_runs(folders, reference, {} if types is None else read_types(types))
-        judged = judge(Evidence(sets, results))
-        figures = write(sets, out_folder, section(judged))
+        figures = write(sets, out_folder)
     if figures.missing:
         err.print(f"no figures: {figures.missing}", markup=False, highlight=False, soft_wrap=True)
     report = out_folder / "report.md"
+    if json:
+        print_json({"report": str(report), "figures": figures.files})
+    else:
+        err.print(f"written: {report} and {plural(len(figures.files) // 2, 'figure')}")
+
+
+@app.command("claims")
+def claims(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Folders of runs.", show_default="all in benchmarks/runs"),
+    ] = None,
+    results: Results = RESULTS,
+    out_file: Annotated[
+        Path | None, typer.Option("--out", help="A page in Markdown to write as well.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """The paper's claims, each judged once from the strongest measurement of what ships.
+
+    Examples:
+
+      skipqa report claims
+
+      skipqa report claims runs/okvqa runs/pocket-kb --results benchmarks/results --out claims.md
+    """
+    with working("reading the runs"):
+        from skipqa.claims.registry import gather, judge, page
+
+        judged = judge(*gather(folders or sorted(RUNS.glob("*")), results))
+    if out_file is not None:
+        out_file.write_text(f"# The paper's claims\n\n{page(judged)}", encoding="utf-8")
+        err.print(f"written: {out_file}")
     if json:
         claims = [
             {
                 "number": one.number,
                 "verdict": str(one.finding.verdict),
                 "measured": one.finding.said,
+                "questions": one.finding.count,
+                "source": one.finding.source,
             }
             for one in judged
         ]
-        print_json({"report": str(report), "figures": figures.files, "claims": claims})
+        print_json({"claims": claims})
         return
     from rich.table import Table
 
@@ -99,7 +131,6 @@ def runs(
     for one in judged:
         table.add_row(str(one.number), one.finding.said, str(one.finding.verdict))
     out.print(table)
-    err.print(f"written: {report} and {plural(len(figures.files) // 2, 'figure')}")
 
 
 @app.command("coverage")
@@ -234,7 +265,9 @@ class Questions:
 def failures(
     folder: Annotated[Path, typer.Argument(help="A folder that `skipqa eval` wrote.")],
     asked: Questions,
-    out_file: Annotated[Path, typer.Option("--out", help="The page to write, an .html file.")],
+    out_file: Annotated[
+        Path | None, typer.Option("--out", help="A page with pictures to write, an .html file.")
+    ] = None,
     count: Annotated[int, typer.Option(min=1, help="How many failures to show at most.")] = 50,
     seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
     index: Annotated[
@@ -255,49 +288,62 @@ def failures(
     settings: Settings = None,
     json: Json = False,
 ) -> None:
-    """Wrong answers with photo, regions, passages and costs, as one HTML page.
+    """Wrong answers by what went wrong: a table and, with --out, a page of pictures and traces.
 
-    Errors are drawn by category and route, and asked again for their traces: give the same
-    index, components and settings as to the run.
+    For the page, errors are drawn by bucket and category, and asked again for their traces: give
+    the same index, components and settings as to the run.
 
     Examples:
 
-      skipqa report failures runs/skip --questions val.jsonl --images val.zip --out failures.html
-
-      skipqa report failures runs/skip --questions val.jsonl --images photos --out f.html --count 20
+      skipqa report failures runs/skip --questions val.jsonl --images val.zip
 
       skipqa report failures runs/okvqa --data okvqa --out failures.html
+
+      skipqa report failures runs/crowded --data pocket-kb --out f.html --count 20
     """
     from skipqa.config import read_settings
     from skipqa.evaluation import systems
+    from skipqa.evaluation.reports.failures import assigned, table
     from skipqa.evaluation.reports.failures_page import AnsweredRun, check_made_by, render
     from skipqa.evaluation.reports.runs import read_run
     from skipqa.explain import check_format
     from skipqa.pipeline import load
 
-    check_format(out_file, ".html")
+    if out_file is not None:
+        check_format(out_file, ".html")
     run = read_run(folder)
     rows, photos = asked.read(run)
-    variant = systems.Variant(run.system, run.about.get("pruner"), run.about.get("retention"))
-    prepare_process()
-    with working("reading the models") as report:
-        base = load(
-            run.trait("preset"),
-            index=index,
-            components=components,
-            trained=not untrained,
-            weights=weights,
-            overrides=read_settings(settings or ()),
-            sources=source or (),
-            report=report,
-        )
-        system = systems.build(variant, base, run.seed)
-        check_made_by(run, system, trained=base.components.folder is not None)
-    with counting() as bar:
-        answered = AnsweredRun(run, {row.id: row for row in rows}, photos, system)
-        page = render(answered, count, seed, lambda done, total: bar("asking again", done, total))
-    out_file.write_text(page, encoding="utf-8")
-    if json:
-        print_json({"page": str(out_file), "bytes": len(page.encode())})
-    else:
+    by_id = {row.id: row for row in rows}
+    buckets = table(assigned(run.records, by_id), len(run.records))
+    if out_file is not None:
+        variant = systems.Variant(run.system, run.about.get("pruner"), run.about.get("retention"))
+        prepare_process()
+        with working("reading the models") as report:
+            base = load(
+                run.trait("preset"),
+                index=index,
+                components=components,
+                trained=not untrained,
+                weights=weights,
+                overrides=read_settings(settings or ()),
+                sources=source or (),
+                report=report,
+            )
+            system = systems.build(variant, base, run.seed)
+            check_made_by(run, system, trained=base.components.folder is not None)
+        with counting() as bar:
+            answered = AnsweredRun(run, by_id, photos, system)
+            shown = render(answered, count, seed, lambda done, of: bar("asking again", done, of))
+        out_file.write_text(shown, encoding="utf-8")
         err.print(f"written: {out_file}")
+    if json:
+        page = None if out_file is None else str(out_file)
+        print_json({"page": page, "asked": len(run.records), "buckets": buckets})
+        return
+    from rich.table import Table
+
+    printed = Table("what went wrong", "wrong", "of these", "", title=f"Failures of {run.variant}")
+    for row in buckets:
+        fraction = f"{100 * row['of_wrong']:.1f} %"
+        printed.add_row(row["bucket"], f"{row['wrong']:,}", fraction, row["meaning"])
+    out.print(printed)

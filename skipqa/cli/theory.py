@@ -137,6 +137,12 @@ def fidelity(
     limit: Annotated[
         int | None, typer.Option(min=1, help="Ask only this many questions, drawn at random.")
     ] = 20,
+    half_kept: Annotated[
+        bool, typer.Option("--half-kept", help="Draw half of the tokens from those kept.")
+    ] = False,
+    subset: Annotated[
+        str | None, typer.Option(help="Ask only questions of this subset, such as crowded.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
     index: Indexes = None,
     components: ComponentsFolder = None,
@@ -158,6 +164,9 @@ def fidelity(
 
       skipqa theory fidelity --questions val.jsonl --images photos --proxy evidence --limit 100
 
+      skipqa theory fidelity --questions pocket-kb/val.jsonl --images pocket-kb/photos.zip --subset
+      crowded --tokens 16 --half-kept
+
       skipqa theory fidelity --questions val.jsonl --images val.zip --results benchmarks/results
     """
     from dataclasses import asdict
@@ -171,6 +180,10 @@ def fidelity(
 
     photos = Photos(images)
     rows, bad = jsonl.read(questions, photos)
+    if subset is not None:
+        rows = [row for row in rows if subset in row.subsets]
+        if not rows:
+            raise UserError(f"{questions} has no question in a subset {subset!r}")
     rows = harness.draw(rows, limit, seed)
     prepare_process()
     with working("reading the models") as report:
@@ -182,25 +195,36 @@ def fidelity(
             weights=weights,
             report=report,
         )
-    pairs, ablation = [], TokenAblation(proxy, tokens, seed)
+    measured, ablation = [], TokenAblation(proxy, tokens, seed, half_kept)
     with counting() as bar:
         for done, row in enumerate(rows):
             bar("asking without each token", done, len(rows))
             correct = max(row.answers, key=lambda text: row.answers[text])
             try:
                 photo = photos.open(row.image)
-                pairs.append(measure_question(pipeline, photo, row.question, correct, ablation))
+                measured.append(measure_question(pipeline, photo, row.question, correct, ablation))
             except UserError as error:  # a damaged photo, a question over the limit
                 bad.append(f"{row.place}: {row.image}: {error}")
         bar("asking without each token", len(rows), len(rows))
     for line in bad:
         err.print(f"skipped: {line}", markup=False, highlight=False, soft_wrap=True)
-    found = saliency_fidelity(pairs)
-    said = {"proxy": proxy, "tokens": tokens, "seed": seed, **asdict(found), "bad_rows": bad}
+    found = saliency_fidelity((one.saliency, one.worth) for one in measured)
+    said = {
+        "proxy": proxy,
+        "tokens": tokens,
+        "half_kept": half_kept,
+        "subset": subset,
+        "seed": seed,
+        **asdict(found),
+        "score_gap": sum(one.gap for one in measured) / len(measured),
+        "available": pipeline.config.encode.num_tokens,
+        "bad_rows": bad,
+    }
     if results is not None:
         from skipqa.costs.environment import write_results
 
-        err.print(f"written to {write_results(said, 'fidelity', results)}", soft_wrap=True)
+        path = write_results(said, "fidelity", results, pipeline.components.checksums())
+        err.print(f"written to {path}", soft_wrap=True)
     if json:
         print_json(said)
         return
@@ -212,4 +236,96 @@ def fidelity(
     table.add_row("eta, as scored", f"{found.eta:.3f}", "at most 0.018")
     table.add_row("eta, calibrated", f"{found.eta_calibrated:.3f}", "")
     table.add_row("Spearman", f"{found.spearman:.3f}", "at least 0.76")
+    table.add_row("tokens worth anything", f"{100 * found.worth_something:.1f} %", "")
+    table.add_row("score gap", f"{said['score_gap']:.4f}", "")
     out.print(table)
+
+
+@app.command("quantities")
+def quantities(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(help="Runs of skip, dense and retentions of skip.", show_default=False),
+    ],
+    epsilon: Annotated[float, typer.Option("--eps", help="Information that may be lost.")] = 0.05,
+    results: Annotated[
+        Path | None, typer.Option(help="Folder with the results of `skipqa theory fidelity`.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """The quantities of the paper's theorems, as runs have them.
+
+    Examples:
+
+      skipqa theory quantities benchmarks/runs/pocket-kb-crowded --results benchmarks/results
+    """
+    from dataclasses import asdict
+
+    from skipqa.claims.quantities import (
+        F1_OF_THE_LEMMA,
+        NOTES,
+        bound_constant,
+        least_recall,
+        trade_off,
+    )
+    from skipqa.evaluation.reports.runs import read_runs
+    from skipqa.evaluation.results import newest
+
+    measured = [found for one in read_runs(folders) if (found := trade_off(one)) is not None]
+    if not measured:
+        raise UserError("there are no runs of skip and dense over the same questions")
+    constants = []
+    if results is not None:
+        fidelity = newest(results, "fidelity")["results"]
+        constants = [
+            bound_constant(
+                one.lipschitz,
+                fidelity["eta_calibrated"],
+                fidelity["score_gap"],
+                fidelity["available"],
+                epsilon,
+            )
+            for one in measured
+            if one.lipschitz and fidelity["score_gap"] > 0
+        ]
+    if json:
+        print_json(
+            {
+                "trade_off": [{**asdict(one), "allowed": one.allowed} for one in measured],
+                "bound": [asdict(one) for one in constants],
+                "least_recall": least_recall(F1_OF_THE_LEMMA),
+                "notes": NOTES,
+            }
+        )
+        return
+    from rich.table import Table
+
+    table = Table("Theorem C.1", *(one.title for one in measured))
+    rows = {
+        "questions": [f"{one.questions:,}" for one in measured],
+        "epsilon_v, of the box dropped": [_percent(one.epsilon_v) for one in measured],
+        "delta_r, gold not retrieved": [_percent(one.delta_r) for one in measured],
+        "gold kept by the verifier": [_percent(one.verifier_recall) for one in measured],
+        "accuracy that may be lost": [_percent(one.allowed) for one in measured],
+        "accuracy that is lost": [_percent(one.lost) for one in measured],
+        "mean degree": [f"{one.degree:.2f}" for one in measured],
+        "FLOPs, times fewer": [f"{one.times_fewer_flops:.2f}" for one in measured],
+        "L, of accuracy over retention": [
+            "–" if one.lipschitz is None else f"{one.lipschitz:.2f}" for one in measured
+        ],
+    }
+    for name, cells in rows.items():
+        table.add_row(name, *cells)
+    out.print(table)
+    for one in constants:
+        asks = "everything: vacuous" if one.vacuous else f"{one.tokens} of {one.available}"
+        out.print(
+            f"L {one.lipschitz:.2f}, eta {one.eta:.4f} (calibrated), gap {one.gap:.4f}: "
+            f"C = {one.C:.1f}, V' = {asks}"
+        )
+    for note in NOTES:
+        out.print(f"• {note}", style="dim")
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.1f} %"

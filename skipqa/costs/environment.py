@@ -14,6 +14,7 @@ import platform
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +38,14 @@ def _without_machine_path(word: str) -> str:
     return Path(word).name if word.startswith("/") else word
 
 
-def write_results(results: Any, subject: str, folder: Path) -> Path:
-    """`folder/<subject>_<machine>_<yyyymm>.json`: the header above, then the results."""
-    header = describe()
+def write_results(
+    results: Any, subject: str, folder: Path, components: Mapping[str, str] | None = None
+) -> Path:
+    """`folder/<subject>_<machine>_<yyyymm>.json`: the header above, then the results.
+
+    `components` are the checksums of the trained ones that they depend on, if any.
+    """
+    header = describe() | ({} if components is None else {"components": dict(components)})
     machine = header["machine"].get("gpu") or f"{header['machine']['cores']}-core-cpu"
     machine = re.sub("[^a-z0-9]+", "-", machine.lower())
     month = header["date"][:7].replace("-", "")

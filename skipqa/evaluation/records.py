@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 
 from skipqa.answer import Answer
+from skipqa.backbones.concepts import plain_name
 from skipqa.costs import memory
 from skipqa.errors import UserError
 from skipqa.files import claim, read_appended
 from skipqa.stages.names import named_in, shown_things
+from skipqa.stages.regions import in_box
 from skipqa.tasks.example import Example, QuestionId
 from skipqa.tasks.facts import states
 from skipqa.tasks.task import Scorer
@@ -49,6 +51,7 @@ def make_record(example: Example, answer: Answer, scorer: Scorer) -> Record:
         **({} if answer.confidence is None else {"confidence": round(answer.confidence, 4)}),
         **_named(answer),
         **_pathway(answer),
+        **_looked_at(example, answer),
         **_recalls(example, answer),
         "flops": answer.trace.flops,
         "latency_ms": round(answer.trace.latency_ms, 3),
@@ -71,6 +74,8 @@ def _pathway(answer: Answer) -> Record:
         # before verification, best first
         "retrieved": [candidate.passage.id for candidate in found.passages],
         "evidence": [passage.id for passage in answer.evidence],
+        # of these, what the decoder read
+        "read": [answer.evidence[place].id for place in state.answer.read],
     }
 
 
@@ -92,6 +97,28 @@ def _named(answer: Answer) -> Record:
     for thing in shown:
         names.setdefault(thing.names[0], round(thing.prob, 4))
     return {"names": dict(itertools.islice(names.items(), NAMED))}
+
+
+def _looked_at(example: Example, answer: Answer) -> Record:
+    """What the regions show, and whether that is the thing asked about, where it is known."""
+    state = answer.state
+    if "regions" not in state or answer.parts is None:
+        return {}
+    concepts = answer.parts.backbone.concepts
+    best = [concepts[region.concepts[0][0]].name for region in state.regions]
+    found: Record = {"concepts": list(dict.fromkeys(best))}
+    if example.name is not None:
+        words = state.tokens.words
+        shown = {c for region in state.regions for c, _ in region.concepts}
+        names = {plain_name(name) for number in shown for name in concepts[number].names}
+        names |= {plain_name(name) for name in (() if words is None else words.names)}
+        found["seen"] = plain_name(example.name) in names
+    if example.box is not None:
+        kept = state.kept
+        inside = in_box(example.box, kept.tokens.grid)
+        held = int(inside[kept.positions].sum())
+        found["box_kept"] = round(held / min(int(inside.sum()), len(kept.positions)), 4)
+    return found
 
 
 def prediction_of(record: Record) -> str:

@@ -189,6 +189,18 @@ def _box(members: Tensor, grid: int) -> Box:
     )
 
 
+def in_box(box: Box, grid: int) -> Tensor:
+    """[V] bool: the tokens whose centre lies in the box, at least the one nearest to its centre."""
+    left, top, right, bottom = box
+    middles = (torch.arange(grid) + 0.5) / grid
+    across, down = (middles >= left) & (middles <= right), (middles >= top) & (middles <= bottom)
+    if not bool(across.any()):
+        across[min(grid - 1, int((left + right) / 2 * grid))] = True
+    if not bool(down.any()):
+        down[min(grid - 1, int((top + bottom) / 2 * grid))] = True
+    return (down[:, None] & across[None, :]).flatten()
+
+
 def iou(one: Box, other: Box) -> float:
     """Intersection over union; 1 where both are the same point."""
     width = min(one[2], other[2]) - max(one[0], other[0])

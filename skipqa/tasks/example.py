@@ -31,7 +31,8 @@ class Example:
     popularity: float | str | None = None
     gold: tuple[frozenset[str], ...] = ()  # for each step, passages of which one is enough
     fact: str | None = None  # a passage that states it (`facts.py`) is as good as a gold one
-    box: Box | None = None  # where the thing asked about is
+    name: str | None = None  # of the thing asked about
+    box: Box | None = None  # where that thing is
     split: str = ""
     source: str = ""  # the data set
     record: Mapping[str, Any] = field(default_factory=dict, repr=False)  # the official row

@@ -51,6 +51,7 @@ class PocketKb(jsonl.JsonLines):
         box = row.get("box")
         return replace(
             example,
+            name=row.get("name"),
             box=None if box is None else box_from_centre(box, where),
             split=split,
             source=self.name,

@@ -50,8 +50,9 @@ def check_worth(pipeline: Pipeline, photo: Path, proxy: Proxy) -> None:
         return pipeline.backbone.log_prob(state.prompt, ANSWER)
 
     ablation = TokenAblation(proxy, tokens=3, seed=4)
-    saliency, worth = measure_question(pipeline, photo, QUESTION, ANSWER, ablation)
+    saliency, worth, gap = measure_question(pipeline, photo, QUESTION, ANSWER, ablation)
     assert saliency.shape == worth.shape == (3,)
+    assert gap >= 0
     drawn = torch.randperm(256, generator=torch.Generator().manual_seed(4))[:3].sort().values
     whole = score(pipeline)
     for position, found in zip(drawn.tolist(), worth.tolist(), strict=True):

@@ -23,6 +23,7 @@ from skipqa.stages.regions import (
     FindRegions,
     assign_tokens,
     distinct,
+    in_box,
     k_means,
 )
 from skipqa.trace import StageRecord
@@ -212,3 +213,9 @@ def distance(box: Box, point: Point) -> float:
     across = max(box[0] - point[0], point[0] - box[2], 0.0)
     down = max(box[1] - point[1], point[1] - box[3], 0.0)
     return math.hypot(across, down)
+
+
+def test_boxes_are_tokens() -> None:
+    assert in_box((0, 0, 1, 1), 4).all()
+    assert in_box((0.0, 0.0, 0.5, 0.25), 4).nonzero()[:, 0].tolist() == [0, 1]
+    assert int(in_box((0.52, 0.52, 0.53, 0.53), 4).sum()) == 1

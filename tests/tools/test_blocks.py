@@ -190,8 +190,50 @@ MADE: dict[str, tuple[dict[str, Any], str]] = {
         "| skip fused | 20.0 | 4.00x | 3.00x | 5.00x | 62% |",
     ),
     "routing-overhead": (
-        {"A": {"total_ms": 800.0, "routing_ms": 8.0, "fraction": 0.01}},
-        "| A | 800 | 8.0 | 1.00% |",
+        {
+            "A": {"total_ms": 800.0, "routing_ms": 8.0, "fraction": 0.01},
+            "trained": {
+                "total_ms": 800.0,
+                "routing_ms": 8.0,
+                "fraction": 0.01,
+                "fraction_with_encoding": 0.125,
+            },
+        },
+        "| trained | 800 | 8.0 | 1.00% | 12.50% |",
+    ),
+    "failures": (
+        [
+            {
+                "run": "skip",
+                "on": "pocket-kb/val.jsonl, pocket-kb, crowded",
+                "asked": 10,
+                "wrong": 4,
+                "buckets": [
+                    {"bucket": "misread", "wrong": 4, "of_wrong": 1.0, "meaning": "read wrongly"},
+                    {"bucket": "unknown", "wrong": 0, "of_wrong": 0.0, "meaning": "who knows"},
+                ],
+            }
+        ],
+        "| misread | read wrongly | 4 (100 %) |",
+    ),
+    "sensitivity": (
+        {
+            "questions": 9,
+            "settings": {
+                "beta": {
+                    "default": 0.1,
+                    "values": [
+                        {
+                            "value": value,
+                            "accuracy": interval(0.5),
+                            "less_default": {"difference": 0.0, "low": -0.01, "high": 0.01},
+                        }
+                        for value in (0.1, 0.2)
+                    ],
+                }
+            },
+        },
+        "| beta | **0.1** | 50.0 (40 to 60) | +0.0 (-1.0 to +1.0) |",
     ),
     "index-recall": (
         {
@@ -532,20 +574,20 @@ def test_another_subject_that_begins_alike_is_not_taken(tmp_path: Path) -> None:
 def test_fill_writes_blocks_and_nothing_else(tmp_path: Path) -> None:
     write(tmp_path, "ask_abacus_202611", MADE["ask"][0])
     block = "<!-- results: ask -->\nstale\n<!-- end -->"
-    filled = fill(f"before\n{block}\nbetween\n{block}\nafter\n", tmp_path)
+    filled = fill(f"before\n{block}\nbetween\n{block}\nafter\n", tmp_path, tmp_path)
     body = BLOCKS["ask"](newest(tmp_path, "ask"))
     fresh = f"<!-- results: ask -->\n{body}\n<!-- end -->"
     assert filled == f"before\n{fresh}\nbetween\n{fresh}\nafter\n"
-    assert fill(filled, tmp_path) == filled
+    assert fill(filled, tmp_path, tmp_path) == filled
 
 
 @given(st.text())
 def test_a_document_without_blocks_stays_as_it_is(text: str) -> None:
-    assert fill(text, Path("nowhere")) == text
+    assert fill(text, Path("nowhere"), Path("nowhere")) == text
 
 
 def test_unknown_blocks_and_missing_results_are_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no block 'nonsense'; there is ask, "):
-        fill("<!-- results: nonsense -->\n<!-- end -->", tmp_path)
+        fill("<!-- results: nonsense -->\n<!-- end -->", tmp_path, tmp_path)
     with pytest.raises(UserError, match=r"no results of class_gloss .* run its script"):
-        fill("<!-- results: class-gloss -->\n<!-- end -->", tmp_path)
+        fill("<!-- results: class-gloss -->\n<!-- end -->", tmp_path, tmp_path)

@@ -14,7 +14,8 @@ DOCUMENTS = [
     ROOT / name
     for name in (
         *("README.md", "LOG.md", "docs/index.md", "docs/pocket_kb.md", "docs/serving.md"),
-        *("docs/systems.md", "skipqa/checkpoints/pocket/README.md"),
+        *("docs/systems.md", "docs/claims.md", "docs/analysis.md"),
+        "skipqa/checkpoints/pocket/README.md",
     )
 ]
 
@@ -24,13 +25,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("files", type=Path, nargs="*", default=DOCUMENTS, help="default: all")
     parser.add_argument("--check", action="store_true", help="write nothing, fail if any is stale")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--runs", type=Path, default=ROOT / "benchmarks" / "runs")
     chosen = parser.parse_args(arguments)
     stale = []
     for document in chosen.files:
         if not document.is_file():
             raise UserError(f"no such file: {document}")
         old = document.read_text(encoding="utf-8")
-        new = fill(old, chosen.results)
+        new = fill(old, chosen.results, chosen.runs)
         if new != old:
             stale.append(str(document))
             if not chosen.check:

@@ -1,8 +1,8 @@
 """Fill the result blocks of a document.
 
-A document holds blocks between `<!-- results: NAME -->` and `<!-- end -->`. Enters: its text and
-a folder of results files. Leaves: the text with each block made anew from the newest file of its
-subject. What stands outside the blocks is not touched.
+A document holds blocks between `<!-- results: NAME -->` and `<!-- end -->`. Enters: its text, a
+folder of results files and one of runs. Leaves: the text with each block made anew from the newest
+file of its subject, or from the runs. What stands outside the blocks is not touched.
 """
 
 from __future__ import annotations
@@ -13,7 +13,16 @@ from pathlib import Path
 
 from skipqa.errors import UserError, choices
 from skipqa.evaluation.results import Results, newest
-from tools.documents import comparison, index, quality, serving, speed, training
+from tools.documents import (
+    analysis,
+    claims,
+    comparison,
+    index,
+    quality,
+    serving,
+    speed,
+    training,
+)
 
 BLOCK = re.compile(r"(<!-- results: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -52,6 +61,14 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "retrievers": comparison.retrievers,
     "gates": comparison.gates,
     "corpus-swap": comparison.corpus_swap,
+    "failures": analysis.failures,
+    "sensitivity": analysis.sensitivity,
+}
+
+# Made from runs and several results files
+FROM_RUNS: dict[str, Callable[[Path, Path], str]] = {
+    "claims": claims.page,
+    "theory": analysis.theory,
 }
 
 
@@ -60,14 +77,18 @@ def subject(block: str) -> str:
     return block.replace("-", "_")
 
 
-def fill(text: str, folder: Path) -> str:
+def fill(text: str, results: Path, runs: Path) -> str:
     """The document with every block written anew."""
 
     def render(match: re.Match[str]) -> str:
         name = match["name"]
-        if name not in BLOCKS:
-            raise UserError(f"no block {name!r}; there is {choices(name, BLOCKS)}")
-        body = BLOCKS[name](newest(folder, subject(name)))
+        if name in FROM_RUNS:
+            body = FROM_RUNS[name](runs, results)
+        elif name in BLOCKS:
+            body = BLOCKS[name](newest(results, subject(name)))
+        else:
+            known = choices(name, [*BLOCKS, *FROM_RUNS])
+            raise UserError(f"no block {name!r}; there is {known}")
         return f"{match[1]}{body}\n{match[3]}"
 
     return BLOCK.sub(render, text)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 
-from skipqa.evaluation.reports.markdown import table
+from skipqa.evaluation.reports.markdown import ABSENT, table
 from skipqa.evaluation.results import Results
 from tools.documents.source import source
 
@@ -85,8 +85,16 @@ def pathway(results: Results) -> str:
 
 def routing_overhead(results: Results) -> str:
     rows = [
-        [name, f"{run['total_ms']:.0f}", f"{run['routing_ms']:.1f}", f"{run['fraction']:.2%}"]
+        [
+            name,
+            f"{run['total_ms']:.0f}",
+            f"{run['routing_ms']:.1f}",
+            *(
+                f"{run[key]:.2%}" if key in run else ABSENT
+                for key in ("fraction", "fraction_with_encoding")
+            ),
+        ]
         for name, run in results["results"].items()
     ]
-    header = ["components", "question, ms", "routing, ms", "fraction"]
+    header = ["components", "question, ms", "routing, ms", "fraction", "with passages encoded"]
     return table(header, rows) + "\n" + source(results)

@@ -6,15 +6,17 @@ Enters: evidence. Leaves: a finding per claim.
 from __future__ import annotations
 
 from skipqa.claims.bound import Sweep, constant, tokens_needed
-from skipqa.claims.rules.runs import both, needs_runs
+from skipqa.claims.rules.runs import CROWDS, both, needs_runs
 from skipqa.claims.verdict import (
     Evidence,
     Finding,
     Verdict,
     by_interval,
+    from_results,
+    from_runs,
     holds_if,
     missing,
-    on_every_set,
+    on_strongest_set,
 )
 from skipqa.evaluation.reports.comparison import OWN_PRUNER, pair, sweeps
 from skipqa.evaluation.reports.markdown import points
@@ -25,20 +27,32 @@ EPSILON = 0.05  # accuracy that the bound may lose
 
 def retention(evidence: Evidence) -> Finding:
     def rule(found: QuestionSet) -> Finding | None:
-        own = sweeps(found).get(OWN_PRUNER, {})
-        pruned = [run for retention, run in own.items() if 0.095 <= retention <= 0.12]
-        whole = [run for retention, run in own.items() if retention > 0.99]
-        if not pruned or not whole:
+        if (runs := _pruned_and_whole(found)) is None:
             return None
-        scores = pair(pruned[0], whole[0])
+        scores = pair(*runs)
         if not scores.second.any():
-            return Finding(Verdict.UNDECIDED, f"none of {len(scores):,} right without pruning")
+            said = f"none of {len(scores):,} right without pruning"
+            return from_runs(Verdict.UNDECIDED, said, len(scores), *runs)
         kept, unpruned = scores.first.mean() / scores.second.mean(), 100 * scores.second.mean()
         comparison = scores.compare(fraction=0.99)
         said = f"{100 * kept:.1f} % of {unpruned:.1f} on {len(scores):,} questions"
-        return Finding(by_interval(comparison), said)
+        return from_runs(by_interval(comparison), said, len(scores), *runs)
 
-    return on_every_set(evidence, rule, needs_runs("skip", "skip-no-pruning"))
+    return on_strongest_set(evidence, rule, needs_runs("skip", "skip-no-pruning"), CROWDS)
+
+
+def _pruned_and_whole(found: QuestionSet) -> tuple[Run, Run] | None:
+    """SKIP with about the paper's 11 % of the tokens, and with all; of a sweep if need be."""
+    if (runs := both(found, "skip", "skip-no-pruning")) is not None and _eleven(runs[0].retention):
+        return runs
+    own = sweeps(found).get(OWN_PRUNER, {})
+    pruned = [run for retention, run in own.items() if _eleven(retention)]
+    whole = [run for retention, run in own.items() if retention > 0.99]
+    return (pruned[0], whole[0]) if pruned and whole else None
+
+
+def _eleven(retention: float | None) -> bool:
+    return retention is not None and 0.095 <= retention <= 0.12
 
 
 def random_pruning(evidence: Evidence) -> Finding:
@@ -50,9 +64,9 @@ def random_pruning(evidence: Evidence) -> Finding:
             f"random pruning loses {points(lost)} points at "
             f"V'/V = {runs[0].retention or 0:.2f} on {lost.count:,} questions"
         )
-        return Finding(by_interval(lost, least=0.091), said)
+        return from_runs(by_interval(lost, least=0.091), said, lost.count, *runs)
 
-    return on_every_set(evidence, rule, needs_runs("skip", "skip-random-pruning"))
+    return on_strongest_set(evidence, rule, needs_runs("skip", "skip-random-pruning"), CROWDS)
 
 
 def _same_budget(found: QuestionSet) -> tuple[Run, Run] | None:
@@ -68,9 +82,13 @@ def _same_budget(found: QuestionSet) -> tuple[Run, Run] | None:
 def fidelity(evidence: Evidence) -> Finding:
     if (fidelity := evidence.benchmark("fidelity")) is None:
         return missing("needs `skipqa theory fidelity --results benchmarks/results`")
-    eta, spearman = fidelity["results"]["eta"], fidelity["results"]["spearman"]
+    found = fidelity["results"]
+    eta, spearman = found["eta"], found["spearman"]
     verdict = holds_if(eta <= 0.018 and spearman >= 0.76)
-    return Finding(verdict, f"eta {eta:.3f}, Spearman {spearman:.2f}")
+    said = f"eta {eta:.3f} ({found['eta_calibrated']:.3f} calibrated), Spearman {spearman:.2f}"
+    count = found["num_questions"]
+    said = f"{said} on {count:,} questions by the {found['proxy']}"
+    return from_results(verdict, said, fidelity, count)
 
 
 def bound(evidence: Evidence) -> Finding:
@@ -90,7 +108,10 @@ def bound(evidence: Evidence) -> Finding:
             f"the bound asks for {bound.count} of {available} ({low} to {high} likely), the sweep "
             f"for {needed} of {', '.join(map(str, sorted(accuracy)))}"
         )
-        return Finding(holds_if(low <= needed <= high), said)
+        runs = list(own.values())
+        count = len(runs[0].records)
+        said = f"{said} tokens on {count:,} questions"
+        return from_runs(holds_if(low <= needed <= high), said, count, *runs)
 
     otherwise = needs_runs("skip", more=" --retention R") + ", at three retentions and unpruned"
-    return on_every_set(evidence, rule, otherwise)
+    return on_strongest_set(evidence, rule, otherwise, CROWDS)

@@ -5,17 +5,18 @@ Enters: evidence. Leaves: a finding per claim.
 
 from __future__ import annotations
 
-import math
-
-from skipqa.claims.rules.runs import both, needs_runs
+from skipqa.claims.rules.runs import KNOWLEDGE, both, needs_runs
 from skipqa.claims.verdict import (
     Evidence,
     Finding,
     Verdict,
     by_interval,
+    from_results,
+    from_runs,
     holds_if,
     missing,
-    on_every_set,
+    on_strongest_set,
+    strongest,
 )
 from skipqa.evaluation.reports.comparison import pair
 from skipqa.evaluation.reports.markdown import points
@@ -24,34 +25,37 @@ from skipqa.evaluation.statistics import Comparison
 
 
 def fast_path(evidence: Evidence) -> Finding:
-    """By the benchmark if it was run, as for small entities."""
+    def drafted(rate: float, gain: Comparison) -> tuple[Verdict, str]:
+        said = f"{100 * rate:.1f} % at {points(gain)} points on {gain.count:,} questions"
+        return min(holds_if(rate >= 0.34), by_interval(gain, least=-0.01)), said
 
-    def drafted(rate: float, gain: Comparison, of: str = "") -> Finding:
-        said = f"{100 * rate:.1f} % at {points(gain)} points on {gain.count:,} questions{of}"
-        return Finding(min(holds_if(rate >= 0.34), by_interval(gain, least=-0.01)), said)
-
-    if (measured := evidence.benchmark("fast_path_val")) is not None:
+    def benchmark() -> Finding | None:
+        if (measured := evidence.benchmark("fast_path_val")) is None:
+            return None
         shipped = measured["results"]["shipped"]["all"]
-        return drafted(shipped["rate"], Comparison(**shipped["gain"]), " of OK-VQA and VQAv2")
+        gain = Comparison(**shipped["gain"])
+        found = drafted(shipped["rate"], gain)
+        return from_results(*found, measured, gain.count, "okvqa/val and vqav2/val")
 
     def rule(found: QuestionSet) -> Finding | None:
         if (runs := both(found, "skip", "skip-no-draft")) is None:
             return None
-        return drafted(runs[0].summary["fast_path_rate"], pair(*runs).compare())
+        gain = pair(*runs).compare()
+        return from_runs(*drafted(runs[0].summary["fast_path_rate"], gain), gain.count, *runs)
 
-    return on_every_set(evidence, rule, needs_runs("skip", "skip-no-draft"))
+    needed = needs_runs("skip", "skip-no-draft")
+    return strongest([benchmark(), *map(rule, evidence.sets)], needed, KNOWLEDGE)
 
 
 def verifier(evidence: Evidence) -> Finding:
-    if (verifier := evidence.benchmark("verifier")) is None:
+    if (verifier := evidence.benchmark("verifier", uses=("verifier",))) is None:
         return missing("needs a trained verifier and `python benchmarks/verifier.py`")
     f1 = verifier["results"]["f1"]
-    return Finding(holds_if(f1 >= 0.90), f"F1 {f1:.3f}")
+    return from_results(holds_if(f1 >= 0.90), f"F1 {f1:.3f}", verifier)
 
 
 def adaptive_budget(evidence: Evidence) -> Finding:
-    def better(gain: Comparison) -> Verdict:
-        return Verdict.UNDECIDED if gain.low <= 0 <= gain.high else by_interval(gain)
+    """Only a controller that ships counts: without one every question has the same budget."""
 
     def rule(found: QuestionSet) -> Finding | None:
         runs = both(found, "skip", "skip-fixed-budget")
@@ -62,22 +66,10 @@ def adaptive_budget(evidence: Evidence) -> Finding:
             f"{points(gain)} points on {gain.count:,} questions with "
             f"{1 / ratio:.2f} times the FLOPs"
         )
-        return Finding(min(better(gain), holds_if(1 / ratio <= 1.02)), said)
+        better = Verdict.UNDECIDED if gain.low <= 0 <= gain.high else by_interval(gain)
+        return from_runs(min(better, holds_if(1 / ratio <= 1.02)), said, gain.count, *runs)
 
+    if evidence.shipped is not None and "budget" not in evidence.shipped:
+        return Finding(Verdict.FAILS, "no adaptive budget ships: all questions have the same")
     needed = needs_runs("skip", "skip-fixed-budget", more=" --components C")
-    needed += " with a trained `budget`"
-    finding = on_every_set(evidence, rule, needed)
-    stages = evidence.benchmark("later_stages")
-    if finding.verdict != Verdict.UNMEASURED or stages is None:
-        return finding
-    budget = stages["results"]["stage5"]["budget"]
-    val, spent = budget["val"], budget["val"]["adaptive"]
-    low, high = val["gain"]["low"], val["gain"]["high"]
-    no_p_value = math.nan  # stage V keeps none
-    gain = Comparison(val["gain"]["mean"], low, high, no_p_value, val["questions"])
-    said = (
-        f"{100 * spent['score']:.1f} against {100 * val['fixed_at_equal_flops']:.1f} for the best "
-        f"fixed one at {spent['giga_flops']:.1f} GFLOPs, {points(gain)} points on {gain.count:,} "
-        f"questions as measured by stage V"
-    )
-    return Finding(better(gain), said if budget["ships"] else f"{said}; this budget does not ship")
+    return on_strongest_set(evidence, rule, f"{needed} with a trained `budget`")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from skipqa.claims.verdict import Finding, by_interval
+from skipqa.claims.verdict import Finding, by_interval, from_runs
 from skipqa.evaluation.records import Record
 from skipqa.evaluation.reports.comparison import pair
 from skipqa.evaluation.reports.markdown import points
@@ -16,6 +16,10 @@ from skipqa.evaluation.summary import names_in
 from skipqa.evaluation.systems import SYSTEMS
 
 DENSE = ("dense", "fid", "late", "memory")
+# What a claim is about, by what is in the title of a set of questions; the first that was asked
+# counts. The paper's own set comes first; in a crowd it matters which tokens are kept.
+KNOWLEDGE = ("okvqa", "not crowded")
+CROWDS = (", crowded",)
 
 
 def needs_runs(*systems: str, more: str = "") -> str:
@@ -51,4 +55,4 @@ def at_least_as_good(
         return None
     comparison = scores.compare()
     said = f"{points(comparison)} points against {found.name(runs[1])} on {len(scores):,} questions"
-    return Finding(by_interval(comparison), said)
+    return from_runs(by_interval(comparison), said, len(scores), *runs)

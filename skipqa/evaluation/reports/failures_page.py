@@ -1,8 +1,9 @@
-"""A sample of a run's wrong answers, each with its trace, as one HTML page.
+"""A sample of a run's wrong answers by what went wrong, each with its trace, as one HTML page.
 
 Enters: a finished run, its questions and photos, and the system that answered them. The sampled
 questions are asked again, because a trace is too large to be kept for every question; if the answer
-has changed, the page says so. Leaves: one self-contained page.
+has changed, the page says so. Leaves: one self-contained page, a part for each bucket
+(`failures.py`).
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from typing import Any
 from skipqa.answer import Answer
 from skipqa.errors import UserError
 from skipqa.evaluation.records import Record
+from skipqa.evaluation.reports.failures import MEANING, WRONG, Bucket, assigned
 from skipqa.evaluation.reports.runs import Run
 from skipqa.evaluation.summary import names_in
 from skipqa.explain.overlay import scaled
 from skipqa.explain.page import data_uri, parts, style
 from skipqa.pipeline import Pipeline
-from skipqa.tasks.example import Example
+from skipqa.tasks.example import Example, QuestionId
 from skipqa.tasks.photos import Photos
 
-WRONG = 0.5  # an answer with a lower score counts as wrong
 PHOTO_WIDTH = 440
-Stratum = tuple[str, str]  # category, route
+Stratum = tuple[Bucket, str]  # with the category
 Progress = Callable[[int, int], None]
 
 
@@ -45,13 +46,20 @@ class AnsweredRun:
     system: Pipeline
 
 
-def sample(records: Sequence[Record], count: int, seed: int) -> list[Record]:
-    """About the same fraction of the errors of each category and route, drawn by the seed."""
+def sample(
+    records: Sequence[Record], buckets: Mapping[QuestionId, Bucket], count: int, seed: int
+) -> list[Record]:
+    """About the same fraction of the errors of each bucket and category, drawn by the seed."""
     if count < 1:
         raise UserError(f"a page of {count} failures shows nothing")
+    order = list(Bucket)
+
+    def stratum(record: Record) -> Stratum:
+        return buckets[record["question_id"]], str(record.get("category", ""))
+
     strata: dict[Stratum, list[Record]] = {}
     for record in records:
-        if record["score"] < WRONG:
+        if record["question_id"] in buckets:
             strata.setdefault(stratum(record), []).append(record)
     if not strata:
         raise UserError("this run has no errors to show")
@@ -67,7 +75,12 @@ def sample(records: Sequence[Record], count: int, seed: int) -> list[Record]:
         ]
     ranked.sort(key=lambda pair: pair[0])
     chosen = [record for _, record in ranked[:count]]
-    return sorted(chosen, key=lambda record: (stratum(record), str(record["question_id"])))
+
+    def place(record: Record) -> tuple[int, str, str]:
+        bucket, category = stratum(record)
+        return order.index(bucket), category, str(record["question_id"])
+
+    return sorted(chosen, key=place)
 
 
 def check_made_by(run: Run, system: Pipeline, *, trained: bool) -> None:
@@ -101,10 +114,6 @@ def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def stratum(record: Record) -> Stratum:
-    return str(record.get("category", "")), str(record["route"])
-
-
 def render(
     answered: AnsweredRun,
     count: int,
@@ -113,24 +122,20 @@ def render(
 ) -> str:
     """The page; every sampled question is asked again for its trace."""
     run, system = answered.run, answered.system
-    chosen = sample(list(run.records.values()), count, seed)
-    asked = [record["question_id"] for record in chosen]
-    unknown = [question for question in asked if question not in answered.rows]
-    if unknown:
-        raise UserError(f"the questions lack {len(unknown)} of the run's, first {unknown[0]}")
-    cards = []
+    buckets = assigned(run.records, answered.rows)
+    chosen = sample(list(run.records.values()), buckets, count, seed)
+    cards: dict[Bucket, list[str]] = {}
     for done, record in enumerate(chosen):
         progress(done, len(chosen))
         row = answered.rows[record["question_id"]]
         answer = system.answer(answered.photos.open(row.image), row.question)
         shown = parts(answer, system.backbone.concepts, PHOTO_WIDTH)
         shown["plain"] = data_uri(scaled(answer.state.image, PHOTO_WIDTH))
-        cards.append(_card(row, record, answer, shown))
+        cards.setdefault(buckets[row.id], []).append(_card(row, record, answer, shown))
     progress(len(chosen), len(chosen))
-    wrong = sum(record["score"] < WRONG for record in run.records.values())
     about = (
-        f"{len(chosen)} of {wrong:,} wrong answers to {len(run.records):,} questions of "
-        f"{run.about['questions'].get('file', '')}, drawn by category and route with seed {seed}. "
+        f"{len(chosen)} of {len(buckets):,} wrong answers to {len(run.records):,} questions of "
+        f"{run.title}, drawn by bucket and category with seed {seed}. "
         f"An answer is wrong if it scores below {WRONG:g}. In the photos, kept patches are bright "
         f"and have the colour of their region, dropped patches are dark; hover to see the photo "
         f"itself. For the traces the questions were asked again."
@@ -139,8 +144,8 @@ def render(
         title=escape(f"Failures of {run.variant}"),
         about=escape(about),
         style=style(),
-        strata=_strata(list(run.records.values()), chosen),
-        failures="\n".join(cards),
+        buckets=_table(buckets, cards),
+        failures="\n".join(_part(bucket, shown) for bucket, shown in cards.items()),
     )
 
 
@@ -187,17 +192,21 @@ def _times(record: Record) -> str:
     return f"{record['latency_ms']:,.0f} ms: {stages}"
 
 
-def _strata(records: Sequence[Record], chosen: Sequence[Record]) -> str:
-    asked, shown = Counter(map(stratum, records)), Counter(map(stratum, chosen))
-    wrong = Counter(stratum(record) for record in records if record["score"] < WRONG)
+def _table(buckets: Mapping[QuestionId, Bucket], cards: Mapping[Bucket, Sequence[str]]) -> str:
+    wrong = Counter(buckets.values())
     return "\n".join(
-        f"<tr><td>{escape(category) or '–'}</td><td>{escape(route)}</td><td>{asked[name]:,}</td>"
-        f"<td>{wrong[name]:,}</td><td>{shown[name]:,}</td></tr>"
-        for name in sorted(asked, key=_by_number)
-        for category, route in [name]
+        f'<tr><td><a href="#{_anchor(bucket)}">{escape(bucket)}</a></td>'
+        f"<td>{escape(MEANING[bucket])}</td><td>{count:,}</td>"
+        f"<td>{count / len(buckets):.0%}</td><td>{len(cards.get(bucket, ()))}</td></tr>"
+        for bucket in Bucket
+        if (count := wrong[bucket])
     )
 
 
-def _by_number(name: Stratum) -> tuple[float, Stratum]:
-    """Categories that are numbers in numerical order."""
-    return (float(name[0]) if name[0].isdecimal() else float("inf")), name
+def _part(bucket: Bucket, cards: Sequence[str]) -> str:
+    heading = f'<h2 class="bucket" id="{_anchor(bucket)}">{escape(bucket.capitalize())}</h2>'
+    return "\n".join([heading, f"<p>{escape(MEANING[bucket])}</p>", *cards])
+
+
+def _anchor(bucket: Bucket) -> str:
+    return bucket.replace(" ", "-")

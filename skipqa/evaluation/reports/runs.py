@@ -71,10 +71,15 @@ class Run:
         return str(self.about.get("task", ""))
 
     @property
+    def subset(self) -> str:
+        """What was asked of the file, such as "crowded"; empty for all."""
+        return str(self.about.get("subset", ""))
+
+    @property
     def title(self) -> str:
         """Of what was asked."""
         file = str(self.about["questions"].get("file", "?"))
-        return f"{file}, {self.task}" if self.task else file
+        return ", ".join(filter(None, (file, self.task, self.subset)))
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -181,7 +186,7 @@ def read_runs(
 
     `types` are those of questions, by id as text, for runs that were asked without them.
     """
-    unique = {found.resolve(): found for folder in folders for found in _expand(folder)}
+    unique = {found.resolve(): found for folder in folders for found in run_folders(folder)}
     runs = [read_run(folder).with_types(types) for folder in unique.values()]
     if types and not any(str(question) in types for run in runs for question in run.records):
         raise UserError("the types are of none of the questions that these runs answered")
@@ -192,7 +197,8 @@ def read_runs(
     for run in runs:
         questions = run.about["questions"]
         file = str(questions.get("sha256") or questions.get("file"))
-        by_file.setdefault(file + run.task, []).append(run)  # one file may be scored in two ways
+        # one file may be scored in two ways, or asked in parts
+        by_file.setdefault(file + run.task + run.subset, []).append(run)
     titles = [found[0].title for found in by_file.values()]
     sets = []
     for title, (file, group) in zip(titles, by_file.items(), strict=True):
@@ -201,7 +207,7 @@ def read_runs(
     return sets
 
 
-def _expand(folder: Path) -> list[Path]:
+def run_folders(folder: Path) -> list[Path]:
     """The folder itself, or the runs in it."""
     if (folder / "run.json").exists():
         return [folder]

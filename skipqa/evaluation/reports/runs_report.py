@@ -1,8 +1,8 @@
 """`report.md` of finished runs, with its figures.
 
-Enters: runs grouped by their questions, and the section on the paper's claims. Leaves: a folder
-with one Markdown file and its figures. Sections without data name the command that makes
-them, or are left out. Without matplotlib the report has its tables and no figures.
+Enters: runs grouped by their questions. Leaves: a folder with one Markdown file and its figures.
+Sections without data name the command that makes them, or are left out. Without matplotlib the
+report has its tables and no figures. It judges no claim: `skipqa report claims` does, once.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Figures:
         return f"![{stem}]({stem}.svg)\n"
 
 
-def write(sets: Sequence[QuestionSet], out: Path, claims: str = "") -> Figures:
-    """`report.md` and its figures in `out`; `claims` is its section on the paper's claims."""
+def write(sets: Sequence[QuestionSet], out: Path) -> Figures:
+    """`report.md` and its figures in `out`."""
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file, not a folder for the report")
     out.mkdir(parents=True, exist_ok=True)
@@ -69,8 +69,6 @@ def write(sets: Sequence[QuestionSet], out: Path, claims: str = "") -> Figures:
         parts.append(f"There are {len(sets)} files of questions; runs are compared within one.\n")
     for number, found in enumerate(sets, 1):
         parts += _questions(found, drawn, f"-{number}" if len(sets) > 1 else "")
-    if claims:
-        parts.append(claims)
     parts += ["## Runs\n", _sources(sets)]
     (out / "report.md").write_text("\n".join(parts) + "\n", encoding="utf-8")
     return drawn

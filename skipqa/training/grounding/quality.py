@@ -16,9 +16,9 @@ from torch import Tensor
 
 from skipqa.config import BudgetConfig
 from skipqa.nn.grounding import Grounding
+from skipqa.stages.regions import in_box
 from skipqa.training.grounding.encode import Tables
 from skipqa.training.grounding.examples import GroundedExample
-from skipqa.training.pathway.saliency_quality import in_box
 from skipqa.training.stage import Metrics
 from skipqa.types import Box
 

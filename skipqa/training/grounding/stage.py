@@ -36,6 +36,7 @@ from skipqa.nn.grounding import Grounding, GroundingConfig
 from skipqa.nn.saliency import squared_budget_loss
 from skipqa.pipeline import Pipeline
 from skipqa.stages.encode import Encode
+from skipqa.stages.regions import in_box
 from skipqa.training.export import copy_components
 from skipqa.training.grounding.encode import Tables, encode_photos, encode_questions
 from skipqa.training.grounding.examples import (
@@ -49,7 +50,6 @@ from skipqa.training.loop import Decay, LearningRate, Loss, Optimisation, batche
 from skipqa.training.pathway import gather
 from skipqa.training.pathway.context import TRAINED
 from skipqa.training.pathway.gather import Gathered
-from skipqa.training.pathway.saliency_quality import in_box
 from skipqa.training.pathway.stage2_saliency import gold_loss
 from skipqa.training.pipelines import Source, open_workers
 from skipqa.training.run import Run

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from skipqa.nn.region_query import DenseRegionQuery, SparseRegionQuery
 from skipqa.nn.saliency import Saliency
 from skipqa.pipeline import Pipeline
+from skipqa.stages.regions import in_box
 from skipqa.training.pathway.context import TrainingContext
 from skipqa.training.pathway.records import Records, replay, replaying
 from skipqa.types import Budget
@@ -73,18 +71,6 @@ def _find(
         inside = in_box(about["box"], records.grid)
         fraction = float(inside[state.kept.positions].sum() / inside.sum().clamp(min=1))
     return not ids.isdisjoint(about["gold"]), fraction
-
-
-def in_box(box: Sequence[float], grid: int) -> Tensor:
-    """[V] bool: the tokens whose centre lies in the box, at least the one nearest to its centre."""
-    left, top, right, bottom = box
-    middles = (torch.arange(grid) + 0.5) / grid
-    across, down = (middles >= left) & (middles <= right), (middles >= top) & (middles <= bottom)
-    if not bool(across.any()):
-        across[min(grid - 1, int((left + right) / 2 * grid))] = True
-    if not bool(down.any()):
-        down[min(grid - 1, int((top + bottom) / 2 * grid))] = True
-    return (down[:, None] & across[None, :]).flatten()
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -38,11 +38,12 @@ from skipqa.nn.saliency import (
     build_saliency,
     squared_budget_loss,
 )
+from skipqa.stages.regions import in_box
 from skipqa.training.loop import Decay, LearningRate, Loss, Optimisation
 from skipqa.training.pathway.collapse import openness
 from skipqa.training.pathway.context import TrainingContext
 from skipqa.training.pathway.records import Records
-from skipqa.training.pathway.saliency_quality import Trial, in_box, recall_and_boxes
+from skipqa.training.pathway.saliency_quality import Trial, recall_and_boxes
 from skipqa.training.pathway.stage import PathwayPart, PathwaySettings, PathwayStage
 from skipqa.training.sampling import inverse_frequency
 from skipqa.training.stage import Metrics

@@ -18,12 +18,12 @@ from typer.testing import CliRunner
 from skipqa.assets import sha256_of
 from skipqa.cli.main import app
 from skipqa.errors import UserError
+from skipqa.evaluation.reports.failures import MEANING, Bucket, assigned, is_wrong, table
 from skipqa.evaluation.reports.failures_page import (
     AnsweredRun,
     check_made_by,
     render,
     sample,
-    stratum,
 )
 from skipqa.evaluation.reports.runs import read_run
 from skipqa.tasks import Example
@@ -56,35 +56,136 @@ def record(number: int, category: str, route: str = "full", score: float = 0.0) 
     return {"question_id": number, "category": category, "route": route, "score": score}
 
 
+def drawn(records: list[dict[str, Any]], count: int, seed: int) -> list[dict[str, Any]]:
+    """By bucket: what was drafted, and what was not."""
+    buckets = {
+        r["question_id"]: Bucket.DRAFTED if r["route"] == "draft" else Bucket.UNKNOWN
+        for r in records
+        if is_wrong(r)
+    }
+    return sample(records, buckets, count, seed)
+
+
 def test_every_stratum_gives_about_the_same_fraction() -> None:
     records = [record(n, "large" if n < 80 else "small") for n in range(100)]
-    chosen = sample(records, 50, seed=3)
-    counts = Counter(stratum(record) for record in chosen)
-    assert abs(counts["large", "full"] - 40) <= 2
-    assert abs(counts["small", "full"] - 10) <= 2
+    counts = Counter(record["category"] for record in drawn(records, 50, seed=3))
+    assert abs(counts["large"] - 40) <= 2
+    assert abs(counts["small"] - 10) <= 2
 
 
 @given(st.integers(1, 60), st.integers(0, 5), st.integers(1, 40))
 def test_samples_are_errors_each_once_and_repeatable(count: int, seed: int, errors: int) -> None:
     records = [record(n, str(n % 3), "draft" if n % 2 else "full") for n in range(errors)]
     records += [record(n, "0", score=1.0) for n in range(100, 120)]
-    chosen = sample(records, count, seed)
+    chosen = drawn(records, count, seed)
     ids = [record["question_id"] for record in chosen]
     assert len(set(ids)) == len(ids) == min(count, errors)
     assert max(ids) < 100
-    assert sample(list(reversed(records)), errors, seed) == sample(records, errors, seed)
+    assert drawn(list(reversed(records)), errors, seed) == drawn(records, errors, seed)
 
 
 def test_other_seeds_draw_others() -> None:
     records = [record(n, "0") for n in range(200)]
-    assert sample(records, 20, 0) != sample(records, 20, 1)
+    assert drawn(records, 20, 0) != drawn(records, 20, 1)
 
 
 def test_nothing_to_show() -> None:
     with pytest.raises(UserError, match="no errors to show"):
-        sample([record(1, "0", score=1.0)], 5, 0)
+        drawn([record(1, "0", score=1.0)], 5, 0)
     with pytest.raises(UserError, match="shows nothing"):
-        sample([record(1, "0")], 0, 0)
+        drawn([record(1, "0")], 0, 0)
+
+
+GOLD = {"gold": (frozenset({"a", "b"}),)}
+HOPS = {"gold": (frozenset({"a"}), frozenset({"b"}))}
+FOUND = {"retrieved": ["x", "a"], "evidence": ["x"], "read": ["x"]}
+EXAMPLES: dict[Bucket, list[tuple[dict[str, Any], dict[str, Any]]]] = {
+    Bucket.DOUBTFUL: [
+        ({"score": 0.33}, {}),
+        ({"answer": "steams"}, {}),
+        ({"answer": "by hot steam"}, GOLD),
+    ],
+    Bucket.COUNTING: [({}, {"question": "How many people are there?"})],
+    Bucket.TEXT: [({}, {"question": "What brand is the laptop?"}), ({"type": "ocr"}, {})],
+    Bucket.DRAFTED: [({"route": "draft"}, {}), ({"route": "draft"}, GOLD)],
+    Bucket.MISREAD: [
+        ({"retrieved": ["a"], "evidence": ["a"], "read": ["a"]}, GOLD),
+        ({"recall_kept": 1.0}, {"fact": "steam brews coffee"}),
+    ],
+    Bucket.NOT_READ: [({"retrieved": ["a"], "evidence": ["a", "x"], "read": ["x"]}, GOLD)],
+    Bucket.NOT_VERIFIED: [(FOUND, GOLD), (FOUND | {"seen": False, "box_kept": 0.0}, GOLD)],
+    Bucket.SECOND_HOP: [(FOUND, HOPS), (FOUND | {"evidence": ["a"]}, HOPS)],
+    Bucket.WRONG_PLACE: [({"retrieved": ["x"], "box_kept": 0.2, "seen": False}, GOLD)],
+    Bucket.NOT_SEEN: [
+        ({"retrieved": ["x"], "box_kept": 0.7, "seen": False}, GOLD),
+        ({"seen": False}, {}),
+    ],
+    Bucket.NOT_FOUND: [
+        ({"retrieved": ["x"], "box_kept": 0.7, "seen": True}, GOLD),
+        ({}, GOLD | {"question": "How many years does it live?"}),
+        ({}, {"fact": "steam brews coffee"}),
+    ],
+    Bucket.UNKNOWN: [({}, {}), ({"retrieved": ["a"], "evidence": ["a"]}, GOLD)],
+}
+
+
+@pytest.mark.parametrize(
+    ("bucket", "fields", "known"),
+    [(bucket, *one) for bucket, every in EXAMPLES.items() for one in every],
+)
+def test_buckets(bucket: Bucket, fields: dict[str, Any], known: dict[str, Any]) -> None:
+    example = Example(**{"id": 1, "image": "a.png", "question": QUESTION} | known)
+    example = dataclasses.replace(example, answers={"steam": 1.0, "ice": 0.2})
+    one = record(1, "0") | {"answer": "sand"} | fields
+    assert assigned({1: one}, {1: example}) == {1: bucket}
+
+
+def test_every_bucket_has_an_example_and_a_meaning() -> None:
+    assert set(EXAMPLES) == set(MEANING) == set(Bucket)
+
+
+IDS = st.lists(st.sampled_from("abxyz"), max_size=4, unique=True)
+RECORDS = st.fixed_dictionaries(
+    {
+        "answer": st.sampled_from(["steam", "steams", "ice", "sand", ""]),
+        "score": st.sampled_from([0.0, 0.3, 0.5, 1.0]),
+        "route": st.sampled_from(["draft", "full"]),
+    },
+    optional={
+        "retrieved": IDS,
+        "evidence": IDS,
+        "read": IDS,
+        "seen": st.booleans(),
+        "box_kept": st.floats(0, 1),
+        "recall_kept": st.sampled_from([0.0, 1.0]),
+        "type": st.sampled_from(["ocr", "lookup"]),
+    },
+)
+KNOWN = st.fixed_dictionaries(
+    {"question": st.sampled_from([QUESTION, "How many?", "What does the sign say?"])},
+    optional={
+        "gold": st.sampled_from([*GOLD.values(), *HOPS.values()]),
+        "fact": st.just("steam brews coffee"),
+    },
+)
+
+
+@given(st.lists(st.tuples(RECORDS, KNOWN), max_size=20))
+def test_buckets_partition_the_wrong_answers(
+    asked: list[tuple[dict[str, Any], dict[str, Any]]],
+) -> None:
+    records = {n: {"question_id": n, **fields} for n, (fields, _) in enumerate(asked)}
+    examples = {
+        n: Example(id=n, image="a.png", answers={"steam": 1.0}, **known)
+        for n, (_, known) in enumerate(asked)
+    }
+    buckets = assigned(records, examples)
+    assert buckets.keys() == {n for n, one in records.items() if one["score"] < 0.5}
+    rows = table(buckets, len(records))
+    assert [row["bucket"] for row in rows] == [str(bucket) for bucket in Bucket]
+    assert sum(row["wrong"] for row in rows) == len(buckets)
+    if buckets:
+        assert sum(row["of_wrong"] for row in rows) == pytest.approx(1)
 
 
 def test_page(made: MakeRun, pipeline: Pipeline, photo: Path) -> None:
@@ -104,6 +205,7 @@ def test_page(made: MakeRun, pipeline: Pipeline, photo: Path) -> None:
     assert page.count("data:image/jpeg;base64,") == 4, "with its regions and as it is"
     assert "http" not in page, "the page stands alone"
     assert "2 of 3 wrong answers to 3 questions of okvqa/val.jsonl" in shown.text
+    assert MEANING[Bucket.DOUBTFUL] in shown.text
     assert "now says" in shown.text
     assert "espresso" in shown.text, "a passage"
     for word in ("tea", "0.667", "subset small, rare", "route full", "encode", "decode"):
@@ -159,6 +261,18 @@ def test_command(asked: list[str], tmp_path: Path) -> None:
     assert done.exit_code == 0, done.exception
     assert json.loads(done.stdout)["page"] == str(tmp_path / "sheet.html")
     assert "1 of 1 wrong answers" in (tmp_path / "sheet.html").read_text()
+
+
+def test_the_table_needs_no_models(asked: list[str]) -> None:
+    done = CliRunner().invoke(app, [*asked[:-2], "--json"])
+    assert done.exit_code == 0, done.exception
+    found = json.loads(done.stdout)
+    assert (found["page"], found["asked"]) == (None, 1)
+    assert {row["bucket"]: row["wrong"] for row in found["buckets"] if row["wrong"]} == {
+        "unknown": 1
+    }
+    shown = CliRunner().invoke(app, asked[:-2])
+    assert "unknown" in shown.stdout
 
 
 def test_command_takes_the_official_files_of_a_task(asked: list[str], tmp_path: Path) -> None:

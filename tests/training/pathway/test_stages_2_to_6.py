@@ -28,7 +28,6 @@ from skipqa.trace import StageRecord
 from skipqa.training.pathway import (
     budget_grid,
     gather,
-    saliency_quality,
     stage2_saliency,
     stage3_fusion,
     stage4_verifier,
@@ -370,12 +369,6 @@ def test_shut_gates_leave_a_loss(context: TrainingContext) -> None:
     shut = torch.zeros(len(batch), context.records["meaning"].shape[1])
     logits, _ = inputs.answer_logits(model.fusion, batch, shut, stage3_fusion.FINAL)
     assert torch.isfinite(logits).all()
-
-
-def test_boxes_are_tokens() -> None:
-    assert saliency_quality.in_box((0, 0, 1, 1), 4).all()
-    assert saliency_quality.in_box((0.0, 0.0, 0.5, 0.25), 4).nonzero()[:, 0].tolist() == [0, 1]
-    assert int(saliency_quality.in_box((0.52, 0.52, 0.53, 0.53), 4).sum()) == 1
 
 
 def test_a_limit_is_of_every_kind() -> None:
