@@ -175,7 +175,7 @@ class FuseConfig:
 
 @dataclass(frozen=True, slots=True)
 class HopConfig:
-    passages: Count = 1  # K' of each further round
+    passages: Count = 2  # K' of each further round
     bridge_weight: Weight = 1.0  # of the bridge's name in a query, next to the question's terms
     excerpt_words: NonNegative = 20  # read of a long passage; 0: all of it
     min_prob: Fraction = 0.3  # of a bridge that is asked about

@@ -27,16 +27,16 @@ class SpanHead(nn.Module):
         return self.inside(states)[..., 0]
 
     @torch.inference_mode()
-    def find(self, states_TD: Tensor) -> tuple[int, int] | None:
-        """The first token and the one after the last; None where no token is probable. The first
-        and the last token of a question are no words."""
-        return best_run(self(states_TD).tolist())
+    def find(self, states_TD: Tensor, least: float = 0.0) -> tuple[int, int] | None:
+        """The first token and the one after the last; None where no run of tokens is probable. The
+        first and the last token of a question are no words."""
+        return best_run(self(states_TD).tolist(), least)
 
 
-def best_run(logits: list[float]) -> tuple[int, int] | None:
-    """The run with the largest positive sum, without the first and the last; ties go to the
+def best_run(logits: list[float], least: float = 0.0) -> tuple[int, int] | None:
+    """The run with the largest sum above `least`, without the first and the last; ties go to the
     first."""
-    best, found, total, start = 0.0, None, 0.0, 1
+    best, found, total, start = least, None, 0.0, 1
     for place, logit in enumerate(logits[1:-1], 1):
         if total <= 0:
             total, start = 0.0, place
