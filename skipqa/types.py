@@ -260,6 +260,8 @@ class Retrieved:
     passages: tuple[RetrievedPassage, ...]  # unique, best first, at most K'
     num_hits: int  # over all regions, before deduplication
     num_unique: int
+    # That each region sent to the first index that was searched; none where they are dense
+    queries: tuple[SparseVector, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

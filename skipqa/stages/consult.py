@@ -22,7 +22,7 @@ from skipqa.knowledge.library import SMALLEST
 from skipqa.knowledge.on_demand import Asked, Told
 from skipqa.knowledge.text_query import encode_queries
 from skipqa.stages.names import NamedThing, named_in, shown_things
-from skipqa.stages.retrieve import ConceptQuerier, by_saliency
+from skipqa.stages.retrieve import ConceptQuerier, as_budgeted, by_saliency
 from skipqa.stages.stage import Parts, Stage
 from skipqa.state import State
 from skipqa.trace import StageRecord
@@ -33,17 +33,20 @@ ELSEWHERE = -1  # the row of a passage that no index of the library holds
 
 
 class QueryScorer:
-    """Scores what was told by the queries of the regions, in the words and on the scale of the
-    first index."""
+    """Scores what was told by the queries that the regions sent to the first index."""
 
     def __init__(self, library: Library, config: RetrieveConfig, backbone: Backbone) -> None:
         self.library, self.config = library, config
         self.write = ConceptQuerier(config, backbone).write
 
     def __call__(self, state: State, told: Sequence[Told]) -> tuple[list[RetrievedPassage], int]:
-        """The best first, each relative to the best of them; and the FLOPs of the queries."""
-        encoder = next(iter(self.library.indexes.values())).encoder
-        (queries,), flops = encode_queries(self.write(state), [encoder])
+        """The best first, each relative to the best of them; and the FLOPs spent."""
+        searched = self.library.searched(as_budgeted(state)) or self.library.searched({})
+        encoder = searched[0].index.encoder
+        queries, flops = state.retrieved.queries, 0
+        if not queries:  # dense ones say nothing of words
+            (written,), flops = encode_queries(self.write(state), [encoder])
+            queries = tuple(written)
         rows = encoder.encode_passages([one.passage for one in told])
         hits = [[[Hit(j, inner(query, rows[j])) for j in range(len(rows))] for query in queries]]
         by_region = by_saliency(hits, state.regions, self.config.region_sharpness)[0]

@@ -154,7 +154,8 @@ class Retrieve:
             f"{len(state.regions)} queries, {num_hits} hits, {len(unique)} unique "
             f"of {len(self.library):,}"
         )
-        return state.add(retrieved=Retrieved(passages, num_hits, len(unique)))
+        queries = tuple(found.queries[0]) if found.queries else ()
+        return state.add(retrieved=Retrieved(passages, num_hits, len(unique), queries))
 
     def _passage(
         self, hit: RankedHit, sources: Sequence[SearchedIndex], found: Found

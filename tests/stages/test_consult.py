@@ -101,6 +101,19 @@ def test_without_a_source_not_a_bit_changes(pipeline: Pipeline, retrieved: State
     assert trace["consult"].why == "no source to ask"
 
 
+def test_where_no_index_was_searched_queries_are_written(
+    consulting: Pipeline, retrieved: State
+) -> None:
+    skipped = dataclasses.replace(retrieved.budget, skipped_indexes=consulting.library.names)
+    nothing = retrieved.add(budget=skipped, retrieved=Retrieved((), 0, 0))
+    state = consulting.run(nothing, start="consult", stop="consult")
+    usual = consulting.run(retrieved, start="consult", stop="consult")
+    assert state.retrieved.passages == state.consulted.told[: state.budget.passages]
+    for one, other in zip(state.consulted.told, usual.consulted.told, strict=True):
+        assert one.passage == other.passage
+        assert one.score == pytest.approx(other.score)
+
+
 class Refusing:
     name = identity = "refusing"
 
