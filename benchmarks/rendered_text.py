@@ -25,6 +25,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from PIL import Image
 from rich.progress import track
 from rich.table import Table
@@ -37,8 +38,8 @@ from skipqa.errors import MissingExtra
 from skipqa.evaluation.statistics import mean_interval, paired_bootstrap
 from skipqa.files import read_jsonl
 from skipqa.image import open_image
-from skipqa.nn import text_gate as heads
 from skipqa.pipeline import Pipeline, load
+from skipqa.stages import text_gate
 from skipqa.stages.read_text import ReadTextInImage, crops_around, whole
 from skipqa.stages.stage import Parts
 from skipqa.stages.written import texts_read
@@ -166,13 +167,13 @@ class Systems:
         return self._encoded
 
     def gate_flops(self) -> int:
-        """Of the heads on a question and the tokens of both resolutions, whether asked or not."""
-        gate = self.by_way["gated"].components.text_gate
-        if gate is None:
-            return 0
-        config = self.by_way["gated"].config.encode
-        num_tokens = sum((scale // config.cell) ** 2 for scale in config.scales)
-        return heads.question_flops(gate.config) + heads.token_flops(gate.config, num_tokens)
+        """Of a question and of the tokens of both resolutions, whether asked or not."""
+        pipeline, image = self.by_way["gated"], Image.new("RGB", (8, 8))
+        gate, config = text_gate.build(pipeline.parts), pipeline.config.encode
+        assert gate is not None
+        grids = [scale // config.cell for scale in config.scales]
+        asked = gate.asks("", torch.zeros(pipeline.backbone.widths.text)).flops
+        return asked + sum(gate.likeness(image, grid)[1] for grid in grids)
 
 
 def main() -> None:

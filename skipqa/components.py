@@ -132,7 +132,7 @@ _FITS: dict[str, dict[str, str]] = {
     "keep_head": {"width": "text"},
     "projector": {"vision_width": "vision", "width": "decoder"},
     "tagger": {"width": "vision", "text_width": "text"},
-    "text_gate": {"vision_width": "vision", "text_width": "text"},
+    "text_gate": {"text_width": "text"},
 }
 
 

@@ -54,6 +54,7 @@ def test_json_has_exactly_these_keys_and_types(looked_up: Answer) -> None:
         "confidence": type(None),  # nothing was calibrated for untrained parts
         "grounded": bool,
         "evidence": list,
+        "text": list,
         "regions": list,
         "tokens": dict,
         "passages": dict,
@@ -64,7 +65,7 @@ def test_json_has_exactly_these_keys_and_types(looked_up: Answer) -> None:
     assert {key: type(value) for key, value in found.items()} == types
     for evidence in found["evidence"]:
         assert {key: type(value) for key, value in evidence.items()} == {
-            "id": str, "title": str, "text": str, "score": float, "region": int,
+            "id": str, "title": str, "text": str, "score": float, "region": int, "round": int,
         }  # fmt: skip
         assert 0 <= evidence["region"] < len(found["regions"])
     for region in found["regions"]:

@@ -6,8 +6,9 @@ two, once. Where a question asks for text, `draft` does not answer an image that
 reading it, `prune` keeps tokens that look like text, and `read_text` reads those. Where nothing can
 read, there is no gate and nothing changes.
 
-Untrained, a question asks for text if it has a word for writing, and a cell looks like text if many
-of its pixels lie at a strong edge that soon turns around: strokes are narrow and come in rows.
+Text is many strokes: pixels at a strong edge that soon turns around. Their density in a token at
+three scales of the image, for letters of all sizes, is what both gates go by. Untrained, the denser
+of the two finer scales decides, and a question asks for text if it has a word for writing.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
@@ -34,9 +37,12 @@ _WRITING = re.compile(
 )
 _QUOTING = re.compile(r"\b(?:says?|written|reads?|words)\b")
 EVEN = 0.5  # at which a probability decides
-PIXELS_PER_CELL = 40  # of a side, where strokes are looked for
+SIDE = 640  # pixels of the image, about, in which strokes are looked for
+REDUCTIONS = (1, 2, 4)  # of it
 STRONG_EDGE = 40.0  # grey levels between neighbours
-DENSE_STROKES = 0.035  # of a cell's pixels: where it looks as much like text as not
+STROKE = 3  # pixels from one side of a stroke to the other, at most
+DENSE = 0.02  # of a token's pixels: where it looks as much like text as not
+OPERATIONS = 16  # on each pixel, counted as FLOPs
 
 
 class Asks(NamedTuple):
@@ -52,8 +58,8 @@ class TextGate(Protocol):
     def asks(self, text: str, embedding: Tensor) -> Asks:
         """Of a question and its pooled embedding."""
 
-    def likeness(self, image: Image.Image, tokens: VisualTokens) -> tuple[Tensor, int]:
-        """[V] in [0, 1]: how much each token looks like text, and the FLOPs."""
+    def likeness(self, image: Image.Image, grid: int) -> tuple[Tensor, int]:
+        """[V] in [0, 1]: how much each token of a grid looks like text, and the FLOPs."""
 
 
 class RuleGate:
@@ -65,11 +71,10 @@ class RuleGate:
             return NO_TEXT
         return Asks(for_text=True, what_is_written=_QUOTING.search(asked) is not None)
 
-    def likeness(self, image: Image.Image, tokens: VisualTokens) -> tuple[Tensor, int]:
-        side = tokens.grid * PIXELS_PER_CELL
-        small = image.convert("L").resize((side, side), Image.Resampling.BILINEAR)
-        density_V = torch.from_numpy(strokes(np.asarray(small, dtype=np.float32), tokens.grid))
-        return density_V / (density_V + DENSE_STROKES), 0
+    def likeness(self, image: Image.Image, grid: int) -> tuple[Tensor, int]:
+        strokes_VS, flops = strokes(image, grid)
+        density_V = strokes_VS[:, :2].amax(1)
+        return density_V / (density_V + DENSE), flops
 
 
 class TrainedGate:
@@ -84,9 +89,10 @@ class TrainedGate:
         return Asks(for_text, for_text and quotes >= EVEN, flops)
 
     @torch.inference_mode()
-    def likeness(self, image: Image.Image, tokens: VisualTokens) -> tuple[Tensor, int]:
-        flops = network.token_flops(self.heads.config, len(tokens))
-        return self.heads.shows_logits(tokens.features).sigmoid(), flops
+    def likeness(self, image: Image.Image, grid: int) -> tuple[Tensor, int]:
+        strokes_VS, flops = strokes(image, grid)
+        flops += network.token_flops(self.heads.config, len(strokes_VS))
+        return self.heads.shows_logits(strokes_VS).sigmoid(), flops
 
 
 def build(parts: Parts) -> TextGate | None:
@@ -103,7 +109,7 @@ def asked_likeness(
     """How much each token looks like text and the FLOPs; None where the question asks for none."""
     if gate is None or not state.question.asks_for_text or "image" not in state:
         return None, 0
-    return gate.likeness(state.image, tokens)
+    return gate.likeness(state.image, tokens.grid)
 
 
 def shows_text(gate: TextGate | None, state: State, min_likeness: float) -> bool:
@@ -112,16 +118,29 @@ def shows_text(gate: TextGate | None, state: State, min_likeness: float) -> bool
     return likeness_V is not None and float(likeness_V.max()) >= min_likeness
 
 
-def strokes(grey: np.ndarray, grid: int) -> np.ndarray:
-    """[V]: the fraction of each cell's pixels at which a strong edge across turns around within
-    three pixels, as it does at both sides of a stroke."""
+def strokes(image: Image.Image, grid: int) -> tuple[Tensor, int]:
+    """[V, S]: how dense strokes are in each token at each scale, then in it and its neighbours; and
+    what counting them costs."""
+    coarsest = REDUCTIONS[-1]
+    side = grid * coarsest * max(1, round(SIDE / grid / coarsest))
+    grey = image.convert("L").resize((side, side), Image.Resampling.BILINEAR)
+    maps = [density(np.asarray(grey.reduce(by), dtype=np.float32), grid) for by in REDUCTIONS]
+    own_Sgg = torch.from_numpy(np.stack(maps))
+    around_Sgg = F.avg_pool2d(own_Sgg[None], 3, stride=1, padding=1)[0]
+    flops = sum(OPERATIONS * (side // by) ** 2 for by in REDUCTIONS)
+    return torch.cat((own_Sgg, around_Sgg)).flatten(1).T, flops
+
+
+def density(grey: NDArray[np.float32], grid: int) -> NDArray[np.float32]:
+    """[grid, grid]: the fraction of pixels at which a strong edge turns around within the width of
+    a stroke."""
     step = np.diff(grey, axis=1, append=grey[:, -1:])
     rises, falls = step > STRONG_EDGE, step < -STRONG_EDGE
     turns = np.zeros_like(rises)
-    for apart in (1, 2, 3):
+    for apart in range(1, STROKE + 1):
         turns[:, :-apart] |= (rises[:, :-apart] & falls[:, apart:]) | (
             falls[:, :-apart] & rises[:, apart:]
         )
     side = len(grey) // grid
-    cells = turns.reshape(grid, side, grid, side).mean((1, 3), dtype=np.float64)
-    return cells.astype(np.float32).reshape(-1)
+    cells: NDArray[np.float32] = turns.reshape(grid, side, grid, side).mean((1, 3), np.float32)
+    return cells

@@ -1,4 +1,4 @@
-"""When to read text: small heads, on the question and on the vision encoder's features.
+"""When to read text: small heads, on the question and on the strokes in each token.
 
 Enters: photos to render text into (`data/rendered_text`), OK-VQA's questions with their types and
 COCO's as questions that need no text. Leaves: a text gate and, chosen on what is held out, the
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from skipqa.backbones.backbone import Backbone
 from skipqa.components import SETTINGS, change_settings
-from skipqa.config import Config, Count, Fraction, ReadTextConfig
+from skipqa.config import Config, Count, EncodeConfig, Fraction, ReadTextConfig
 from skipqa.data.held_out import is_held_out
 from skipqa.data.pocket_kb.pictures import Archive
 from skipqa.data.rendered_text import build as rendered
@@ -31,9 +31,8 @@ from skipqa.files import read_jsonl
 from skipqa.image import open_image
 from skipqa.nn import checkpoint
 from skipqa.nn.text_gate import TextGateConfig, TextGateHeads
-from skipqa.pipeline import Pipeline
 from skipqa.stages.read_text import crops_around
-from skipqa.stages.text_gate import EVEN, RuleGate, TextGate, TrainedGate
+from skipqa.stages.text_gate import EVEN, RuleGate, TextGate, TrainedGate, strokes
 from skipqa.tasks.pocket_kb import box_from_centre
 from skipqa.training.export import copy_components
 from skipqa.training.loop import Decay, LearningRate, Optimisation, batches, fit
@@ -43,7 +42,7 @@ from skipqa.training.pipelines import Source
 from skipqa.training.run import Run
 from skipqa.training.stage import Inputs, Metrics, TrainingStage
 from skipqa.training.stage1 import mixture
-from skipqa.types import Box, VisualTokens
+from skipqa.types import Box
 
 PART = "text_gate"
 OCR = "ocr"  # OK-VQA's type of questions that need text
@@ -55,7 +54,7 @@ INSIDE = 0.9  # of a text's box: less, and a word is cut
 @dataclass(frozen=True, slots=True)
 class GateTraining:
     steps: Count = 600
-    lr: LearningRate = 1e-2
+    lr: LearningRate = 3e-2
     batch: Count = 256
     weight_decay: Decay = 0.01
 
@@ -87,19 +86,19 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One picture at one resolution."""
+    """One picture on one grid."""
 
     image: Image.Image
-    tokens: VisualTokens
+    grid: int
     boxes: tuple[Box, ...]
     held_out: bool
 
     @property
     def target_V(self) -> Tensor:
         """[V] bool: tokens that show text."""
-        found = torch.zeros(len(self.tokens), dtype=torch.bool)
+        found = torch.zeros(self.grid**2, dtype=torch.bool)
         for box in self.boxes:
-            found |= in_box(box, self.tokens.grid)
+            found |= in_box(box, self.grid)
         return found
 
 
@@ -125,7 +124,7 @@ class TextGateStage(TrainingStage):
             pipeline = source.load()
             folder = _rendered(data, min(settings.pictures, inputs.limit or 10**6), run)
             asked = questions(whole, folder, pipeline.backbone, settings, run)
-            seen = list(views(folder, pipeline, run))
+            seen = list(views(folder, pipeline.config.encode, run))
             heads = train(asked, seen, settings.train, run)
             found = chosen(heads, asked, seen, pipeline.config, settings)
             copy_components(source.folder, run.folder)
@@ -195,33 +194,30 @@ def questions(
     )
 
 
-def views(folder: Path, pipeline: Pipeline, run: Run) -> Iterator[View]:
-    """Every picture at low and at high resolution, as `encode` and `look` see it."""
-    backbone, scales = pipeline.backbone, pipeline.config.encode.scales
+def views(folder: Path, config: EncodeConfig, run: Run) -> Iterator[View]:
+    """Every picture on the grids of low and of high resolution."""
     rows = {row["image"]: row for row in read_jsonl(folder / "train.jsonl")}
     with Archive(folder / "photos.zip") as photos:
         for done, (name, row) in enumerate(rows.items()):
-            run.progress("encoding pictures", done, len(rows), None)
+            run.progress("reading pictures", done, len(rows), None)
             image = open_image(io.BytesIO(photos.bytes(name)))
             boxes = tuple(box_from_centre(box) for box in row["boxes"])
-            low_res, _ = backbone.encode_low_res(image, scales)
-            high_res, _ = backbone.encode_high_res(image, low_res, scales)
-            for tokens in (low_res, high_res):
-                yield View(image, tokens, boxes, is_held_out(name))
+            for scale in dict.fromkeys((config.scales[0], config.scales[-1])):
+                yield View(image, scale // config.cell, boxes, is_held_out(name))
 
 
 def train(asked: Asked, seen: Sequence[View], settings: GateTraining, run: Run) -> TextGateHeads:
     """Two logistic regressions, each on its own inputs. Questions that need text and others count
     the same; tokens are balanced by their number alone, as a crop costs what it covers."""
     views_ = [view for view in seen if not view.held_out]
-    features_ND = torch.cat([view.tokens.features for view in views_])
+    strokes_NS = torch.cat([strokes(view.image, view.grid)[0] for view in views_])
     target_N = torch.cat([view.target_V for view in views_]).float()
     rows = (~asked.held_out).nonzero()[:, 0]
     needs = rows[asked.needs_text[rows]], rows[~asked.needs_text[rows]]
     torch.manual_seed(run.seed)
-    config = TextGateConfig(features_ND.shape[1], asked.embeddings_QD.shape[1])
+    config = TextGateConfig(asked.embeddings_QD.shape[1], strokes_NS.shape[1])
     heads = TextGateHeads(config)
-    of_tokens = batches([torch.arange(len(features_ND))], 8 * settings.batch, run.seed)
+    of_tokens = batches([torch.arange(len(strokes_NS))], 8 * settings.batch, run.seed)
     of_needs, of_others = (batches([some], settings.batch, run.seed) for some in needs)
 
     def loss(step: int) -> Tensor:
@@ -237,7 +233,7 @@ def train(asked: Asked, seen: Sequence[View], settings: GateTraining, run: Run) 
             )
         )
         tokens = of_tokens(step)
-        shown = heads.shows_logits(features_ND[tokens])
+        shown = heads.shows_logits(strokes_NS[tokens])
         return asking + F.binary_cross_entropy_with_logits(shown, target_N[tokens])
 
     steps = Optimisation(settings.steps, settings.lr, weight_decay=settings.weight_decay)
@@ -291,10 +287,10 @@ def crops_of(
     fraction of the pictures the crops are."""
     covered, area, total = 0, 0.0, 0
     for view in seen:
-        likeness_V, _ = gate.likeness(view.image, view.tokens)
+        likeness_V, _ = gate.likeness(view.image, view.grid)
         cells = (likeness_V >= min_likeness).nonzero()[:, 0].tolist()
         size = view.image.size
-        crops = crops_around(cells, view.tokens.grid, size, config.margin)
+        crops = crops_around(cells, view.grid, size, config.margin)
         area += sum((c[2] - c[0]) * (c[3] - c[1]) for c in crops) / (size[0] * size[1])
         covered += sum(any(_inside(box, crop, size) for crop in crops) for box in view.boxes)
         total += len(view.boxes)

@@ -59,7 +59,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "figures": {"errors"},
     "tasks": {"types", "errors", "files", "language", "data"},
     "data": PLAIN | {"files", "knowledge"},
-    "training": BELOW_CLI | {"evaluation"},
+    "training": BELOW_CLI | {"evaluation", "text_only"},
     "evaluation": BELOW_CLI,
     "claims": BELOW_CLI | {"evaluation"},
     "client": {"errors", "image", "notebook"},

@@ -182,7 +182,7 @@ def test_prune_keeps_what_looks_like_text_where_the_question_asks(
     tokens = kept_tokens(8, [0], seed=3).tokens
     likeness_V = torch.zeros(64)
     likeness_V[[40, 41]] = 0.8
-    monkeypatch.setattr(RuleGate, "likeness", lambda self, image, tokens: (likeness_V, 5))
+    monkeypatch.setattr(RuleGate, "likeness", lambda self, image, grid: (likeness_V, 5))
     entering = state(
         image=IMAGE,
         question=replace(question(), asks_for_text=asks),

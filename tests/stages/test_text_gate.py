@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -58,27 +57,38 @@ def test_the_rule_goes_by_words(text: str, for_text: bool, what_is_written: bool
 
 
 def test_strokes_are_found_where_the_letters_are() -> None:
-    likeness_V, _ = RuleGate().likeness(lettered(), TOKENS)
-    assert len(likeness_V) == len(TOKENS)
+    likeness_V, _ = RuleGate().likeness(lettered(), 8)
+    assert len(likeness_V) == 64
     grid = likeness_V.reshape(8, 8)
     assert grid[:3, :4].max() > 2 * grid[4:].max()
     assert bool(((likeness_V >= 0) & (likeness_V <= 1)).all())
 
 
-@given(st.integers(1, 9), st.integers(4, 12), st.integers(0, 255))
-def test_nothing_is_written_on_one_colour(grid: int, side: int, grey: int) -> None:
-    plain = np.full((grid * side, grid * side), grey, dtype=np.float32)
-    assert strokes(plain, grid).tolist() == [0.0] * grid * grid
+@pytest.mark.parametrize("letters", [16, 32, 64])
+def test_letters_of_all_sizes_look_like_text(letters: int) -> None:
+    picture = Image.new("RGB", (640, 640), "white")
+    font = ImageFont.load_default(letters)
+    ImageDraw.Draw(picture).text((40, 40), "MINIMUM", fill="black", font=font)
+    likeness_V, _ = RuleGate().likeness(picture, 16)
+    assert float(likeness_V.max()) > 0.5
+
+
+@given(st.sampled_from((1, 7, 8, 16, 24)), st.integers(0, 255))
+def test_nothing_is_written_on_one_colour(grid: int, grey: int) -> None:
+    strokes_VS, flops = strokes(Image.new("L", (40, 30), grey), grid)
+    assert strokes_VS.shape == (grid * grid, 6)
+    assert not strokes_VS.any()
+    assert flops > 0
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 900), (900, 1)])
 def test_the_rule_takes_any_image(size: tuple[int, int]) -> None:
-    likeness_V, _ = RuleGate().likeness(Image.new("RGB", size), TOKENS)
-    assert likeness_V.tolist() == [0.0] * len(TOKENS)
+    likeness_V, _ = RuleGate().likeness(Image.new("RGB", size), 8)
+    assert likeness_V.tolist() == [0.0] * 64
 
 
 def trained(bias: float, min_question_prob: float = 0.5) -> TrainedGate:
-    heads = TextGateHeads(TextGateConfig(TOKENS.features.shape[1], WIDTH))
+    heads = TextGateHeads(TextGateConfig(WIDTH))
     for parameter in heads.parameters():
         torch.nn.init.zeros_(parameter)
     with torch.no_grad():
@@ -92,9 +102,9 @@ def test_trained_heads_decide_by_probability() -> None:
     assert trained(-1.0, min_question_prob=0.1).asks("anything", NOWHERE).for_text
     closed = trained(-1.0).asks("anything", NOWHERE)
     assert not closed.what_is_written, "only a question that asks for text can ask what it says"
-    likeness_V, flops = trained(0.0).likeness(lettered(), TOKENS)
-    assert likeness_V.tolist() == [0.5] * len(TOKENS)
-    assert flops == 2 * TOKENS.features.numel()
+    likeness_V, flops = trained(0.0).likeness(lettered(), 8)
+    assert likeness_V.tolist() == [0.5] * 64
+    assert flops == RuleGate().likeness(lettered(), 8)[1] + 2 * 6 * 64
 
 
 def test_likeness_is_for_questions_that_ask() -> None:
