@@ -51,8 +51,8 @@ def make_record(example: Example, answer: Answer, scorer: Scorer) -> Record:
         **({} if answer.confidence is None else {"confidence": round(answer.confidence, 4)}),
         **_named(answer),
         **_pathway(answer),
-        **_looked_at(example, answer),
         **_recalls(example, answer),
+        **_looked_at(example, answer),
         "flops": answer.trace.flops,
         "latency_ms": round(answer.trace.latency_ms, 3),
         "stage_ms": {stage.name: round(stage.ms, 3) for stage in answer.trace.stages},
@@ -74,8 +74,6 @@ def _pathway(answer: Answer) -> Record:
         # before verification, best first
         "retrieved": [candidate.passage.id for candidate in found.passages],
         "evidence": [passage.id for passage in answer.evidence],
-        # of these, what the decoder read
-        "read": [answer.evidence[place].id for place in state.answer.read],
     }
 
 
@@ -97,28 +95,6 @@ def _named(answer: Answer) -> Record:
     for thing in shown:
         names.setdefault(thing.names[0], round(thing.prob, 4))
     return {"names": dict(itertools.islice(names.items(), NAMED))}
-
-
-def _looked_at(example: Example, answer: Answer) -> Record:
-    """What the regions show, and whether that is the thing asked about, where it is known."""
-    state = answer.state
-    if "regions" not in state or answer.parts is None:
-        return {}
-    concepts = answer.parts.backbone.concepts
-    best = [concepts[region.concepts[0][0]].name for region in state.regions]
-    found: Record = {"concepts": list(dict.fromkeys(best))}
-    if example.name is not None:
-        words = state.tokens.words
-        shown = {c for region in state.regions for c, _ in region.concepts}
-        names = {plain_name(name) for number in shown for name in concepts[number].names}
-        names |= {plain_name(name) for name in (() if words is None else words.names)}
-        found["seen"] = plain_name(example.name) in names
-    if example.box is not None:
-        kept = state.kept
-        inside = in_box(example.box, kept.tokens.grid)
-        held = int(inside[kept.positions].sum())
-        found["box_kept"] = round(held / min(int(inside.sum()), len(kept.positions)), 4)
-    return found
 
 
 def prediction_of(record: Record) -> str:
@@ -144,6 +120,30 @@ def _recalls(example: Example, answer: Answer) -> Record:
         f"recall@{RECALL_AT}": recall(example, first),
         "recall_kept": recall(example, answer.evidence),
     }
+
+
+def _looked_at(example: Example, answer: Answer) -> Record:
+    """What the decoder read and the regions show, and whether that is the thing asked about,
+    where it is known."""
+    state = answer.state
+    found: Record = {"read": [answer.evidence[place].id for place in state.answer.read]}
+    if "regions" not in state or answer.parts is None:
+        return found
+    concepts = answer.parts.backbone.concepts
+    best = [concepts[region.concepts[0][0]].name for region in state.regions]
+    found["concepts"] = list(dict.fromkeys(best))
+    if example.name is not None:
+        words = state.tokens.words
+        shown = {c for region in state.regions for c, _ in region.concepts}
+        names = {plain_name(name) for number in shown for name in concepts[number].names}
+        names |= {plain_name(name) for name in (() if words is None else words.names)}
+        found["seen"] = plain_name(example.name) in names
+    if example.box is not None:
+        kept = state.kept
+        inside = in_box(example.box, kept.tokens.grid)
+        held = int(inside[kept.positions].sum())
+        found["box_kept"] = round(held / min(int(inside.sum()), len(kept.positions)), 4)
+    return found
 
 
 def recall(example: Example, passages: Sequence[Passage | Evidence]) -> float:

@@ -132,6 +132,7 @@ class AskAgain:
     @torch.inference_mode()
     def __call__(self, state: State, record: StageRecord) -> State:
         if state.budget.rounds == 1:
+            record.why = "one round"
             return state
         hops: list[Hop] = []
         edges = [state.fused.edges]  # of the tokens to the first round, and from round to round
