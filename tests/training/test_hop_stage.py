@@ -75,8 +75,10 @@ def test_made_questions_have_the_words_that_stand_for_the_bridge() -> None:
 def test_one_step_has_none_and_a_flag_names_its_country() -> None:
     flag = row(5, "pug", category="country", question="What is the capital of this nation?")
     flag["relation"] = "capital"
-    found = list(questions.asked_in_one_step([*rows(), flag], seed=1, made=2))
-    assert all(one.span is None for one in found)
+    found = list(questions.asked_in_one_step([*rows(), flag]))
+    reworded = list(questions.reworded_in_one_step([*rows(), flag], seed=1, made=2))
+    assert len(reworded) > 2
+    assert all(one.span is None for one in [*found, *reworded])
     assert {ORIGIN, flag["question"]} < {one.text for one in found}
     assert QUESTION not in {one.text for one in found}
 

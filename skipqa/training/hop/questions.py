@@ -94,13 +94,22 @@ def some(items: Iterable[T], most: int) -> list[T]:
     return different[:: max(1, len(different) // most)][:most]
 
 
-def asked_in_one_step(rows: Sequence[Mapping[str, Any]], seed: int, made: int) -> Iterator[Spanned]:
-    """As they are and in other words; of a flag also what else the World Factbook says."""
+def asked_in_one_step(rows: Sequence[Mapping[str, Any]]) -> Iterator[Spanned]:
+    """As they are. A question that is asked of several entities is not held out."""
+    own = [row for row in rows if not row.get("bridge")]
+    known = {row["question"] for row in own if not is_id_held_out(row["entity"])}
+    for text in dict.fromkeys(row["question"] for row in own):
+        yield Spanned(text, None, POCKET_KB, text not in known)
+
+
+def reworded_in_one_step(
+    rows: Sequence[Mapping[str, Any]], seed: int, made: int
+) -> Iterator[Spanned]:
+    """In other words; of a flag also what else the World Factbook says."""
     for row in rows:
         if row.get("bridge"):
             continue
         held_out, random = is_id_held_out(row["entity"]), Random(f"{seed} {row['question_id']}")
-        yield Spanned(row["question"], None, POCKET_KB, held_out)
         relation, category = row["relation"], row["category"]
         if not held_out:
             reworded = paraphrases.train_wording(row["question"], relation, category, random)

@@ -39,7 +39,7 @@ from skipqa.training.run import Run
 from skipqa.training.stage import Inputs, Metrics, TrainingStage
 
 PART = "bridge"
-DECAY, ITERATIONS = 1e-6, 200  # of the logistic regression
+DECAY, ITERATIONS = 3e-7, 400  # of the logistic regression
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,8 @@ class HopStage(TrainingStage):
         if PART not in run.metrics():
             pipeline = source.load()
             rows = questions.read_rows(pocket_kb)[: inputs.limit]
-            both = questions.asked_in_two_steps(rows, run.seed, settings.made)
+            made = settings.made
+            both = questions.asked_in_two_steps(rows, run.seed, made)
             if not both:
                 raise UserError("nothing to learn from: Pocket-KB asks no question of two steps")
             most = settings.span.most
@@ -86,7 +87,8 @@ class HopStage(TrainingStage):
             steps = [step for _, step in both]
             asked = [
                 *(question for question, _ in both),
-                *questions.some(questions.asked_in_one_step(rows, run.seed, settings.made), most),
+                *questions.asked_in_one_step(rows),
+                *questions.some(questions.reworded_in_one_step(rows, run.seed, made), most),
                 *questions.some(questions.from_okvqa(data / "okvqa", pocket_kb), most),
             ]
             text = MiniLm()
