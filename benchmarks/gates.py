@@ -40,7 +40,7 @@ from skipqa.backbones.presets.pocket import Pocket
 from skipqa.cli.console import err, out, prepare_process
 from skipqa.costs.environment import write_results
 from skipqa.data.held_out import is_held_out
-from skipqa.evaluation.reports.markdown import percent, points
+from skipqa.evaluation.reports.markdown import ABSENT, percent, points
 from skipqa.evaluation.statistics import Comparison, mean_interval, paired_bootstrap
 from skipqa.image import open_image
 from skipqa.pipeline import Pipeline, load
@@ -57,7 +57,9 @@ DRAFTED = 0.4
 RIDGES = (0.01, 0.1, 1.0, 10.0)
 FOLDS = 5
 RESAMPLES = 2_000
+FEWEST = 10  # of either kind of question, for an AUROC
 UNIT_INTERVAL = (0.0, 1.0)
+COLUMNS = ("auroc_right", "auroc_enough", "accuracy")
 Values = NDArray[np.float64]
 
 
@@ -199,7 +201,12 @@ def measure(asked: Sequence[Gated], probe: Callable[[Gated], float]) -> dict[str
     ranks = {name: np.array([one.gates[name] for one in asked]) for name in asked[0].gates}
     ranks["probe"] = np.array([probe(one) for one in asked])
     draft, full = (np.array([getattr(one, name) for one in asked]) for name in ("draft", "full"))
-    targets = {"right": draft > 0.5, "enough": draft >= full}
+    kinds = {"right": draft > 0.5, "enough": draft >= full}
+    targets = {
+        name: wanted
+        for name, wanted in kinds.items()
+        if min(wanted.sum(), (~wanted).sum()) >= FEWEST
+    }
     routed = {name: with_drafts(rank, draft, full) for name, rank in ranks.items()}
     gates: dict[str, Any] = {}
     for name, rank in ranks.items():
@@ -241,7 +248,8 @@ def auroc(wanted: NDArray[np.bool_], rank: Values) -> float:
 def resampled(
     wanted: NDArray[np.bool_], rank: Values, other: Values | None = None
 ) -> dict[str, float]:
-    """The AUROC, or what it has above that of the other, with a bootstrap interval."""
+    """The AUROC, or what it has above that of the other, with a bootstrap interval over resamples
+    that have both kinds of questions."""
 
     def value(rows: NDArray[np.int64]) -> float:
         own = auroc(wanted[rows], rank[rows])
@@ -249,7 +257,8 @@ def resampled(
 
     count, generator = len(rank), np.random.default_rng(0)
     drawn = (generator.integers(count, size=count) for _ in range(RESAMPLES))
-    low, high = np.quantile([value(rows) for rows in drawn], [0.025, 0.975])
+    both = [value(rows) for rows in drawn if 0 < wanted[rows].sum() < count]
+    low, high = np.quantile(both, [0.025, 0.975])
     middle = "mean" if other is None else "difference"
     return {middle: value(np.arange(count)), "low": float(low), "high": float(high), "count": count}
 
@@ -271,9 +280,7 @@ def show(results: dict[str, Any]) -> None:
             less = row.get("accuracy_less_confidence")
             table.add_row(
                 gate,
-                percent(row["auroc_right"]),
-                percent(row["auroc_enough"]),
-                percent(row["accuracy"]),
+                *(percent(row[key]) if key in row else ABSENT for key in COLUMNS),
                 "" if less is None else points(Comparison(**less)),
                 f"{results['gflops'][gate]:.2f}",
             )

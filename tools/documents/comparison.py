@@ -46,7 +46,8 @@ def gates(results: Results) -> str:
         drafts, looked_up = percent(measured["draft"]), percent(measured["looked_up"])
         counts.append(f"{title}: {measured['questions']:,}, all drafted {drafts}, none {looked_up}")
         for gate, row in measured["gates"].items():
-            cells = [percent(row[key]) for key in ("auroc_right", "auroc_enough", "accuracy")]
+            keys = ("auroc_right", "auroc_enough", "accuracy")
+            cells = [percent(row[key]) if key in row else ABSENT for key in keys]
             less = _less(row, "accuracy_less_confidence")
             rows.append([title, gate, *cells, less, f"{found['gflops'][gate]:.2f}"])
     note = (
