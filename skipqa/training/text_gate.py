@@ -64,7 +64,7 @@ class TextGateSettings:
     train: GateTraining = field(default_factory=GateTraining)
     pictures: Count = 400  # rendered
     others: Count = 6_000  # questions that need no text
-    asked: Fraction = 0.98  # of held-out questions about rendered text that are to open the gate
+    asked: Fraction = 0.98  # of the questions about rendered text that are to open the gate
     covered: Fraction = 0.97  # of held-out texts that are to lie in a crop
 
 
@@ -252,7 +252,9 @@ def chosen(
     crops by them compare with those by the rule."""
     held_out = [view for view in seen if view.held_out] or list(seen)
     probs_Q, written_Q = heads.asks_logits(asked.embeddings_QD).sigmoid().unbind(-1)
-    about_text = probs_Q[asked.select(RENDERED, True)]
+    # Wordings are few, the same for all pictures, and some are on no held-out one
+    rendered_Q = torch.tensor([source == RENDERED for source in asked.source])
+    about_text = probs_Q[rendered_Q & asked.needs_text]
     opens = [t for t in STEPS if float((about_text >= t).float().mean()) >= settings.asked]
     question_prob = max(opens, default=STEPS[0])
     trained = TrainedGate(heads, config.read_text)
