@@ -35,7 +35,10 @@ def retention(evidence: Evidence) -> Finding:
             return from_runs(Verdict.UNDECIDED, said, len(scores), *runs)
         kept, unpruned = scores.first.mean() / scores.second.mean(), 100 * scores.second.mean()
         comparison = scores.compare(fraction=0.99)
-        said = f"{100 * kept:.1f} % of {unpruned:.1f} on {len(scores):,} questions"
+        said = (
+            f"{100 * kept:.1f} % of {unpruned:.1f} on {len(scores):,} questions, "
+            f"{points(comparison)} points from 99 % of it"
+        )
         return from_runs(by_interval(comparison), said, len(scores), *runs)
 
     return on_strongest_set(evidence, rule, needs_runs("skip", "skip-no-pruning"), CROWDS)

@@ -44,6 +44,7 @@ class Bucket(StrEnum):
     WRONG_PLACE = "wrong place"
     NOT_SEEN = "not seen"
     NOT_FOUND = "not found"
+    CONFUSED = "confused"
     UNKNOWN = "unknown"
 
 
@@ -59,6 +60,7 @@ MEANING: Mapping[Bucket, str] = {
     Bucket.WRONG_PLACE: "less than half of the thing's box was kept",
     Bucket.NOT_SEEN: "no region and no word has the thing's name",
     Bucket.NOT_FOUND: "the thing was named, its passage not retrieved",
+    Bucket.CONFUSED: "no passage is needed; the thing's name was among those seen, not the answer",
     Bucket.UNKNOWN: "no gold passage is known, or the record does not tell",
 }
 
@@ -98,7 +100,9 @@ def _lost_at(record: Record, example: Example) -> Bucket:
         return Bucket.WRONG_PLACE
     if record.get("seen") is False:
         return Bucket.NOT_SEEN
-    return Bucket.NOT_FOUND if example.gold or example.fact else Bucket.UNKNOWN
+    if example.gold or example.fact:
+        return Bucket.NOT_FOUND
+    return Bucket.CONFUSED if record.get("seen") else Bucket.UNKNOWN
 
 
 def _has_all(example: Example, ids: Sequence[str]) -> bool:

@@ -125,6 +125,7 @@ EXAMPLES: dict[Bucket, list[tuple[dict[str, Any], dict[str, Any]]]] = {
         ({}, GOLD | {"question": "How many years does it live?"}),
         ({}, {"fact": "steam brews coffee"}),
     ],
+    Bucket.CONFUSED: [({"seen": True}, {}), ({"seen": True, "box_kept": 0.7}, {})],
     Bucket.UNKNOWN: [({}, {}), ({"retrieved": ["a"], "evidence": ["a"]}, GOLD)],
 }
 
