@@ -25,7 +25,9 @@ import torch
 from rich.progress import track
 from rich.table import Table
 
+from skipqa.backbones.text_encoder import MiniLm
 from skipqa.cli.console import err, out, prepare_process
+from skipqa.components import load_for
 from skipqa.costs.environment import write_results
 from skipqa.data.held_out import pocket_kb_split
 from skipqa.data.pocket_kb.text import plain
@@ -47,6 +49,7 @@ ROUNDS = {ONE: 1, TWO: 2, THREE: 3, RULE: 2, GIVEN: 2}
 WAYS = (ONE, TWO, THREE, NEEDED, RULE, GIVEN, DENSE)
 OTHERS = (ONE, TWO, NEEDED)  # ways of questions that one round is enough for
 MULTIHOP, OTHER = "multihop", "others"
+BATCH = 32  # texts
 Row = dict[str, Any]
 
 
@@ -54,6 +57,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pocket-kb", type=Path, required=True, help="made by `skipqa data`")
     parser.add_argument("--answers", type=Path, required=True, help="JSON Lines; goes on there")
+    parser.add_argument("--summarise", action="store_true", help="what is answered, ask nothing")
     parser.add_argument("--held-out", action="store_true", help="of train, to choose on")
     parser.add_argument("--components", type=Path)
     parser.add_argument("--ways", nargs="*", default=WAYS, choices=WAYS, metavar="WAY")
@@ -71,14 +75,24 @@ def main() -> None:
         OTHER: [one for one in examples if MULTIHOP not in one.subsets],
     }
     weights = {group: len(some) / len(examples) for group, some in chosen.items()}
+    asks_again = {group: fraction_marked(some, options) for group, some in chosen.items()}
     for group, most in ((MULTIHOP, options.most), (OTHER, options.others)):
         random.Random(options.seed).shuffle(chosen[group])
         chosen[group] = chosen[group][:most]
     rows = answered(chosen, options)
     found = summary(rows, weights)
     show(found)
+    again = ", ".join(f"{100 * part:.1f} % of {group}" for group, part in asks_again.items())
+    cost = cost_of_all(found, weights, asks_again)
+    out.print(f"as needed asks again about {again}: {cost:.3f} of one round over all questions")
     if not options.held_out:
-        results = {"seed": options.seed, "fraction_multihop": weights[MULTIHOP], **found}
+        results = {
+            "seed": options.seed,
+            "fraction_multihop": weights[MULTIHOP],
+            "asked_again": asks_again,
+            "cost_of_asking_again": cost_of_all(found, weights, asks_again),
+            **found,
+        }
         err.print(f"written to {write_results(results, 'multihop', options.out)}")
 
 
@@ -87,6 +101,31 @@ def questions(pocket_kb: Path, held_out: bool) -> list[Example]:
         return POCKET_KB.load(pocket_kb, "val")
     train = POCKET_KB.load(pocket_kb, "train")
     return [one for one in train if pocket_kb_split(one.record) == "held-out"]
+
+
+def fraction_marked(examples: Sequence[Example], options: argparse.Namespace) -> float:
+    """How many of these questions have words for a bridge: the question alone decides it."""
+    pointer, texts = load_for("pocket", options.components).bridge, MiniLm()
+    if pointer is None or not examples:
+        return 0.0
+    different = sorted({one.question for one in examples}, key=len)
+    marked: dict[str, bool] = {}
+    for start in range(0, len(different), BATCH):
+        encoded = texts.encode(different[start : start + BATCH])
+        for text, *found in zip(
+            different[start : start + BATCH], encoded.embeddings, encoded.states, strict=True
+        ):
+            marked[text] = pointer.find_nested(*found) is not None
+    return sum(marked[one.question] for one in examples) / len(examples)
+
+
+def cost_of_all(
+    found: Mapping[str, Any], weights: Mapping[str, float], asks_again: Mapping[str, float]
+) -> float:
+    """Of as needed, in costs of one round: whatever is asked again costs what a question of two
+    steps costs, all others nothing more."""
+    more = found[MULTIHOP][NEEDED][f"cost of {ONE}"] - 1
+    return 1 + more * sum(weights[group] * asks_again[group] for group in weights)
 
 
 def answered(chosen: Mapping[str, Sequence[Example]], options: argparse.Namespace) -> list[Row]:
@@ -108,7 +147,7 @@ def answered(chosen: Mapping[str, Sequence[Example]], options: argparse.Namespac
             ]
         )
     ]
-    if todo:
+    if todo and not options.summarise:
         torch.set_num_threads(1)
         skip = load(
             index=("default", options.pocket_kb / "index"),
@@ -222,7 +261,7 @@ def summary(rows: Sequence[Row], weights: Mapping[str, float]) -> dict[str, Any]
         group: {way: _of_way(way, ways) for way in WAYS if way in ways}
         for group, ways in by_group.items()
     }
-    if OTHER in found:
+    if OTHER in found and MULTIHOP in found:
         of_mix = {
             way: sum(weights[group] * found[group][way]["flops"] for group in weights)
             for way in OTHERS

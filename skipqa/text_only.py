@@ -11,13 +11,12 @@ import torch
 
 from skipqa.pipeline import Pipeline
 from skipqa.stages import encode
+from skipqa.stages.regions import EVERYWHERE
 from skipqa.stages.stage import Parts
 from skipqa.stages.verify import QuestionVerifier, Verify
 from skipqa.state import State
 from skipqa.trace import StageRecord
-from skipqa.types import Draft, Fused, KeptTokens, Region, SeenWords, VisualTokens
-
-EVERYWHERE = Region((0.0, 0.0, 1.0, 1.0), (), (), 0.0)  # asks the question's words alone
+from skipqa.types import Draft, Fused, KeptTokens, SeenWords, VisualTokens
 
 
 def text_only(base: Pipeline) -> Pipeline:

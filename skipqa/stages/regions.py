@@ -23,6 +23,9 @@ from skipqa.state import State
 from skipqa.trace import StageRecord
 from skipqa.types import Box, KeptTokens, Region
 
+# Of a question without an image: its query is the question's words alone
+EVERYWHERE = Region((0.0, 0.0, 1.0, 1.0), (), (), 0.0)
+
 
 class Proposed(NamedTuple):
     members: list[Tensor]  # grid positions of each region, none empty

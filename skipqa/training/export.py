@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from skipqa.components import SETTINGS
+from skipqa.files import atomic
 from skipqa.nn import checkpoint, compact, low_rank
 
 FULL_RANK = 1_000_000  # more than any matrix has
@@ -89,6 +90,13 @@ def copy_components(start: Path, folder: Path) -> None:
         component = path.suffix == ".safetensors" or path.name == SETTINGS
         if component and not (folder / path.name).exists():
             _link_or_copy(path, folder / path.name)
+
+
+def ship(path: Path, folder: Path) -> None:
+    """A copy of the file in place of what the folder has by that name, which may be a link to a
+    file that the stage began with: that one stays as it is."""
+    with atomic(folder / path.name) as partial:
+        shutil.copyfile(path, partial)
 
 
 def _link_or_copy(path: Path, target: Path) -> None:

@@ -327,11 +327,8 @@ MADE: dict[str, tuple[dict[str, Any], str]] = {
                     "right": 0.55,
                 },
             },
-            "others": {
-                way: {"questions": 200, "accuracy": interval(0.7)}
-                for way in ("one round", "as needed")
-            },
-            "mix": {"as needed": 1.02, "two rounds": 1.3},
+            "asked_again": {"multihop": 0.97, "others": 0.012},
+            "cost_of_asking_again": 1.02,
         },
         "| as needed | 60.0 (50 to 70) | +20.0 (+10.0 to +30.0) | 52.0 | 1.30 | 50 % | 55 % |",
     ),

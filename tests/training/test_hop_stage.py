@@ -10,7 +10,7 @@ import pytest
 import torch
 from tiny_training import write_lines
 
-from skipqa.components import load
+from skipqa.components import bundled, load
 from skipqa.errors import UserError
 from skipqa.knowledge.index.build import build
 from skipqa.knowledge.sources.tables import JsonLines
@@ -166,13 +166,18 @@ SMALL = HopSettings(SpanTraining(steps=20, batch=8), PointerTraining(steps=20, b
 def test_the_stage_leaves_a_bridge_and_is_trained_once(
     home: Path, pocket_kb: Path, tmp_path: Path
 ) -> None:
+    begun = bundled("pocket")
+    assert begun is not None
+    before = (begun / "bridge.safetensors").read_bytes()
     inputs = Inputs(data=tmp_path, pocket_kb=pocket_kb, index=(pocket_kb / "index",))
     run = Run(tmp_path / "run")
     metrics = STAGE.run(inputs, SMALL, run)["bridge"]
+    assert (begun / "bridge.safetensors").read_bytes() == before, "it was linked, not copied"
     assert {"ships", "steps", "nested", "pointer"} <= metrics.keys()
     trained = load(run.folder / "trained", preset="pocket")
     assert trained.bridge is not None
-    assert (load(run.folder, preset="pocket").bridge is not None) == metrics["ships"]
+    shipped = (run.folder / "bridge.safetensors").read_bytes()
+    assert (shipped != before) == metrics["ships"]
     written = (run.folder / "trained" / "bridge.safetensors").stat().st_mtime_ns
     assert STAGE.run(inputs, SMALL, run)["bridge"] == metrics
     assert (run.folder / "trained" / "bridge.safetensors").stat().st_mtime_ns == written

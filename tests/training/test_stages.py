@@ -62,7 +62,7 @@ def noted(read: Metrics) -> tuple[list[Noted], dict[str, Inputs]]:
 
 LATER = [
     *("grounding", "stage2", "stage3", "stage4", "stage5", "stage6"),
-    *("ocr", "fast_path", "confidence"),
+    *("hop", "ocr", "fast_path", "confidence"),
 ]
 
 

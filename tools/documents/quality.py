@@ -204,13 +204,11 @@ def multihop(results: Results) -> str:
     header += ["second passage found", "bridge right"]
     count = found["multihop"]["one round"]["questions"]
     note = f"\n\n{count} questions of two steps, in brackets 95 % bootstrap intervals."
-    if "mix" in found:
-        other, mix = found["others"], found["mix"]
-        note += (
-            f" Of {other['one round']['questions']} other questions as needed answers "
-            f"{100 * other['as needed']['accuracy']['mean']:.1f} % rightly, one round "
-            f"{100 * other['one round']['accuracy']['mean']:.1f} %. Over all questions, "
-            f"{100 * found['fraction_multihop']:.1f} % of which have two steps, as needed costs "
-            f"{mix['as needed']:.3f} of one round, two rounds for all {mix['two rounds']:.3f}."
-        )
+    again, all_of = found["asked_again"], found["cost_of_asking_again"]
+    note += (
+        f" As needed asks {100 * again['multihop']:.1f} % of these again and "
+        f"{100 * again['others']:.1f} % of all others. Over all questions, "
+        f"{100 * found['fraction_multihop']:.1f} % of which have two steps, it costs "
+        f"{all_of:.3f} of one round."
+    )
     return table(header, rows) + note + "\n" + source(results)

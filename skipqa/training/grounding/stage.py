@@ -37,7 +37,7 @@ from skipqa.nn.saliency import squared_budget_loss
 from skipqa.pipeline import Pipeline
 from skipqa.stages.encode import Encode
 from skipqa.stages.regions import in_box
-from skipqa.training.export import copy_components
+from skipqa.training.export import copy_components, ship
 from skipqa.training.grounding.encode import Tables, encode_photos, encode_questions
 from skipqa.training.grounding.examples import (
     GroundedExample,
@@ -262,7 +262,7 @@ def finished(run: Run, found: Recall) -> None:
     finds = all(of[way(sharpness)] >= of[RULE] for of in found.values())
     ships = finds and run.metrics()[PART]["points"]
     if ships:
-        shutil.copy(_trained(run), run.folder / _trained(run).name)
+        ship(_trained(run), run.folder)
         change_settings(run.folder / SETTINGS, retrieve={"region_sharpness": sharpness})
     run.finish(RETRIEVAL, {"ships": ships, "sharpness": sharpness, "recall": found})
 

@@ -22,9 +22,9 @@ from skipqa.data.pocket_kb.text import plain, says
 from skipqa.language import content_words
 from skipqa.pipeline import Pipeline
 from skipqa.stages.hop import BridgeQuerier
+from skipqa.stages.regions import EVERYWHERE
 from skipqa.stages.retrieve import Retrieve
 from skipqa.state import State
-from skipqa.text_only import EVERYWHERE
 from skipqa.trace import StageRecord
 from skipqa.training.hop.questions import TwoStep
 from skipqa.training.run import Counted

@@ -10,7 +10,6 @@ read, so it takes minutes on two cores; `benchmarks/multihop.py` measures what i
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -26,7 +25,7 @@ from skipqa.errors import UserError
 from skipqa.nn import checkpoint
 from skipqa.nn.bridge import NONE, BridgeConfig, BridgePointer
 from skipqa.stages.hop import capitalised
-from skipqa.training.export import copy_components
+from skipqa.training.export import copy_components, ship
 from skipqa.training.hop import questions
 from skipqa.training.hop.passages import Encoded, PointedAt, encode, pointed_at
 from skipqa.training.loop import Decay, LearningRate, Loss, Optimisation, batches, fit
@@ -94,19 +93,19 @@ class HopStage(TrainingStage):
             text = MiniLm()
             tokens = spans.prepare(asked, text.network, text.tokenizer)
             head, of_span = spans.train(tokens, settings.span, run)
-            steps, of_steps = train_steps(tokens, asked)
+            several, of_steps = train_steps(tokens, asked)
             examples = pointed_at(steps, pipeline, run.counted("searching"))
             texts = [one.text for one in examples] + [one.phrase for one in examples]
             encoded = encode(texts, pipeline.backbone, run.counted("encoding passages"))
             model = train(examples, encoded, settings.pointer, run)
-            model.nested, model.steps = head, steps
+            model.nested, model.steps = head, several
             measured = quality(model, examples, encoded)
             ships = measured["found"] >= measured["found by the rule"]
             copy_components(source.folder, run.folder)
             path = run.folder / TRAINED / f"{PART}.safetensors"
             checkpoint.save(model, path, preset=pipeline.config.preset, eight_bit=True)
             if ships:
-                shutil.copy(path, run.folder / path.name)
+                ship(path, run.folder)
             found = {"steps": of_steps, "nested": of_span, "pointer": measured}
             run.finish(PART, {"ships": ships, **found})
         run.forget_states()
