@@ -222,7 +222,7 @@ def ask(
             file.write(json.dumps(record) + "\n")
             file.flush()
             records[record["question_id"]] = record
-    return records
+    return {one.id: records[one.id] for some in groups.values() for one in some}
 
 
 def answered(base: Pipeline, adr: Pipeline, example: Example, state: State) -> Record:
@@ -332,7 +332,7 @@ def closed(scores: Mapping[tuple[str, str], np.ndarray], weights: np.ndarray) ->
     def fraction(rows: np.ndarray, others: np.ndarray) -> tuple[float, float]:
         counted = weights[others].sum()
         gap = float(popular[others] @ weights[others] / counted - tail[rows].mean())
-        return float((adr[rows] - tail[rows]).mean()) / gap, gap
+        return float((adr[rows] - tail[rows]).mean()) / gap if gap > 0 else math.nan, gap
 
     whole, gap = fraction(np.arange(len(tail)), np.arange(len(popular)))
     drawn = [
@@ -342,8 +342,9 @@ def closed(scores: Mapping[tuple[str, str], np.ndarray], weights: np.ndarray) ->
         )[0]
         for _ in range(RESAMPLES)
     ]
-    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return {"fraction": whole, "low": float(low), "high": float(high), "gap": gap}
+    low, high = np.nanquantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    found = {"fraction": whole, "low": float(low), "high": float(high), "gap": gap}
+    return {**found, "resamples_without_a_gap": int(np.isnan(drawn).sum())}
 
 
 def detector(
