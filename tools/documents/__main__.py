@@ -14,6 +14,7 @@ DOCUMENTS = [
     ROOT / name
     for name in (
         *("README.md", "LOG.md", "docs/index.md", "docs/pocket_kb.md", "docs/serving.md"),
+        "docs/text.md",
         "skipqa/checkpoints/pocket/README.md",
     )
 ]
