@@ -23,7 +23,7 @@ from skipqa.stages.regions import iou
 
 QUESTION = "How is this drink brewed?"
 ESPRESSO = "wordnet:n07920052"
-STAGES = "encode draft budget look prune regions zoom retrieve verify fuse decode".split()
+STAGES = "encode draft budget look prune regions zoom read_text retrieve verify fuse decode".split()
 assert list(NAMES) == STAGES
 
 
