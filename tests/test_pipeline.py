@@ -52,6 +52,7 @@ def test_json_has_exactly_these_keys_and_types(looked_up: Answer) -> None:
         "confidence": type(None),  # nothing was calibrated for untrained parts
         "grounded": bool,
         "evidence": list,
+        "text": list,
         "regions": list,
         "tokens": dict,
         "passages": dict,
