@@ -101,7 +101,9 @@ def test_ask_shows_answer_evidence_and_costs(skipqa: Command, home: Path, photo:
     assert outcome.code == 0
     assert "pressure" in outcome.out
     assert "wordnet:n07920052" in "".join(outcome.out.split())
-    for stage in "encode draft budget prune regions zoom retrieve verify fuse decode total".split():
+    for stage in (
+        "encode draft budget prune regions zoom read_text retrieve verify fuse decode total".split()
+    ):
         assert stage in outcome.out
 
 

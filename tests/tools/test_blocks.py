@@ -356,6 +356,32 @@ MADE: dict[str, tuple[dict[str, Any], str]] = {
         {"held-out": ADAPTIVE | {"by_source": {"okvqa": ADAPTIVE}}},
         "| held-out, okvqa | 300 | 25 | 17.5 | 37.0 | 35.0 | +2.0 (+0.5 to +3.5) |",
     ),
+    "rendered-text": (
+        {
+            "rendered": {
+                "questions": {"all": 300},
+                "accuracy": {
+                    "all": dict.fromkeys(("none", "gated", "whole", "perfect"), RECALLED_OF_300)
+                },
+                **{
+                    cost: {"none": 0.0, "gated": 4.5, "whole": 13.3, "perfect": 3.0}
+                    for cost in ("gflops", "ms", "all_gflops")
+                },
+                "of_whole": {"accuracy": 0.97, "flops": 0.34, "ms": 0.2},
+                "opens": {"where text is needed": 0.98, "where it is not": 0.0},
+            },
+            "okvqa": {
+                name: {
+                    "questions": 100,
+                    "accuracy": dict.fromkeys(("none", "gated"), RECALLED_OF_300),
+                    "gated_less_none": {"difference": 0.0, "low": 0.0, "high": 0.0},
+                    "reads": 0.1,
+                }
+                for name in ("ocr", "others")
+            },
+        },
+        "| GFLOPs of reading | 0.0 | 4.5 | 13.3 | 3.0 |",
+    ),
     "small-things": (
         {
             "recall_at": 4,

@@ -14,7 +14,7 @@ DOCUMENTS = [
     ROOT / name
     for name in (
         *("README.md", "LOG.md", "docs/index.md", "docs/pocket_kb.md", "docs/serving.md"),
-        *("docs/systems.md", "docs/claims.md", "docs/analysis.md"),
+        *("docs/systems.md", "docs/text.md", "docs/claims.md", "docs/analysis.md"),
         "skipqa/checkpoints/pocket/README.md",
     )
 ]
