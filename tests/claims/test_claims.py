@@ -244,6 +244,27 @@ def test_10_bound(made: MakeRun, verdict: Judge, at_64: float, expected: str) ->
 
 
 @pytest.mark.parametrize(
+    ("questions", "expected"), [(MANY, "does not hold"), (range(40), "undecided")]
+)
+def test_10_few_questions_do_not_refute_the_bound(
+    made: MakeRun, verdict: Judge, questions: range, expected: str
+) -> None:
+    """Fewer tokens than it asks for are enough, if there are questions enough to say so."""
+    right = {0.05: 3, 0.5: 7, 1.0: 7}  # which tenth of the questions is wrong
+
+    def fields(tenth: int) -> Callable[[int], dict[str, Any]]:
+        return lambda question: {"score": float(question % 10 != tenth)}
+
+    folders = [
+        made(str(r), "skip", questions=questions, retention=r, fields=fields(tenth))
+        for r, tenth in right.items()
+    ]
+    found, said = verdict(10, folders)
+    assert found == expected
+    assert "the sweep for 29 of" in said
+
+
+@pytest.mark.parametrize(
     ("step", "same", "expected"),
     [(1, False, "holds"), (20, False, "does not hold"), (0, True, "not measured")],
 )

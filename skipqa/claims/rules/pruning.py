@@ -5,6 +5,8 @@ Enters: evidence. Leaves: a finding per claim.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from skipqa.claims.bound import Sweep, constant, tokens_needed
 from skipqa.claims.rules.runs import CROWDS, both, needs_runs
 from skipqa.claims.verdict import (
@@ -114,7 +116,21 @@ def bound(evidence: Evidence) -> Finding:
         runs = list(own.values())
         count = len(runs[0].records)
         said = f"{said} tokens on {count:,} questions"
-        return from_runs(holds_if(low <= needed <= high), said, count, *runs)
+        return from_runs(_predicted(own, available, needed, bound.likely), said, count, *runs)
 
     otherwise = needs_runs("skip", more=" --retention R") + ", at three retentions and unpruned"
     return on_strongest_set(evidence, rule, otherwise, CROWDS)
+
+
+def _predicted(
+    swept: Mapping[float, Run], available: int, needed: int, likely: tuple[int, int]
+) -> Verdict:
+    """Outside the likely range the bound fails only where the interval of the deciding point says
+    so: fewer tokens that surely lose no more than epsilon, or enough of them that surely do."""
+    if likely[0] <= needed <= likely[1]:
+        return Verdict.HOLDS
+    runs = {round(retention * available): run for retention, run in swept.items()}
+    decides = needed if needed < likely[0] else max(kept for kept in runs if kept < needed)
+    lost = pair(runs[max(runs)], runs[decides]).compare()
+    sure = lost.high <= EPSILON if needed < likely[0] else lost.low > EPSILON
+    return Verdict.FAILS if sure else Verdict.UNDECIDED
