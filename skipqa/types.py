@@ -86,6 +86,15 @@ class Question:
             return self.text
         return _with(self.text, self.span, name)
 
+    @property
+    def has_steps(self) -> bool:
+        """Whether anything is left to ask once a passage has named the bridge: "What is the country
+        of origin of this cat?" asks for the bridge itself."""
+        if self.nested is None:
+            return False
+        around = _with(self.text, self.nested, " ").lower()
+        return any(word in around for word in self.words)
+
     def asked_of(self, bridge: str) -> str:
         """The question about a bridge: its name in place of the words that stand for it or, where
         none do, the question as it is."""

@@ -127,7 +127,7 @@ class SetBudget:
         """As configured, else as many as the question may need."""
         if budget.passages == 0:
             return 1
-        return self.config.rounds or (1 if question.nested is None else MAX_ROUNDS)
+        return self.config.rounds or (MAX_ROUNDS if question.has_steps else 1)
 
 
 def is_particular(question: Question, config: BudgetConfig) -> bool:

@@ -138,7 +138,7 @@ class AskAgain:
         edges = [state.fused.edges]  # of the tokens to the first round, and from round to round
         found = 0  # by further rounds
         for number in range(2, state.budget.rounds + 1):
-            if state.question.nested is None and not self.fixed:
+            if not state.question.has_steps and not self.fixed:
                 break
             bridge, flops = self.finder(state, _places(state, number - 1))
             record.flops += flops

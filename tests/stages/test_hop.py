@@ -262,3 +262,20 @@ def test_the_outline_says_what_was_asked_in_which_round(fused: tuple[Pipeline, S
     assert {passage["round"] for passage in outline["passages"]} == {1, 2}
     evidence = Answer(final, "full", Trace(), here.parts).evidence
     assert [one.round for one in evidence] == [p.round for p in final.verified.passages]
+
+
+@pytest.mark.parametrize(
+    ("question", "nested", "steps"),
+    [
+        ("What is the capital of the country of this dog?", "the country of this dog", True),
+        ("What is the country of origin of this cat?", "the country of origin of this cat", False),
+        ("What is the capital of this country?", "", False),
+    ],
+)
+def test_a_question_for_the_bridge_itself_has_one_step(
+    pipeline: Pipeline, question: str, nested: str, steps: bool
+) -> None:
+    plain, _ = pipeline.stages["encode"].question(question)  # type: ignore[attr-defined]
+    start = question.index(nested)
+    place = (start, start + len(nested)) if nested else None
+    assert replace(plain, nested=place).has_steps is steps
