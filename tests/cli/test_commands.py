@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 QUESTION = "How is this drink brewed?"
 KEYS = (
-    "answer route confidence grounded evidence regions tokens passages stages flops latency_ms"
+    "answer route confidence grounded evidence text regions tokens passages stages flops latency_ms"
 ).split()
 
 
