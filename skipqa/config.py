@@ -195,6 +195,9 @@ class DecodeConfig:
     # so it can copy a name letter by letter
     lower_case: bool = False
     words: NonNegative = 10  # naming what the image shows, in a short prompt
+    # Where the question is about one kind of thing, so many names of what the most salient region
+    # shows come before them: otherwise another thing of that kind would be read about
+    region_words: NonNegative = 0
     min_prob: Fraction = 0.03  # of a word in the evidence, to be in the prompt
     # Which of several answers is given: these are the weights of what is added to the decoder's
     # log-probability. The drafter's log-probability, the log-frequency of the answer among training

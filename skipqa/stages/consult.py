@@ -109,7 +109,7 @@ class Alone:
 
     def __call__(self, state: State, record: StageRecord) -> State:
         record.why = "no source to ask"
-        return state.add(consulted=NOTHING)
+        return state.add(retrieved=state.retrieved, consulted=NOTHING)  # it stays as it is
 
 
 def build(parts: Parts) -> Stage:

@@ -36,6 +36,7 @@ from skipqa.stages.prompts import (
     reading_prompt,
     trained_prompt,
 )
+from skipqa.stages.regions import posterior
 from skipqa.state import State
 from skipqa.types import Decoded, Draft, Question, SeenWords
 
@@ -152,7 +153,9 @@ class ShortReader:
     def __call__(self, state: State, facts: Sequence[str]) -> Reading:
         if self.explain is not None and asks_to_explain(state.question, facts):
             return self.explain(state, facts)
+        first = names_asked_about(state, self.backbone, self.config.region_words)
         words = words_shown(state.kept.tokens.words, self.config)
+        words = list(dict.fromkeys((*first, *words)))[: self.config.words]
         shown, asked = words or names_shown(state, self.backbone), state.question.text
 
         def write(texts: Sequence[str]) -> str:
@@ -326,6 +329,17 @@ def words_shown(words: SeenWords | None, config: DecodeConfig) -> list[str]:
         return []
     pairs = zip(words.names, words.probs.tolist(), strict=True)
     return [name for name, prob in pairs if prob > config.min_prob][: config.words]
+
+
+def names_asked_about(state: State, backbone: Backbone, most: int) -> list[str]:
+    """Of what the most salient region shows, the best first, for a question about one kind of
+    thing; none for others, which are about the whole image."""
+    prior = state.question.concept_prior
+    if not most or prior is None or not state.budget.high_res:
+        return []
+    probs = posterior(max(state.regions, key=lambda region: region.saliency), prior.weights)
+    best = sorted(probs, key=lambda concept: -probs[concept])[:most]
+    return [backbone.concepts[concept].name for concept in best]
 
 
 def names_shown(state: State, backbone: Backbone) -> list[str]:

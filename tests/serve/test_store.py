@@ -158,7 +158,7 @@ def test_files_of_all_kinds_and_bad_ones_among_them(tmp_path: Path) -> None:
         "page.html": b"<title>Frogs</title><p>Frogs croak at night.",
         "wordnet.jsonl": b'{"text": "Newts lay eggs."}\nnot json\n',
         "no-text.csv": b"name,age\nann,3\n",
-        "shop.json": b'{"id": "Q1", "labels": []}\n',
+        "shop.json": b'{"id": "Q1", "labels": ["shop"]}\n',
         "latin.txt": b"caf\xe9",
         "empty.md": b"",
     }
@@ -173,7 +173,7 @@ def test_files_of_all_kinds_and_bad_ones_among_them(tmp_path: Path) -> None:
                 "a/notes.csv:3",
                 "wordnet.jsonl:2",
                 "no-text.csv",
-                "shop.json",
+                "shop.json:1",
                 "latin.txt:1",
                 "empty.md",
             }

@@ -68,7 +68,7 @@ def test_one_round_leaves_the_state_as_it_is(fused: tuple[Pipeline, State]) -> N
     entering = entering.add(budget=replace(entering.budget, rounds=1))
     leaving, record = run(here.stages["hop"], entering)
     assert leaving is entering
-    assert (record.flops, record.why) == (0, "")
+    assert (record.flops, record.why) == (0, "one round")
 
 
 def test_asks_anew_and_keeps_what_both_rounds_found(fused: tuple[Pipeline, State]) -> None:
