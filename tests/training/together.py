@@ -1,4 +1,6 @@
-"""Trains a small module in this process, one of several or the only one, for `test_several_processes.py`.
+"""Trains a small module in this process, one of several or the only one.
+
+For `test_several_processes.py`.
 
 Enters: a folder, how many batches a step has, and at which step to stop as if killed (-1: never).
 Leaves in the folder what `fit` leaves, and `weights.pt`.
