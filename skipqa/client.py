@@ -386,7 +386,8 @@ class Client:
         end, pause = time.monotonic() + timeout, 0.05
         while True:
             try:
-                status = self._health(max(0.1, min(5.0, end - time.monotonic())))
+                # A busy server has a second to say that it is loading, even at the end
+                status = self._health(max(1.0, min(5.0, end - time.monotonic())))
             except ClientError as error:
                 status = str(error)
             if status == "ok":

@@ -58,7 +58,7 @@ class OfficialFiles:
         for name in (self.subset, self.without):
             if name is not None and name not in known:
                 raise UserError(
-                    f"no question is in a subset {name!r}; there is {choices(name, known)}"
+                    f"no question is in a subset {name!r}; there is {choices(name, sorted(known))}"
                 )
         return [
             example

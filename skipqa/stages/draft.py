@@ -99,7 +99,7 @@ class TrainedDrafter:
 
 class DraftAnswer:
     """Whether the draft is `accepted` is the routing decision. A drafter cannot read: a question
-    that asks for text goes on where the image shows any."""
+    for what is written goes on where the image shows any text."""
 
     def __init__(
         self,
@@ -117,7 +117,8 @@ class DraftAnswer:
         counting = is_counting(state.question.text)
         threshold = self.config.counting_threshold if counting else self.config.threshold
         accepted = draft.confidence > threshold
-        unread = accepted and shows_text(self.text_gate, state, self.min_likeness)
+        quotes = state.question.asks_what_is_written
+        unread = accepted and quotes and shows_text(self.text_gate, state, self.min_likeness)
         accepted = accepted and not unread
         record.kept, record.dropped = int(accepted), int(not accepted)
         verdict = "answered" if accepted else "passed on"
