@@ -198,6 +198,7 @@ class DecodeConfig:
     # Where the question is about one kind of thing, so many names of what the most salient region
     # shows come before them: otherwise another thing of that kind would be read about
     region_words: NonNegative = 0
+    min_information: Weight = 1.0  # of the concept prior, in nats, for that
     min_prob: Fraction = 0.03  # of a word in the evidence, to be in the prompt
     # Which of several answers is given: these are the weights of what is added to the decoder's
     # log-probability. The drafter's log-probability, the log-frequency of the answer among training

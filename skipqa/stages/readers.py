@@ -153,7 +153,7 @@ class ShortReader:
     def __call__(self, state: State, facts: Sequence[str]) -> Reading:
         if self.explain is not None and asks_to_explain(state.question, facts):
             return self.explain(state, facts)
-        first = names_asked_about(state, self.backbone, self.config.region_words)
+        first = names_asked_about(state, self.backbone, self.config)
         words = words_shown(state.kept.tokens.words, self.config)
         words = list(dict.fromkeys((*first, *words)))[: self.config.words]
         shown, asked = words or names_shown(state, self.backbone), state.question.text
@@ -331,14 +331,14 @@ def words_shown(words: SeenWords | None, config: DecodeConfig) -> list[str]:
     return [name for name, prob in pairs if prob > config.min_prob][: config.words]
 
 
-def names_asked_about(state: State, backbone: Backbone, most: int) -> list[str]:
+def names_asked_about(state: State, backbone: Backbone, config: DecodeConfig) -> list[str]:
     """Of what the most salient region shows, the best first, for a question about one kind of
     thing; none for others, which are about the whole image."""
     prior = state.question.concept_prior
-    if not most or prior is None or not state.budget.high_res:
+    if not config.region_words or prior is None or prior.information < config.min_information:
         return []
     probs = posterior(max(state.regions, key=lambda region: region.saliency), prior.weights)
-    best = sorted(probs, key=lambda concept: -probs[concept])[:most]
+    best = sorted(probs, key=lambda concept: -probs[concept])[: config.region_words]
     return [backbone.concepts[concept].name for concept in best]
 
 

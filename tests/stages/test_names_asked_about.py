@@ -7,10 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from skipqa.config import DecodeConfig
 from skipqa.pipeline import Answer, Pipeline
 from skipqa.stages.readers import names_asked_about
 from skipqa.state import State
 from skipqa.types import ConceptPrior
+
+NAME = DecodeConfig(region_words=1)
 
 
 @pytest.fixture
@@ -18,7 +21,7 @@ def state(trained_looked_up: Answer) -> State:
     state = trained_looked_up.state
     prior = ConceptPrior(torch.ones_like(state.tokens.overview), 2.0)
     question = replace(state.question, concept_prior=prior)
-    return state.add(question=question, budget=replace(state.budget, high_res=True))
+    return state.add(question=question)
 
 
 def test_the_best_names_of_that_region(trained_pipeline: Pipeline, state: State) -> None:
@@ -26,7 +29,7 @@ def test_the_best_names_of_that_region(trained_pipeline: Pipeline, state: State)
     salient = max(state.regions, key=lambda region: region.saliency)
     names = [concepts[concept].name for concept, _ in salient.concepts]
     for most in (1, 3):
-        found = names_asked_about(state, trained_pipeline.backbone, most)
+        found = names_asked_about(state, trained_pipeline.backbone, DecodeConfig(region_words=most))
         assert found == names[:most]
 
 
@@ -36,7 +39,7 @@ def test_the_prior_has_a_say(trained_pipeline: Pipeline, state: State) -> None:
     weights = torch.zeros_like(state.tokens.overview)
     weights[last] = 1.0
     question = replace(state.question, concept_prior=ConceptPrior(weights, 5.0))
-    found = names_asked_about(state.add(question=question), trained_pipeline.backbone, 1)
+    found = names_asked_about(state.add(question=question), trained_pipeline.backbone, NAME)
     assert found == [trained_pipeline.backbone.concepts[last].name]
 
 
@@ -44,8 +47,9 @@ def test_none_for_a_question_about_the_whole_image(
     trained_pipeline: Pipeline, state: State
 ) -> None:
     backbone = trained_pipeline.backbone
-    low_res = state.add(budget=replace(state.budget, high_res=False))
+    prior = ConceptPrior(torch.ones_like(state.tokens.overview), 0.5)
+    scene = state.add(question=replace(state.question, concept_prior=prior))
     unknown = state.add(question=replace(state.question, concept_prior=None))
-    assert names_asked_about(state, backbone, 0) == []
-    assert names_asked_about(low_res, backbone, 1) == []
-    assert names_asked_about(unknown, backbone, 1) == []
+    assert names_asked_about(state, backbone, DecodeConfig()) == []
+    assert names_asked_about(scene, backbone, NAME) == []
+    assert names_asked_about(unknown, backbone, NAME) == []
