@@ -34,7 +34,7 @@ from skipqa.nn.text_gate import TextGateConfig, TextGateHeads
 from skipqa.stages.read_text import crops_around
 from skipqa.stages.text_gate import EVEN, RuleGate, TextGate, TrainedGate, strokes
 from skipqa.tasks.pocket_kb import box_from_centre
-from skipqa.training.export import copy_components
+from skipqa.training.export import copy_components, ship
 from skipqa.training.loop import Decay, LearningRate, Optimisation, batches, fit
 from skipqa.training.pathway.context import TRAINED
 from skipqa.training.pathway.saliency_quality import in_box
@@ -131,7 +131,7 @@ class TextGateStage(TrainingStage):
             path = run.folder / TRAINED / f"{PART}.safetensors"
             checkpoint.save(heads, path, preset=pipeline.config.preset, eight_bit=True)
             if found["ships"]:
-                (run.folder / path.name).write_bytes(path.read_bytes())
+                ship(path, run.folder)
                 change_settings(run.folder / SETTINGS, read_text=found["thresholds"])
             run.finish(PART, found)
         run.forget_states()
