@@ -16,9 +16,8 @@ from typing import NamedTuple
 from skipqa.backbones.concepts import Concepts, plain_name
 from skipqa.language import STOP_WORDS, base_forms
 from skipqa.nn.tagger import bare_name
-from skipqa.stages.regions import posterior
+from skipqa.stages.regions import probs_given
 from skipqa.state import State
-from skipqa.types import Question, Region
 
 MAX_WORDS, MAX_CHARACTERS = 8, 80  # of one name
 QUOTED = re.compile(r"[\"“„«]([^\"“”„«»]{2,80})[\"”“»]")
@@ -39,7 +38,7 @@ def shown_things(state: State, concepts: Concepts, min_prob: float) -> list[Name
     """What the regions show, each thing once, as probable as the surest region has it."""
     best: dict[str, NamedThing] = {}
     for region in state.regions:
-        for concept, prob in _probs(region, state.question).items():
+        for concept, prob in probs_given(state.question, region).items():
             if prob < min_prob:
                 continue
             names = _names(concepts[concept].names)
@@ -65,12 +64,6 @@ def named_in(question: str, is_title: Callable[[str], bool]) -> list[str]:
         and not STOP_WORDS.issuperset(name.lower().split())
     )
     return list(dict.fromkeys(fitting))
-
-
-def _probs(region: Region, question: Question) -> dict[int, float]:
-    if question.concept_prior is None:
-        return dict(region.concepts)
-    return posterior(region, question.concept_prior.weights)
 
 
 def _names(names: Sequence[str]) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from skipqa.config import RegionsConfig
 from skipqa.stages.stage import Parts
 from skipqa.state import State
 from skipqa.trace import StageRecord
-from skipqa.types import Box, KeptTokens, Region
+from skipqa.types import Box, KeptTokens, Question, Region
 
 # Of a question without an image: its query is the question's words alone
 EVERYWHERE = Region((0.0, 0.0, 1.0, 1.0), (), (), 0.0)
@@ -175,6 +175,13 @@ def posterior(region: Region, prior_C: Tensor) -> dict[int, float]:
     weights = {concept: prob * float(prior_C[concept]) for concept, prob in region.concepts}
     total = sum(weights.values())
     return {concept: weight / total for concept, weight in weights.items() if total > 0}
+
+
+def probs_given(question: Question, region: Region) -> dict[int, float]:
+    """Of the region's concepts: the posterior, or the evidence alone where no prior is trained."""
+    if question.concept_prior is None:
+        return dict(region.concepts)
+    return posterior(region, question.concept_prior.weights)
 
 
 def _centres(positions: Tensor, grid: int) -> Tensor:

@@ -29,7 +29,7 @@ from skipqa.knowledge.text_query import TextQuery, encode_queries
 from skipqa.language import content_words
 from skipqa.nn import region_query as network
 from skipqa.nn.region_query import DenseRegionQuery, SparseRegionQuery
-from skipqa.stages.regions import posterior, region_means
+from skipqa.stages.regions import probs_given, region_means
 from skipqa.stages.stage import Parts
 from skipqa.state import State
 from skipqa.trace import StageRecord
@@ -200,11 +200,8 @@ def concept_texts(
     region: Region, question: Question, concepts: Concepts, definition_weight: float
 ) -> tuple[tuple[float, str], ...]:
     """The weighted names and definitions of what the region shows."""
-    shown = region.concepts
-    if question.concept_prior is not None:
-        shown = tuple(posterior(region, question.concept_prior.weights).items())
     texts = []
-    for concept, prob in shown:
+    for concept, prob in probs_given(question, region).items():
         names, definition = _describe(concepts[concept])
         texts += [(prob, names), (prob * definition_weight, definition)]
     return tuple(texts)
