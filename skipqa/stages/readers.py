@@ -42,6 +42,8 @@ from skipqa.types import Decoded, Draft, Question, SeenWords
 
 LONG_NAME = 6  # letters
 ALIKE = 0.9  # of two spellings: the matching letters of all
+ALIKE_IN_PART = 0.8  # the same where a word of the name is right
+SURE_WORD = 4  # letters
 MAX_SHOWN = 2  # regions whose names the decoder reads, the most salient
 
 EXAMPLES = """\
@@ -270,8 +272,16 @@ def _like(answer: str, text: str) -> Iterator[str]:
         own = span.lower()
         is_name = any(len(w) >= LONG_NAME and w[0].isupper() for w in span.split())
         same_ends = (own[0], own[-1]) == (said[0], said[-1])
-        if is_name and same_ends and SequenceMatcher(None, said, own).ratio() >= ALIKE:
+        enough = ALIKE_IN_PART if _right_in_part(said, span) else ALIKE
+        if is_name and same_ends and SequenceMatcher(None, said, own).ratio() >= enough:
             yield span
+
+
+def _right_in_part(said: str, name: str) -> bool:
+    """A word of the name is right ("raya begum" for Rahima Begum), and all begin as they should."""
+    pairs = list(zip(said.split(), name.split(), strict=False))
+    right = any(own.lower() == word and len(word) >= SURE_WORD for word, own in pairs)
+    return right and all(own[0].isupper() and own[0].lower() == word[0] for word, own in pairs)
 
 
 def whole_clause(quoted: str, facts: Sequence[str], question: Question) -> str:

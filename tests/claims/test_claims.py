@@ -511,8 +511,8 @@ SHIPPED = {"verifier": "v2", "reader": "r1", "bridge": "b1"}
     ("components", "system", "current"),
     [
         (SHIPPED, "skip", True),
-        ({"verifier": "v2", "reader": "r1"}, "skip", True),  # before the bridge came
-        ({"verifier": "v2", "reader": "r1"}, "skip-iter", False),
+        (SHIPPED, "skip-iter", True),
+        ({"verifier": "v2", "reader": "r1"}, "skip", False),  # before the bridge came
         ({"verifier": "v1", "reader": "r1"}, "skip", False),
         ({"verifier": "v2"}, "skip", False),  # before the reader came
         (SHIPPED | {"saliency": "s"}, "skip", False),  # with one that does not ship
@@ -554,7 +554,7 @@ def test_what_ships_decides(made: MakeRun, tmp_path: Path) -> None:
         ({"verifier": "v2"}, ("verifier",), True),
         ({"verifier": "v1"}, ("verifier",), False),
         ({"verifier": "v2"}, None, False),  # nothing is said of the reader
-        ({"verifier": "v2", "reader": "r1"}, None, True),
+        (SHIPPED, None, True),
         (None, None, False),
         (None, (), True),  # depends on none
     ],

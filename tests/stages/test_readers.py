@@ -486,6 +486,10 @@ class TestSpelling:
         [
             ("mrs. oyelaran-szepański", "Mrs. Oyelaran-Szczepański"),
             ("rahma begum", "Rahima Begum"),
+            ("raya begum", "Rahima Begum"),  # one word of it is right
+            ("lake michigan", "lake michigan"),  # so is "lake", but that is another one
+            ("nora begum", "nora begum"),
+            ("old begum", "old begum"),
             ("california", "california"),  # no name of the text: "Californian" ends otherwise
             ("rahima", "Rahima"),
             ("begun", "begun"),  # short, and another word
@@ -496,7 +500,7 @@ class TestSpelling:
     def test_a_name_that_misses_a_letter(self, answer: str, spelled: str) -> None:
         texts = [
             "A Californian machine. It was repaired by Mrs. Oyelaran-Szczepański last spring.",
-            "The mug was painted by Rahima Begum in 1987.",
+            "By Lake Malawi the mug was painted by Rahima Begum in 1987.",
         ]
         assert spelled_as_in(answer, texts) == spelled
 
