@@ -31,6 +31,7 @@ from skipqa.tasks.task import (
     FileScorer,
     Predictions,
     References,
+    RowsPerSplit,
     official_file,
     require_split,
 )
@@ -53,14 +54,11 @@ def evaluate(predictions: Sequence[str], answers: Sequence[str]) -> Report:
     return Report("fvqa", {"top1": 100 * right / len(answers)}, pairing)
 
 
-class Fvqa(jsonl.JsonLines):
+class Fvqa(RowsPerSplit, jsonl.JsonLines):
     name = "fvqa"
     title = "FVQA"
     splits = ("train", "val")
     default_split = "val"
-
-    def files(self, folder: Path, split: str) -> tuple[Path]:
-        return (folder / f"{split}.jsonl",)
 
     def images(self, folder: Path, split: str) -> Path:
         return folder / f"{split}.zip"
@@ -85,9 +83,6 @@ class Fvqa(jsonl.JsonLines):
 
     def file_scorers(self) -> dict[str, FileScorer]:
         return {self.name: score_files}
-
-    def write(self, examples: Sequence[Example], folder: Path, split: str) -> None:
-        write_jsonl(self.files(folder, split)[0], (e.record for e in examples))
 
     def write_predictions(self, predictions: Mapping[QuestionId, str], path: Path) -> None:
         write_json(path, {str(id): answer for id, answer in predictions.items()})

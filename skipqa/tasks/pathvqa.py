@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from skipqa.errors import UserError
-from skipqa.files import Fields, check_rows, read_jsonl, write_json, write_jsonl
+from skipqa.files import Fields, check_rows, read_jsonl, write_json
 from skipqa.tasks.example import Example, QuestionId
 from skipqa.tasks.predictions import answers_in_order, with_repeats
 from skipqa.tasks.scores import Pairing, Report
@@ -32,6 +32,7 @@ from skipqa.tasks.task import (
     FileScorer,
     Predictions,
     References,
+    RowsPerSplit,
     TaskDefaults,
     official_file,
     require_split,
@@ -99,14 +100,11 @@ def evaluate(predictions: Sequence[str], answers: Sequence[str]) -> Report:
     return Report("pathvqa", scores, pairing)
 
 
-class PathVqa(TaskDefaults):
+class PathVqa(RowsPerSplit, TaskDefaults):
     name = "pathvqa"
     title = "PathVQA"
     splits = ("train", "val", "test")
     default_split = "val"
-
-    def files(self, folder: Path, split: str) -> tuple[Path]:
-        return (folder / f"{split}.jsonl",)
 
     def load(self, folder: Path, split: str, images: Path | None = None) -> list[Example]:
         require_split(self.name, split, self.splits)
@@ -139,9 +137,6 @@ class PathVqa(TaskDefaults):
 
     def file_scorers(self) -> dict[str, FileScorer]:
         return {self.name: score_files}
-
-    def write(self, examples: Sequence[Example], folder: Path, split: str) -> None:
-        write_jsonl(self.files(folder, split)[0], (e.record for e in examples))
 
     def write_predictions(self, predictions: Mapping[QuestionId, str], path: Path) -> None:
         """A list in row order: a part of a split has row numbers of its own."""

@@ -1,7 +1,8 @@
 """What a task is: official files that are read into examples, and an official score.
 
 `Scorer` is all that the harness needs. `Task` adds what the command line needs: names, splits and
-files. `TaskDefaults` has what most tasks share. A task knows nothing of the systems that answer.
+files. `TaskDefaults` has what most tasks share, `RowsPerSplit` what those with one file per split
+do. A task knows nothing of the systems that answer.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Protocol, Self
 
 from skipqa.errors import UserError, choices
+from skipqa.files import write_jsonl
 from skipqa.tasks.example import Example, QuestionId
 from skipqa.tasks.scores import Report
 
@@ -138,6 +140,16 @@ class TaskDefaults:
 
     def prediction(self, example: Example, answer: str) -> str:
         return answer
+
+
+class RowsPerSplit:
+    """Of a task whose splits are files of JSON Lines, a row per example."""
+
+    def files(self, folder: Path, split: str) -> tuple[Path]:
+        return (folder / f"{split}.jsonl",)
+
+    def write(self, examples: Sequence[Example], folder: Path, split: str) -> None:
+        write_jsonl(self.files(folder, split)[0], (example.record for example in examples))
 
 
 def official_file(collection: str, folder: Path, name: str) -> Path:

@@ -20,7 +20,6 @@ from skipqa.files import (
     read_jsonl,
     read_text,
     write_json,
-    write_jsonl,
 )
 from skipqa.tasks.example import Example, QuestionId
 from skipqa.tasks.predictions import answers_in_order, with_repeats
@@ -29,6 +28,7 @@ from skipqa.tasks.task import (
     FileScorer,
     Predictions,
     References,
+    RowsPerSplit,
     TaskDefaults,
     official_file,
     require_split,
@@ -99,14 +99,11 @@ def evaluate(predictions: Sequence[str], references: Sequence[Sequence[str]]) ->
     return Report("viquae", scores, pairing)
 
 
-class Viquae(TaskDefaults):
+class Viquae(RowsPerSplit, TaskDefaults):
     name = "viquae"
     title = "ViQuAE"
     splits = ("train", "validation", "test")
     default_split = "validation"
-
-    def files(self, folder: Path, split: str) -> tuple[Path]:
-        return (folder / f"{split}.jsonl",)
 
     def load(self, folder: Path, split: str, images: Path | None = None) -> list[Example]:
         require_split(self.name, split, self.splits)
@@ -135,9 +132,6 @@ class Viquae(TaskDefaults):
 
     def file_scorers(self) -> dict[str, FileScorer]:
         return {"viquae": score_files, "viquae-retrieval": score_retrieval_files}
-
-    def write(self, examples: Sequence[Example], folder: Path, split: str) -> None:
-        write_jsonl(self.files(folder, split)[0], (e.record for e in examples))
 
     def write_predictions(self, predictions: Mapping[QuestionId, str], path: Path) -> None:
         write_json(path, dict(predictions))
