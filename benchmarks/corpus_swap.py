@@ -70,7 +70,8 @@ def main() -> None:
         drawn = draw(examples, name, options.questions, options.seed)
         results["domains"][name] = measure(systems, drawn, folder / "photos.zip", name)
     show(results["domains"])
-    err.print(f"written to {write_results(results, 'corpus_swap', options.out)}")
+    path = write_results(results, "corpus_swap", options.out, base.components.checksums())
+    err.print(f"written to {path}")
 
 
 def about(system: Pipeline) -> dict[str, Any]:

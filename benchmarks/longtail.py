@@ -124,7 +124,8 @@ def main() -> None:
     }
     show(results)
     if options.split == "val":
-        err.print(f"written to {write_results(results, 'longtail', options.out)}")
+        path = write_results(results, "longtail", options.out, base.components.checksums())
+        err.print(f"written to {path}")
 
 
 def tail_entities(folder: Path) -> dict[str, str]:

@@ -93,7 +93,8 @@ def main() -> None:
             "cost_of_asking_again": cost_of_all(found, weights, asks_again),
             **found,
         }
-        err.print(f"written to {write_results(results, 'multihop', options.out)}")
+        components = load_for("pocket", options.components).checksums()
+        err.print(f"written to {write_results(results, 'multihop', options.out, components)}")
 
 
 def questions(pocket_kb: Path, held_out: bool) -> list[Example]:

@@ -191,7 +191,8 @@ def main() -> None:
     options = parser.parse_args()
 
     prepare_process()
-    systems = Systems(load(components=options.components))
+    whole = load(components=options.components)
+    systems = Systems(whole)
     done = read_back(options.records)
     with options.records.open("a", encoding="utf-8") as file:
 
@@ -216,7 +217,8 @@ def main() -> None:
         "okvqa": compare([done[str(one.id)] for one in okvqa]),
     }
     show(results)
-    err.print(f"written to {write_results(results, 'rendered_text', options.out)}")
+    path = write_results(results, "rendered_text", options.out, whole.components.checksums())
+    err.print(f"written to {path}")
 
 
 def read_back(path: Path) -> dict[str, dict[str, Any]]:
