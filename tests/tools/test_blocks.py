@@ -561,6 +561,22 @@ MADE: dict[str, tuple[dict[str, Any], str]] = {
         },
         "| things (100) | 50.0 (40 to 60) | 20.0 (10 to 30) | -2.0 (-5.0 to +1.0) |",
     ),
+    "longtail": (
+        {
+            "questions": {"longtail": 220, "popular": 210},
+            "accuracy": {
+                f"{group} {system}": interval(mean)
+                for group, mean in (("longtail", 0.3), ("popular", 0.6))
+                for system in ("skip", "skip-adr")
+            },
+            "gain": {"longtail": DELTA, "popular": DELTA},
+            "gap_closed": {"fraction": 0.7, "low": 0.6, "high": 0.8, "gap": 0.3},
+            "overhead_ms": {
+                f"{some}thing unknown": {"count": 9, "median": 0.4} for some in ("no", "some")
+            },
+        },
+        "| popular (210) | 60.0 (50 to 70) | 60.0 (50 to 70) | -2.0 (-5.0 to +1.0) |",
+    ),
 }
 
 

@@ -10,14 +10,8 @@ from skipqa.errors import UserError
 from tools.documents.fill import fill
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [
-    ROOT / name
-    for name in (
-        *("README.md", "LOG.md", "docs/index.md", "docs/pocket_kb.md", "docs/serving.md"),
-        *("docs/systems.md", "docs/text.md", "docs/claims.md", "docs/analysis.md"),
-        "skipqa/checkpoints/pocket/README.md",
-    )
-]
+PLACES = ("README.md", "LOG.md", "docs/*.md", "skipqa/checkpoints/*/README.md")
+DOCUMENTS = [path for place in PLACES for path in sorted(ROOT.glob(place))]
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,11 +1,11 @@
-"""Blocks about systems next to each other: retrievers, gates, corpora."""
+"""Blocks about systems next to each other: retrievers, gates, corpora, sources beyond them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from skipqa.evaluation.reports.markdown import ABSENT, percent, points, table
+from skipqa.evaluation.reports.markdown import ABSENT, bounds, percent, points, table
 from skipqa.evaluation.results import Results
 from skipqa.evaluation.statistics import Comparison
 from tools.documents.source import source
@@ -76,6 +76,28 @@ def corpus_swap(results: Results) -> str:
     )
     assert same, "another config or other components: this is no swap of corpora"
     note = f"\n\nPassages: {sizes}; same config, same components. {INTERVALS}.\n"
+    return table(header, rows) + note + source(results)
+
+
+def longtail(results: Results) -> str:
+    found = results["results"]
+    accuracy, closed, idle = (found[key] for key in ("accuracy", "gap_closed", "overhead_ms"))
+    rows = [
+        [
+            f"{group} ({count:,})",
+            *(percent(accuracy[f"{group} {system}"]) for system in ("skip", "skip-adr")),
+            points(Comparison(**found["gain"][group])),
+        ]
+        for group, count in found["questions"].items()
+    ]
+    header = ["questions about things", "corpus alone, %", "with a source, %", "gain"]
+    note = (
+        f"\n\nOf the {100 * closed['gap']:.1f} points between the two, at the same mixture of "
+        f"questions, {100 * closed['fraction']:.0f} % ({bounds(closed, 100, '.0f')}) are closed. "
+        f"Where nothing is unknown the stage takes {idle['nothing unknown']['median']:.1f} ms "
+        f"(median of {idle['nothing unknown']['count']:,}), elsewhere "
+        f"{idle['something unknown']['median']:.1f}. {INTERVALS}.\n"
+    )
     return table(header, rows) + note + source(results)
 
 

@@ -61,6 +61,7 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "retrievers": comparison.retrievers,
     "gates": comparison.gates,
     "corpus-swap": comparison.corpus_swap,
+    "longtail": comparison.longtail,
     "failures": analysis.failures,
     "sensitivity": analysis.sensitivity,
 }
