@@ -7,11 +7,16 @@ import sys
 from pathlib import Path
 
 from skipqa.errors import UserError
-from tools.documents.fill import fill
+from tools.documents.fill import BLOCK, fill
 
 ROOT = Path(__file__).parents[2]
 PLACES = ("README.md", "LOG.md", "docs/*.md", "skipqa/checkpoints/*/README.md")
-DOCUMENTS = [path for place in PLACES for path in sorted(ROOT.glob(place))]
+DOCUMENTS = [
+    path
+    for place in PLACES
+    for path in sorted(ROOT.glob(place))
+    if BLOCK.search(path.read_text(encoding="utf-8"))
+]
 
 
 def main(arguments: list[str] | None = None) -> None:

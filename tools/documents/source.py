@@ -7,7 +7,8 @@ from skipqa.evaluation.results import Results
 
 def source(results: Results) -> str:
     machine = results["machine"]
-    where = machine.get("gpu") or f"{machine['cpu']}, {machine['cores']} cores"
+    cores = f"{machine['cores']} core{'' if machine['cores'] == 1 else 's'}"
+    where = machine.get("gpu") or f"{machine['cpu']}, {cores}"
     torch = results["versions"].get("torch", "none")
     return (
         f"\n`{results['command']}` on {where}; Python {results['python']}, torch {torch}, "
