@@ -155,7 +155,9 @@ def _order(one: ReadToday, mass: Sequence[float]) -> list[int]:
 
 def fusion_ships(compared: Mapping[str, Any]) -> bool:
     """With the best passage as text besides, at least as good as that passage alone and nearly as
-    good as two, at no more edges than beta: saving both is what fusion is for."""
+    good as two, at no more edges than beta: saving both is what fusion is for. And better than
+    reading nothing, or there was nothing to compare."""
     scores, edges = compared["scores"], compared["edges"]
-    within = scores[FUSED_BEST] >= max(scores[BEST], scores[TWO] - WITHIN)
-    return bool(compared["questions"] and within and edges["open"] <= edges["allowed"])
+    own = scores[FUSED_BEST]
+    as_good = own >= max(scores[BEST], scores[TWO] - WITHIN) and own > scores[NOTHING]
+    return bool(compared["questions"] and as_good and edges["open"] <= edges["allowed"])

@@ -22,6 +22,7 @@ from skipqa.training.pathway.fusion_quality import (
     BEST,
     FUSED,
     FUSED_BEST,
+    NOTHING,
     TWO,
     HeldOut,
     ReadToday,
@@ -89,7 +90,7 @@ def test_every_loss_has_something_to_say_at_the_first_step() -> None:
     found = tiny_fusion.loss(reader, tables, 0, opening, LossWeights())
     assert set(found) == {"answer", "pointer", "edges", "degree", "distilled"}
     for name, value in found.items():
-        assert float(value) > 0, name
+        assert float(value.detach()) > 0, name
         reader.zero_grad()
         value.backward(retain_graph=True)
         assert any(p.grad is not None and p.grad.any() for p in reader.parameters()), name
@@ -154,8 +155,9 @@ def test_what_it_learned_passes_its_own_rule(learned: Learned) -> None:
     perfect = found | {"scores": found["scores"] | {FUSED_BEST: 1.0, BEST: 1.0, TWO: 1.0}}
     assert fusion_ships(perfect)
     for name, worse in ((BEST, 0.99), (TWO, 0.98)):
-        scores = {BEST: 0.9, TWO: 0.9, name: 1.0, FUSED_BEST: worse}
+        scores = {NOTHING: 0.0, BEST: 0.9, TWO: 0.9, name: 1.0, FUSED_BEST: worse}
         assert not fusion_ships(perfect | {"scores": scores})
+    assert not fusion_ships(perfect | {"scores": dict.fromkeys(found["scores"], 0.0)})
     too_many = found["edges"] | {"open": found["edges"]["allowed"] + 1}
     assert not fusion_ships(perfect | {"edges": too_many})
 
