@@ -23,7 +23,7 @@ from torch import Tensor
 from skipqa.errors import UserError
 from skipqa.nn.fusion_reader import LocalTokens
 from skipqa.nn.grounding import places
-from skipqa.stages.readers import words_shown
+from skipqa.stages.readers import names_shown, words_shown
 from skipqa.training.pathway.context import TrainingContext
 from skipqa.training.pathway.records import Records
 from skipqa.training.retrieval.corpora import OF_THING
@@ -101,8 +101,7 @@ class Scenes:
 
 def from_records(context: TrainingContext, rows: Sequence[int]) -> list[FusionExample]:
     """A passage that holds an answer without being known as gold is neither."""
-    records, config = context.records, context.pipeline.config.decode
-    found = []
+    records, found = context.records, []
     for i in rows:
         about, candidates = records.about[i], records.candidates(i)
         answers = scored(about["answers"])
@@ -124,11 +123,19 @@ def from_records(context: TrainingContext, rows: Sequence[int]) -> list[FusionEx
                 tuple(gold),
                 tuple(text for text in others if text not in gold)[:MOST_OTHERS],
                 i,
-                tuple(words_shown(records.seen_words(i), config)),
+                words_of_image(context, i),
                 about["category"],
             )
         )
     return found
+
+
+def words_of_image(context: TrainingContext, i: int) -> tuple[str, ...]:
+    """As the decoder is told them: the tagger's, or the names of regions where there is none."""
+    records, backbone = context.records, context.pipeline.backbone
+    if found := words_shown(records.seen_words(i), context.pipeline.config.decode):
+        return tuple(found)
+    return tuple(names_shown(records.after_retrieve(i, len(backbone.concepts)), backbone))
 
 
 def answerable(records: Records, rows: Sequence[int]) -> list[int]:
@@ -143,7 +150,7 @@ def generated(
     are enough statements."""
     shown: defaultdict[str, list[int]] = defaultdict(list)
     for i in rows:
-        for name in context.records.about[i]["seen"][:SEEN]:
+        for name in words_of_image(context, i)[:SEEN]:
             shown[name].append(i)
     draw = Random(f"fusion {seed}")
     said = statements.read(context.pipeline.library, sorted(shown)).of_label
@@ -156,7 +163,7 @@ def generated(
             of_others = [other[3] for other in alike if other[0] != thing]
             near = [one.text for one in context.records.candidates(scene)]
             others = tuple(dict.fromkeys((*of_others, *near[: MOST_OTHERS // 2])))
-            words = tuple(context.records.about[scene]["seen"])
+            words = words_of_image(context, scene)
             found.append(FusionExample(question, answer, (fact,), others, scene, words))
     return found
 

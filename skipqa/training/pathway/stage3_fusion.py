@@ -198,7 +198,7 @@ class FusionPart(PathwayPart[FusionTraining, FusionInputs, nn.ModuleDict]):
         model = self.build(context, settings).to(data.networks.device)
         run, whole = context.run, self.optimisation(settings)
         total = settings.copy_steps + settings.steps
-        if settings.copy_steps:
+        if settings.copy_steps and data.copied:
             copies = replace(data, asked=())
             loss = loss_at(context, settings, copies, reader_of(model), annealed(total))
             steps = replace(whole, steps=settings.copy_steps)
