@@ -101,6 +101,7 @@ class FusionTables:
     ) -> None:
         """Of a passage at most the `longest` words are read."""
         self.examples, self.scenes, self.networks = examples, scenes, networks
+        self.text_decoder = networks.decoder  # stays as it is where another one is trained
         found = (text for one in examples for text in (*one.gold, *one.others))
         self.texts = list(dict.fromkeys(found))
         self.row = {text: number for number, text in enumerate(self.texts)}
@@ -236,7 +237,7 @@ def losses(
         read = reader.relaxed(batch.local, batch.asked_Bd, batch.pooled_BKd, words, opening)
         logits, labels = answer_logits(decoder, prompts, answers, read.tokens_BVD)
         with torch.no_grad():
-            target = answer_logits(decoder, by_text, answers)[0].log_softmax(-1)
+            target = answer_logits(tables.text_decoder, by_text, answers)[0].log_softmax(-1)
     found = {
         "answer": F.cross_entropy(logits, labels),
         "pointer": weights.pointer * pointer_loss(read, batch.pointer_B3),

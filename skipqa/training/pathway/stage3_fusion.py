@@ -103,13 +103,12 @@ class FusionInputs:
     scenes: Scenes
 
 
-Networks = Callable[[TrainingContext], tuple[ReaderNetworks, Callable[[], Mapping[str, Tensor]]]]
+Loaded = tuple[ReaderNetworks, Callable[[], Mapping[str, Tensor]]]  # and published weights
+Networks = Callable[[TrainingContext], Loaded]
 Openings = Callable[[int], Opening]  # of a step
 
 
-def networks_of(
-    context: TrainingContext,
-) -> tuple[ReaderNetworks, Callable[[], Mapping[str, Tensor]]]:
+def networks_of(context: TrainingContext) -> Loaded:
     """The pocket's decoder as it reads today, on a GPU where there is one."""
     pocket, config = pocket_of(context.pipeline.backbone), context.pipeline.config.decode
     if config.prompt != "short":
@@ -145,8 +144,15 @@ class FusionPart(PathwayPart[FusionTraining, FusionInputs, nn.ModuleDict]):
     def __init__(self, networks: Networks = networks_of) -> None:
         self.networks = networks
 
+    def _networks(self, context: TrainingContext) -> Loaded:
+        """Once: a decoder is large."""
+        if self.name not in context.computed:
+            context.computed[self.name] = self.networks(context)
+        found: Loaded = context.computed[self.name]
+        return found
+
     def prepare(self, context: TrainingContext, settings: FusionTraining) -> FusionInputs:
-        networks, published = self.networks(context)
+        networks, published = self._networks(context)
         records, concepts = context.records, context.pipeline.backbone.concepts
         num_concepts = len(concepts) - concepts.from_photos
         scenes = Scenes.of(records, num_concepts, networks.device)
@@ -161,7 +167,7 @@ class FusionPart(PathwayPart[FusionTraining, FusionInputs, nn.ModuleDict]):
     def build(self, context: TrainingContext, settings: FusionTraining) -> nn.ModuleDict:
         reader = context.learned.fusion_reader
         if reader is None:
-            networks, _ = self.networks(context)
+            networks, _ = self._networks(context)
             concepts, widths = context.pipeline.backbone.concepts, context.pipeline.backbone.widths
             config = FusionReaderConfig(
                 widths.vision,
