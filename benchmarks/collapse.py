@@ -1,8 +1,8 @@
 """Does staging keep gates from collapsing? Staged against joint training, a few seeds each, small.
 
-Staged: the saliency alone with tau_G = 1.0, then with region queries and fusion while tau_G falls
-to 0.1 and tau_e rises to 0.6. Joint: all of these, and the verifier, from the first step on, with
-the temperatures where staging ends, for as many steps in total at the same lr. Afterwards the gates
+Staged: the saliency alone with tau_G = 1.0, then the fusion reader while tau_G falls to 0.1 and
+tau_e rises to 0.6. Joint: both of these, and the verifier, from the first step on, with the
+temperatures where staging ends, for as many steps in total at the same lr. Afterwards the gates
 of tokens and edges are counted on held-out questions; a kind that is all open or all shut has
 collapsed: with gates thresholded and, less strictly, as training samples them. Runs share the
 cores, one process each.
@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,27 +26,30 @@ from torch import Tensor
 
 from skipqa.components import TRAINING_FREE
 from skipqa.costs.environment import available_cores, write_results
+from skipqa.nn.fusion_reader import FusionReader
+from skipqa.nn.saliency import Saliency
 from skipqa.parallel import Workers
-from skipqa.training.loop import Optimisation, fit
 from skipqa.training.pathway import gather
 from skipqa.training.pathway.collapse import openness
 from skipqa.training.pathway.context import Gathering, TrainingContext, begin
+from skipqa.training.pathway.fusion_examples import from_records
+from skipqa.training.pathway.fusion_loss import AT_ONCE, FusionTables, Offer, read_hard
 from skipqa.training.pathway.records import Records
 from skipqa.training.pathway.stage import QUESTIONS_SEED
 from skipqa.training.pathway.stage2_saliency import SaliencyPart, SaliencyTraining, gates_open
 from skipqa.training.pathway.stage3_fusion import (
-    TAU_E,
     TAU_G,
-    Pathways,
-    PathwaysPart,
-    PathwayTraining,
+    FusionInputs,
+    FusionPart,
+    FusionTraining,
+    reader_of,
 )
 from skipqa.training.pathway.stage6_joint import JointPart, JointTraining
 from skipqa.training.pipelines import Source
 from skipqa.training.run import Run
 
 WAYS = ("staged", "joint")
-LR, BATCH = 1e-3, 8
+LR, BATCH, WARMUP = 1e-3, 8, 30
 TRAINED_ON, COUNTED_ON = 600, 60  # questions
 
 
@@ -120,37 +123,51 @@ def some_of(begun: TrainingContext) -> Records:
     return begun.records.only(train[:TRAINED_ON] + held_out[:COUNTED_ON])
 
 
-def staged(begun: TrainingContext, steps: int) -> Pathways:
-    first, second = SaliencyPart(), PathwaysPart()
-    settings = SaliencyTraining(steps=steps, lr=LR, batch=BATCH)
+@dataclass(frozen=True, slots=True)
+class Gated:
+    saliency: Saliency
+    fusion: FusionReader
+    data: FusionInputs
+
+
+def staged(begun: TrainingContext, steps: int) -> Gated:
+    first, second = SaliencyPart(), FusionPart()
+    settings, fusing = SaliencyTraining(steps=steps, lr=LR, batch=BATCH), fusion_settings(steps)
     saliency = first.train(begun, settings, first.prepare(begun, settings))
-    begun = replace(begun, learned=replace(TRAINING_FREE, saliency=saliency))
-    paths = path_settings(steps)
-    return second.train(begun, paths, second.prepare(begun, paths))
+    data = second.prepare(begun, fusing)
+    return Gated(saliency, reader_of(second.train(begun, fusing, data)), data)
 
 
-def joint(begun: TrainingContext, steps: int) -> Pathways:
-    part, settings = JointPart(), JointTraining(pathways=path_settings(steps))
-    model = part.build(begun, settings)
-    loss = part.loss(begun, settings, part.prepare(begun, settings), model)
-    optimisation = Optimisation(2 * steps, LR, settings.pathways.warmup)
-    return fit("joint", model, loss, optimisation, begun.run).paths
+def joint(begun: TrainingContext, steps: int) -> Gated:
+    saliency = SaliencyTraining(batch=BATCH, temperature=TAU_G[1])
+    settings = JointTraining(
+        2 * steps, LR, WARMUP, saliency=saliency, fusion=fusion_settings(steps)
+    )
+    part = JointPart()
+    data = part.prepare(begun, settings)
+    model = part.train(begun, settings, data)
+    return Gated(model.saliency, reader_of(model.fusion), data.fusion)
 
 
-def path_settings(steps: int) -> PathwayTraining:
-    return PathwayTraining(steps=steps, lr=LR, batch=BATCH)
+def fusion_settings(steps: int) -> FusionTraining:
+    """Without questions to copy: both ways learn from the same records."""
+    return FusionTraining(copy_steps=0, steps=steps, lr=LR, warmup=WARMUP, batch=BATCH, generated=0)
 
 
-@torch.inference_mode()
-def edge_gates(begun: TrainingContext, trained: Pathways, rows: list[int]) -> Tensor:
-    """As training relaxes them in the end: half open at tau_e."""
-    records, found = begun.records, []
-    for i in rows:
-        tokens = records["meaning"][i][records["kept"][i]].float()
-        passages = records.table.embeddings[records.places(i)]
-        if len(passages):
-            found.append(trained.fusion.compatibility(tokens, passages).flatten())
-    return ((torch.cat(found) - TAU_E[1]) / TAU_G[1]).sigmoid()
+def edge_gates(begun: TrainingContext, trained: Gated, rows: list[int]) -> Tensor:
+    """Of all pairs, as training relaxes them in the end: half open at tau_e."""
+    data = trained.data
+    tables = FusionTables(from_records(begun, rows), data.scenes, data.networks)
+    found = []
+    for first in range(0, len(rows), AT_ONCE):
+        offers = []
+        for row, one in list(enumerate(tables.examples))[first : first + AT_ONCE]:
+            texts = tuple(tables.row[text] for text in (*one.gold, *one.others))
+            offers.append(Offer(row, texts, tuple(tables.texts[n] in one.gold for n in texts)))
+        lengths = tables.batch(offers).lengths_BK
+        there = (lengths > 0)[:, None].expand(-1, data.scenes.features_NVF.shape[1], -1)
+        found.append(read_hard(trained.fusion, tables, offers, there).edges.gates_BVK[there])
+    return torch.cat(found)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ from skipqa.nn.budget import (
 from skipqa.nn.concept_prior import ConceptPriorConfig, ConceptPriorHead
 from skipqa.nn.drafter import Drafter, DrafterConfig
 from skipqa.nn.fusion import BipartiteFusion, FusionConfig
+from skipqa.nn.fusion_reader import FusionReader, FusionReaderConfig
 from skipqa.nn.grounding import Grounding, GroundingConfig
 from skipqa.nn.keep_head import KeepHead, KeepHeadConfig
 from skipqa.nn.projector import Projector, ProjectorConfig
@@ -58,7 +59,8 @@ class Components:
     concept_prior: ConceptPriorHead | None = None
     verifier: Verifier | None = None  # of passages as the text encoder embeds them
     pair_verifier: Verifier | None = None  # of (question, passage) pairs, see `pair_encoder`
-    fusion: BipartiteFusion | None = None
+    fusion: BipartiteFusion | None = None  # in the text encoder's space
+    fusion_reader: FusionReader | None = None  # into the decoder, see `decode.passages`
     bridge: BridgePointer | None = None
     keep_head: KeepHead | None = None  # of a baseline: no stage of SKIP uses it
     projector: Projector | None = None
@@ -102,6 +104,7 @@ _BUILDERS: dict[str, Any] = {
     "verifier": (VerifierConfig, Verifier),
     "pair_verifier": (VerifierConfig, Verifier),
     "fusion": (FusionConfig, BipartiteFusion),
+    "fusion_reader": (FusionReaderConfig, FusionReader),
     "bridge": (BridgeConfig, BridgePointer),
     "keep_head": (KeepHeadConfig, KeepHead),
     "projector": (ProjectorConfig, Projector),
@@ -111,7 +114,7 @@ _BUILDERS: dict[str, Any] = {
 # A preset with the same encoders as another begins with what is bundled for that one, less what
 # belongs to the decoder: its own deltas, and settings that were chosen with it
 BASED_ON = {"desk": "pocket"}
-OF_THE_DECODER = ("reader", "dense_reader", "projector", "adapter")
+OF_THE_DECODER = ("reader", "dense_reader", "projector", "fusion_reader", "adapter")
 SETTINGS_OF_THE_DECODER = ("decode", "confidence")
 DELTAS = ("vision", "question", "reader", "dense_reader", "sparse_query", "pair_encoder")
 SETTINGS = "settings.toml"
@@ -128,6 +131,7 @@ _FITS: dict[str, dict[str, str]] = {
     "verifier": {"width": "text", "visual_width": "text"},
     "pair_verifier": {"width": "text", "visual_width": "text"},
     "fusion": {"width": "text", "passage_width": "text"},
+    "fusion_reader": {"vision_width": "vision", "text_width": "text", "width": "decoder"},
     "bridge": {"width": "text"},
     "keep_head": {"width": "text"},
     "projector": {"vision_width": "vision", "width": "decoder"},

@@ -190,6 +190,9 @@ class DecodeConfig:
     # A few words, as benchmarks score them, or for people: a sentence or a quotation with the
     # numbers of the passages it rests on
     style: Literal["short", "sentence"] = "short"
+    # How a short reader comes by the passages: the best few as text, as tokens that fusion left,
+    # as such tokens and the best one as text, or not at all. Tokens need a trained fusion reader
+    passages: Literal["text", "fused", "fused+best", "none"] = "text"
     max_passages: NonNegative = 2  # in the prompt as text
     # A short prompt has its passages in lower case, as answers are that the reader was trained on:
     # so it can copy a name letter by letter
@@ -211,8 +214,13 @@ class DecodeConfig:
     # How the decoder of `pocket` or `desk` keeps its matrices: in 8 bits it needs a quarter of the
     # memory and is faster on a CPU, and log-probabilities differ by a few tenths of a nat
     weights: Weights = "float32"
-    passages_with_fused: bool = True  # also where the decoder reads fused tokens
+    passages_with_fused: bool = True  # also where a large decoder reads fused tokens
     max_new_tokens: Count = 32
+
+    @property
+    def reads_fused(self) -> bool:
+        """Tokens of a fusion reader, in front of the prompt."""
+        return self.passages.startswith("fused")
 
 
 Curve = Annotated[tuple[float, ...], Between(-1_000.0, 1_000.0, may_be_empty=True)]

@@ -32,6 +32,15 @@ class EncodedTexts:
 
 
 @dataclass(frozen=True, slots=True)
+class DecoderWords:
+    """Texts word by word as the decoder has them."""
+
+    states: tuple[Tensor, ...]  # [L_b, D] each, of an early layer
+    embeddings: tuple[Tensor, ...]  # [L_b, D] each, as they enter the first layer
+    flops: int
+
+
+@dataclass(frozen=True, slots=True)
 class Decoding:
     """How a completion is decoded. It is always the greedy one, within these constraints."""
 
@@ -103,8 +112,12 @@ class Backbone(Protocol):
         """By the text encoder that was fine-tuned with the drafter; None where there is none and
         the drafter reads what `encode_texts` gives."""
 
+    def decoder_words(self, texts: Sequence[str], layers: int) -> DecoderWords:
+        """Each text by itself, after so many of the decoder's layers."""
+
     def generate(self, prompt: str, decoding: Decoding, visual: Tensor | None = None) -> Completion:
-        """The decoder's greedy completion. `visual` are projected tokens, placed at `IMAGE`."""
+        """The decoder's greedy completion. `visual` are tokens of its width, placed at `IMAGE`, or
+        in front of the prompt by a backbone whose prompts have no such place."""
 
     def loglikelihood(self, prompt: str, answers: Sequence[str]) -> tuple[list[float], int]:
         """The log-probability of each answer as the whole completion, end token included, and the

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from skipqa.backbones.backbone import Backbone, Completion, Decoding, EncodedTexts
+from skipqa.backbones.backbone import Backbone, Completion, DecoderWords, Decoding, EncodedTexts
 from skipqa.backbones.concepts import Concepts
 from skipqa.backbones.segmenter import Segmenter
 from skipqa.nn.projector import Projector
@@ -74,6 +74,9 @@ class CachedBackbone:
 
     def encode_for_drafter(self, question: str) -> EncodedTexts | None:
         return self.backbone.encode_for_drafter(question)
+
+    def decoder_words(self, texts: Sequence[str], layers: int) -> DecoderWords:
+        return self.backbone.decoder_words(texts, layers)
 
     def generate(self, prompt: str, decoding: Decoding, visual: Tensor | None = None) -> Completion:
         return self.backbone.generate(prompt, decoding, visual)

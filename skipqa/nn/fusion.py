@@ -24,7 +24,12 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from skipqa.ops.bipartite_attention import bipartite_attention, compatibility, select_edges
+from skipqa.ops.bipartite_attention import (
+    bipartite_attention,
+    compatibility,
+    passage_mass,
+    select_edges,
+)
 from skipqa.ops.bipartite_attention.dispatch import Compatibility, triton_is_installed
 
 Order = Literal["project", "absorb"]
@@ -172,6 +177,20 @@ class BipartiteFusion(nn.Module):
             self.edge_token(tokens), self.edge_passage(passage_embeddings), kind=self.rule.kind
         )
 
+    def mass(
+        self,
+        tokens_Vd: Tensor,
+        passages_Np: Tensor,
+        edges_VK: Tensor,
+        lengths: Tensor | Sequence[int],
+    ) -> Tensor:
+        """[V, K] the fraction of a token's attention that a passage received, of one item."""
+        q_VHD, k_NHD = (
+            self.split_heads(project(x))
+            for project, x in ((self.query, tokens_Vd), (self.key, passages_Np))
+        )
+        return passage_mass(q_VHD, k_NHD, edges_VK, lengths)
+
     def split_heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.config.heads, -1))
 
@@ -311,6 +330,14 @@ def flops(config: FusionConfig, edges_VK: Tensor, lengths: Sequence[int]) -> int
     query_and_out = 2 * counts[0] * config.width * config.inner
     _, between = cheaper_order(config, *counts, CPU_ATTENTION_PRICE)
     return 2 * (choose + query_and_out + int(between))
+
+
+def mass_flops(config: FusionConfig, edges_VK: Tensor, lengths: Sequence[int]) -> int:
+    """FLOPs of `BipartiteFusion.mass`."""
+    words_K = torch.as_tensor(lengths, dtype=torch.long)
+    edge_words = int((edges_VK.sum(0) * words_K).sum())
+    projecting = len(edges_VK) * config.width + int(words_K.sum()) * config.passage_width
+    return 2 * (projecting + edge_words) * config.inner
 
 
 def _counts(edges_VK: Tensor, lengths_K: Tensor) -> tuple[int, int, int]:

@@ -77,7 +77,8 @@ def edge_bias(gates: Tensor) -> Tensor:
     return gates.clamp_min(torch.finfo(gates.dtype).tiny).log()
 
 
-def degree_loss(gates: Tensor, most: float = 6.0, weight: float = 0.05) -> Tensor:
-    """The last term of eq. D.3: lambda_e (mean degree - Delta_max)_+^2, mean over the batch."""
+def degree_loss(gates: Tensor, most: float | Tensor = 6.0, weight: float = 0.05) -> Tensor:
+    """The last term of eq. D.3: lambda_e (mean degree - Delta_max)_+^2, mean over the batch;
+    Delta_max is one for all, or one per item."""
     mean_degree = gates.sum(-1).mean(-1)
     return weight * (mean_degree - most).relu().square().mean()

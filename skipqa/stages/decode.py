@@ -1,9 +1,10 @@
 """decode: the language model answers from the evidence.
 
 The passages that received attention are read, by verification score and attention together, the
-best last, where a small decoder heeds it most. After a further round of retrieval those of the
-last round are read, and the question is the one of that round. `readers.py` has the ways to read
-them, and `sentences.py` those that answer in sentences.
+best last, where a small decoder heeds it most. As text, that is: `decode.passages` says whether the
+decoder reads what fusion left of them instead, or besides. After a further round of retrieval those
+of the last round are read, and the question is the one of that round. `readers.py` has the ways to
+read them, and `sentences.py` those that answer in sentences.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import replace
 
 from skipqa.confidence import of_answer
 from skipqa.config import ConfidenceConfig
+from skipqa.errors import UserError
 from skipqa.stages.readers import (
     ClauseReader,
     InstructedReader,
@@ -32,13 +34,24 @@ from skipqa.types import Fused, Verified
 
 class Decode:
     def __init__(
-        self, reader: Reader, calibration: ConfidenceConfig, *, cite: bool = False
+        self,
+        reader: Reader,
+        calibration: ConfidenceConfig,
+        *,
+        cite: bool = False,
+        besides_fused: int = 0,
     ) -> None:
-        """`cite` adds to each statement the number of the passage it rests on."""
+        """`cite` adds to each statement the number of the passage it rests on. `besides_fused`:
+        passages as text where the decoder reads fused tokens; where nothing was fused for it, as in
+        a question without an image, they are read as without fusion."""
         self.reader, self.calibration, self.cite = reader, calibration, cite
+        self.besides_fused = besides_fused
 
     def __call__(self, state: State, record: StageRecord) -> State:
-        used = read_order(state.verified, state.fused)[: self.reader.max_passages]
+        most = self.reader.max_passages
+        if state.fused.for_decoder is not None:
+            most = min(most, self.besides_fused)
+        used = read_order(state.verified, state.fused)[:most]
         texts = facts(state.verified, used)
         reading = quoted(state) or self.reader(state, [*texts, *text_facts(state)])
         if self.cite:
@@ -70,7 +83,8 @@ def _cited(reading: Reading, texts: Sequence[str], used: Sequence[int]) -> Readi
 def build(parts: Parts) -> Decode:
     sentences = parts.config.decode.style == "sentence"
     reader = build_sentence_reader(parts) if sentences else build_reader(parts)
-    return Decode(reader, parts.config.confidence, cite=sentences)
+    besides_fused = int(parts.config.decode.passages == "fused+best")
+    return Decode(reader, parts.config.confidence, cite=sentences, besides_fused=besides_fused)
 
 
 def build_sentence_reader(parts: Parts) -> Reader:
@@ -82,6 +96,10 @@ def build_sentence_reader(parts: Parts) -> Reader:
 
 def build_reader(parts: Parts) -> Reader:
     config, backbone = parts.config.decode, parts.backbone
+    if config.passages == "none":
+        config = replace(config, max_passages=0)
+    if config.reads_fused and config.prompt != "short":
+        raise UserError("decode.passages: fused tokens are read by a trained reader alone")
     if config.prompt == "instructions":
         return InstructedReader(config, backbone)
     together = ReadTogether(backbone)

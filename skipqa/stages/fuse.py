@@ -5,6 +5,9 @@ encoder's space, so compatibility needs no projection: A_ij = nu_j cos(v_i + q, 
 given the question against the passage, weighted by its verification. The top beta of all pairs, or
 as many as give the mean degree, stay edges. A token attends to every word of the passages it has an
 edge to; a token without edges stays as it is, and a passage without edges is never read.
+
+A fusion reader (`nn/fusion_reader.py`) leaves tokens for the decoder besides: it is used where
+`decode.passages` asks for such tokens, and nowhere else.
 """
 
 from __future__ import annotations
@@ -13,10 +16,16 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
+from skipqa.backbones.backbone import Backbone
 from skipqa.config import FuseConfig
+from skipqa.errors import UserError
 from skipqa.nn import fusion as network
+from skipqa.nn import fusion_reader as reading
 from skipqa.nn.fusion import BipartiteFusion
+from skipqa.nn.fusion_reader import FusionReader, LocalTokens, PassageWords
+from skipqa.nn.grounding import places
 from skipqa.ops.bipartite_attention import (
     bipartite_attention,
     compatibility,
@@ -26,13 +35,13 @@ from skipqa.ops.bipartite_attention import (
 from skipqa.stages.stage import Parts
 from skipqa.state import State
 from skipqa.trace import StageRecord
-from skipqa.types import Fused, Question, Verified
+from skipqa.types import Fused, KeptTokens, Question, Verified
 
 
 class Fuser(Protocol):
     def __call__(
         self,
-        tokens_VD: Tensor,
+        kept: KeptTokens,
         question: Question,
         verified: Verified,
         edges_VK: Tensor | None = None,
@@ -51,11 +60,12 @@ class CosineFuser:
 
     def __call__(
         self,
-        tokens_VD: Tensor,
+        kept: KeptTokens,
         question: Question,
         verified: Verified,
         edges_VK: Tensor | None = None,
     ) -> tuple[Fused, int]:
+        tokens_VD = kept.meaning
         states_ND, lengths = _words(tokens_VD, verified)
         asking_VD = tokens_VD + question.embedding
         flops = 0
@@ -79,19 +89,69 @@ class TrainedFuser:
 
     def __call__(
         self,
-        tokens_VD: Tensor,
+        kept: KeptTokens,
         question: Question,
         verified: Verified,
         edges_VK: Tensor | None = None,
     ) -> tuple[Fused, int]:
+        tokens_VD = kept.meaning
         states_ND, lengths = _words(tokens_VD, verified)
         fused_VD, edges_VK, _ = self.layer(
             tokens_VD, states_ND, verified.embeddings, lengths, edges=edges_VK
         )
-        # The layer does not return its attention: a token's mass is split evenly over its edges.
-        mass_VK = edges_VK / edges_VK.sum(1, keepdim=True).clamp(min=1)
-        flops = network.flops(self.layer.config, edges_VK, lengths)
+        mass_VK = self.layer.mass(tokens_VD, states_ND, edges_VK, lengths)
+        config = self.layer.config
+        flops = network.flops(config, edges_VK, lengths)
+        flops += network.mass_flops(config, edges_VK, lengths)
         return Fused(fused_VD, edges_VK, tuple(mass_VK.sum(0).tolist()), mass_VK), flops
+
+
+class ReadingFuser:
+    """Local tokens read passages for the decoder; `meaning` stays as it is."""
+
+    def __init__(self, reader: FusionReader, backbone: Backbone, *, lower_case: bool) -> None:
+        self.reader, self.backbone, self.lower_case = reader, backbone, lower_case
+
+    def __call__(
+        self,
+        kept: KeptTokens,
+        question: Question,
+        verified: Verified,
+        edges_VK: Tensor | None = None,
+    ) -> tuple[Fused, int]:
+        local, order_V = local_tokens(kept, self.reader.config.concepts)
+        there_1K = torch.ones(1, len(verified.passages), dtype=torch.long)
+        given = None if edges_VK is None else edges_VK[order_V][None]
+        embeddings = (question.embedding[None], verified.embeddings[None])
+        edges = self.reader.choose(local, *embeddings, there_1K, given)
+        words, flops = self._words(verified, edges.open_BVK[0].any(0))
+        read = self.reader.read(edges, words)
+        flops += reading.flops(self.reader.config, edges.open_BVK[0], words.lengths_BK[0].tolist())
+        edges_VK, mass_VK = (torch.empty_like(x[0]) for x in (edges.open_BVK, read.mass_BVK))
+        edges_VK[order_V], mass_VK[order_V] = edges.open_BVK[0], read.mass_BVK[0]
+        mass = tuple(mass_VK.sum(0).tolist())
+        return Fused(kept.meaning, edges_VK, mass, mass_VK, read.tokens_BVD[0]), flops
+
+    def _words(self, verified: Verified, read_K: Tensor) -> tuple[PassageWords, int]:
+        """Of the passages with an edge, as the decoder has them; and the FLOPs of that."""
+        places = read_K.nonzero()[:, 0].tolist()
+        texts = [" ".join(verified.passages[j].text.split()) for j in places]
+        if self.lower_case:
+            texts = [text.lower() for text in texts]
+        config = self.reader.config
+        found = self.backbone.decoder_words(texts, config.early_layers)
+        none = torch.zeros(0, config.width)
+        states, embeddings = [none] * len(read_K), [none] * len(read_K)
+        for number, j in enumerate(places):
+            states[j], embeddings[j] = found.states[number], found.embeddings[number]
+        lengths = torch.tensor([[len(one) for one in states]], dtype=torch.long)
+        if not states:
+            nothing = torch.zeros(1, 0, 0, config.width)
+            return PassageWords(nothing, nothing, lengths), found.flops
+        states_BKTD, embeddings_BKTD = (
+            pad_sequence(some, batch_first=True)[None] for some in (states, embeddings)
+        )
+        return PassageWords(states_BKTD, embeddings_BKTD, lengths), found.flops
 
 
 class Fuse:
@@ -100,8 +160,7 @@ class Fuse:
 
     @torch.inference_mode()
     def __call__(self, state: State, record: StageRecord) -> State:
-        tokens_VD = state.kept.meaning
-        fused, record.flops = self.fuser(tokens_VD, state.question, state.verified)
+        fused, record.flops = self.fuser(state.kept, state.question, state.verified)
         num_edges, (num_tokens, num_passages) = int(fused.edges.sum()), fused.edges.shape
         record.kept, record.dropped = num_edges, num_tokens * num_passages - num_edges
         record.why = f"{num_edges} of {num_tokens} x {num_passages} edges"
@@ -113,8 +172,36 @@ def build(parts: Parts) -> Fuse:
 
 
 def build_fuser(parts: Parts) -> Fuser:
-    layer = parts.components.fusion
-    return CosineFuser(parts.config.fuse) if layer is None else TrainedFuser(layer)
+    config, layer, reader = parts.config, parts.components.fusion, parts.components.fusion_reader
+    if config.decode.reads_fused:
+        if reader is None:
+            raise UserError(
+                f"decode.passages = {config.decode.passages!r} needs fusion_reader.safetensors "
+                f"among the components: train it (skipqa train stage3)"
+            )
+        known = parts.backbone.concepts
+        if reader.config.concepts != (needed := len(known) - known.from_photos):
+            raise UserError(
+                f"fusion_reader.safetensors was trained for {reader.config.concepts:,} concepts, "
+                f"this backbone has {needed:,}"
+            )
+        return ReadingFuser(reader, parts.backbone, lower_case=config.decode.lower_case)
+    return CosineFuser(config.fuse) if layer is None else TrainedFuser(layer)
+
+
+def local_tokens(kept: KeptTokens, concepts: int) -> tuple[LocalTokens, Tensor]:
+    """The kept tokens of one image, the most salient first, and their order. Concepts that a
+    library added to those that were trained on are known by their names alone."""
+    saliency_V = kept.saliency[kept.positions]
+    order_V = saliency_V.argsort(descending=True, stable=True)
+    rows_V, tokens = kept.positions[order_V], kept.tokens
+    local = LocalTokens(
+        tokens.features[rows_V][None],
+        tokens.concept_probs[rows_V, :concepts][None],
+        tokens.meaning[rows_V][None],
+        places(tokens.grid)[rows_V][None],
+    )
+    return local, order_V
 
 
 def _words(tokens_VD: Tensor, verified: Verified) -> tuple[Tensor, list[int]]:

@@ -198,7 +198,7 @@ class AskAgain:
     ) -> State:
         """What all rounds so far found and kept, fused along the paths between them."""
         verified = _all_of(state.verified, asking.verified)
-        fused, flops = self.fuser(state.kept.meaning, asking.question, verified, path_edges(*edges))
+        fused, flops = self.fuser(state.kept, asking.question, verified, path_edges(*edges))
         record.flops += flops
         before, after = state.retrieved, asking.retrieved
         retrieved = Retrieved(

@@ -2,7 +2,7 @@
 
 - `ShortReader`: a small decoder trained to read, or one that follows instructions. It answers in a
   few words; where the passages made its answer more probable, that is the answer, else it is scored
-  together with the drafter's.
+  together with the drafter's. Tokens that a fusion reader left stand in front of its prompt.
 - `QuotingReader`: a small decoder as published. It sees two worked examples and may only quote a
   span of the passages: a model of this size otherwise makes things up (LOG.md has the comparison),
   and a quoted answer is grounded by construction.
@@ -88,8 +88,10 @@ class Generate(Protocol):
         write: Callable[[Sequence[str]], str],
         facts: Sequence[str],
         decoding: Decoding,
+        visual: Tensor | None = None,
     ) -> tuple[Completion, str]:
-        """The completion and the prompt, which `write` makes from facts."""
+        """The completion and the prompt, which `write` makes from facts; `visual` tokens stand in
+        front of it."""
 
 
 class ReadTogether:
@@ -103,9 +105,10 @@ class ReadTogether:
         write: Callable[[Sequence[str]], str],
         facts: Sequence[str],
         decoding: Decoding,
+        visual: Tensor | None = None,
     ) -> tuple[Completion, str]:
         prompt = write(facts)
-        return self.backbone.generate(prompt, decoding), prompt
+        return self.backbone.generate(prompt, decoding, visual), prompt
 
 
 class QuotingReader:
@@ -172,8 +175,10 @@ class ShortReader:
             candidates=candidates,
             completion_log_prior=self.config.own_weight,
         )
-        completion, prompt = self.generate(write, facts, decoding)
+        fused = state.fused.for_decoder
+        completion, prompt = self.generate(write, facts, decoding, fused)
         reading = Reading(Decoded(completion.text), prompt, completion, "as the reader says")
+        facts = facts if fused is None else [*facts, *_attended(state)]
         if candidates:
             reading = self._judged(reading, state.draft, facts, write([]))
         spelled = spelled_as_in(reading.answer.text, facts)
@@ -232,6 +237,12 @@ class InstructedReader:
         visual = projector(tokens.to(projector.out.weight))
         how = f"{len(tokens)} visual tokens ({projector.config.reads})"
         return visual, how, network.flops(projector.config, len(tokens))
+
+
+def _attended(state: State) -> list[str]:
+    """What the decoder read as fused tokens."""
+    read = zip(state.verified.passages, state.fused.mass, strict=True)
+    return [passage.text for passage, mass in read if mass > 0]
 
 
 def prompt_of(config: DecodeConfig) -> Callable[[Sequence[str], Sequence[str], str], str]:

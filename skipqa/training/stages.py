@@ -38,7 +38,7 @@ STAGES: tuple[TrainingStage, ...] = (
     backbone.STAGE,  # the backbone: encoder, tagger, drafter, and a reader of what is found
     grounding.STAGE,  # QVS: which tokens show what is asked about
     stage2_saliency.STAGE,  # QVS of each token by itself
-    stage3_fusion.STAGE,  # RCSR and BSCA
+    stage3_fusion.STAGE,  # BSCA
     stage4_verifier.STAGE,  # SKV
     stage5_budget.STAGE,  # DBC
     stage6_joint.STAGE,

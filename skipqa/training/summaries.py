@@ -8,7 +8,7 @@ SUMMARIES = {
     "stage1": "the backbone",
     "grounding": "saliency over all tokens together",
     "stage2": "saliency of each token by itself",
-    "stage3": "region queries and fusion",
+    "stage3": "fusion into the decoder",
     "stage4": "verifier",
     "stage5": "budget",
     "stage6": "joint fine-tuning",

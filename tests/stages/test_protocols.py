@@ -35,7 +35,7 @@ IMPLEMENTATIONS: dict[type, list[type]] = {
         verify.SignalVerifier,
         verify.PairVerifier,
     ],
-    fuse.Fuser: [fuse.CosineFuser, fuse.TrainedFuser],
+    fuse.Fuser: [fuse.CosineFuser, fuse.TrainedFuser, fuse.ReadingFuser],
     readers.Reader: [
         *(readers.QuotingReader, readers.ClauseReader),
         *(readers.ShortReader, readers.InstructedReader),

@@ -16,11 +16,11 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from skipqa.backbones.backbone import Completion, Decoding
+from skipqa.backbones.backbone import Completion, DecoderWords, Decoding
 from skipqa.backbones.generation import candidates
 from skipqa.backbones.generation.candidates import Candidate
 from skipqa.backbones.generation.quoting import SpanConstraint, Verbatim
-from skipqa.backbones.networks.llama import KVCache, Llama
+from skipqa.backbones.networks.llama import KVCache, Llama, early_flops
 
 
 class GenerationMixin(ABC):
@@ -44,6 +44,19 @@ class GenerationMixin(ABC):
     @abstractmethod
     def answer_tokens(self, text: str) -> list[int]:
         """The tokens that the decoder generates when its answer is `text`, and the end token."""
+
+    @torch.inference_mode()
+    def decoder_words(self, texts: Sequence[str], layers: int) -> DecoderWords:
+        """Encoded as prompts are, without a template around them."""
+        decoder, spent = self.decoder, 0
+        states, embeddings = [], []
+        for text in texts:
+            ids = self.decoder_tokenizer.encode(text, add_special_tokens=False).ids
+            x_1LD = decoder.embedding(torch.tensor([ids], device=decoder.embedding.weight.device))
+            embeddings.append(x_1LD[0].float().cpu())
+            states.append(decoder.early_states(x_1LD, layers)[0].float().cpu())
+            spent += early_flops(decoder.config, layers, len(ids))
+        return DecoderWords(tuple(states), tuple(embeddings), spent)
 
     @torch.inference_mode()
     def generate(self, prompt: str, decoding: Decoding, visual: Tensor | None = None) -> Completion:

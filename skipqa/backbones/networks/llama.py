@@ -11,7 +11,7 @@ Shapes: B batch, T new tokens, S cached tokens, D width, H heads, G key/value he
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import torch
@@ -266,11 +266,15 @@ class Llama(nn.Module):
 
     def states(self, x_BTD: Tensor) -> Tensor:
         """Hidden states [B, T, D] of whole texts, without a cache: the form used in training."""
+        return self.norm(self.early_states(x_BTD, len(self.layers)))
+
+    def early_states(self, x_BTD: Tensor, layers: int) -> Tensor:
+        """What the first so many layers leave of whole texts, [B, T, D]."""
         rope = rotation(self.config, torch.arange(x_BTD.shape[1], device=x_BTD.device), x_BTD.dtype)
-        for layer in self.layers:
+        for layer in self.layers[:layers]:
             assert isinstance(layer, Layer)
             x_BTD = layer.without_cache(x_BTD, rope)
-        return self.norm(x_BTD)
+        return x_BTD
 
     @property
     def output_weight(self) -> Tensor:
@@ -402,6 +406,11 @@ def flops(config: LlamaConfig, new: int, context: int, *, logits: int = 1) -> in
     attention = 2 * config.width * context
     linear = new * config.layers * (per_layer + attention)
     return 2 * (linear + logits * config.width * config.vocabulary)
+
+
+def early_flops(config: LlamaConfig, layers: int, new: int) -> int:
+    """FLOPs of `new` tokens through the first so many layers."""
+    return flops(replace(config, layers=min(layers, config.layers)), new, new, logits=0)
 
 
 def generation_flops(config: LlamaConfig, prompt: int, steps: int) -> int:

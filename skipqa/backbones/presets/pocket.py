@@ -53,7 +53,7 @@ class FineTuned:
 class Pocket(GenerationMixin):
     """Networks are loaded on first use: a drafted answer never pays for the decoder."""
 
-    projector = None  # its decoder reads words only
+    projector = None  # what its decoder reads besides words comes from a fusion reader
     published: ClassVar[PublishedDecoder] = gguf_decoder.SMOLLM2
 
     def __init__(
@@ -143,10 +143,13 @@ class Pocket(GenerationMixin):
         return None if self.learned.question is None else self.questions.encode([question])
 
     def embed_prompt(self, prompt: str, visual: Tensor | None = None) -> Tensor:
-        """[1, T, D] without a chat template: the completion continues the last line."""
-        assert visual is None
+        """[1, T, D] without a chat template: the completion continues the last line. Visual tokens
+        stand in front of it."""
         ids, embedding = self.decoder_tokenizer.encode(prompt).ids, self.decoder.embedding
-        return embedding(torch.tensor([ids], device=embedding.weight.device))
+        words_1TD = embedding(torch.tensor([ids], device=embedding.weight.device))
+        return (
+            words_1TD if visual is None else torch.cat((visual[None].to(words_1TD), words_1TD), 1)
+        )
 
     def answer_tokens(self, text: str) -> list[int]:
         words = self.decoder_tokenizer.encode(f" {text}").ids if text else []

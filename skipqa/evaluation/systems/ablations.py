@@ -63,12 +63,12 @@ def global_retrieval(base: Pipeline, seed: int) -> Pipeline:
 
 def dense_fusion(base: Pipeline, seed: int) -> Pipeline:
     """Without BSCA: beta = 1, every token attends to every passage."""
+    found = {name: getattr(base.components, name) for name in ("fusion", "fusion_reader")}
+    layers = {name: copy.copy(layer) for name, layer in found.items() if layer is not None}
+    for layer in layers.values():  # the same weights under another rule
+        layer.rule = dataclasses.replace(layer.rule, top=1.0, degree=None)
     system = base.with_config(fuse={"edges": "fraction", "beta": 1.0})
-    if base.components.fusion is None:
-        return system
-    layer = copy.copy(base.components.fusion)  # the same weights under another rule
-    layer.rule = dataclasses.replace(layer.rule, top=1.0, degree=None)
-    return system.with_components(fusion=layer)
+    return system.with_components(**layers)
 
 
 def fixed_budget(base: Pipeline, seed: int) -> Pipeline:
@@ -114,7 +114,7 @@ def qvs_only(base: Pipeline, seed: int) -> Pipeline:
         zoom=NO_ZOOM,
         retrieve={"per_region": DENSE_PASSAGES, "excerpt_words": 0},
         verify={"threshold": 0.0},
-        decode={"max_passages": DENSE_PASSAGES},
+        decode={"passages": "text", "max_passages": DENSE_PASSAGES},
     )
 
 
@@ -140,9 +140,10 @@ def rcsr_only(base: Pipeline, seed: int) -> Pipeline:
 
 def bsca_only(base: Pipeline, seed: int) -> Pipeline:
     """The dense system that fuses, and so reads, only along edges."""
-    fuse = base.config.fuse
+    fuse, found = base.config.fuse, base.components
     system = dense(base, seed).with_config(fuse={"edges": fuse.edges, "beta": fuse.beta})
-    return system.with_components(fusion=base.components.fusion)
+    system = system.with_components(fusion=found.fusion, fusion_reader=found.fusion_reader)
+    return system.with_config(decode={"passages": base.config.decode.passages})
 
 
 class AcceptAll:

@@ -17,6 +17,7 @@ from dataclasses import replace
 
 import torch
 from tokenizers import Encoding
+from torch import Tensor
 
 from skipqa.backbones.backbone import Completion, Decoding
 from skipqa.backbones.networks.llama import KVCache, LlamaConfig, flops, rotate, rotation
@@ -39,7 +40,9 @@ class ReadApart:
         write: Callable[[Sequence[str]], str],
         facts: Sequence[str],
         decoding: Decoding,
+        visual: Tensor | None = None,
     ) -> tuple[Completion, str]:
+        assert visual is None
         prompts = [write([fact]) for fact in facts] or [write([])]
         completion = generate_jointly(self.backbone, prompts, decoding)
         return completion, "\n\n".join(prompt.removeprefix(EXAMPLES) for prompt in prompts)
@@ -50,6 +53,8 @@ def read_apart(parts: Parts) -> Decode:
     config, backbone = parts.config.decode, parts.backbone
     if not isinstance(backbone, Pocket) or config.prompt == "chat":
         raise UserError("the system fid needs the preset pocket")
+    if config.reads_fused:
+        raise UserError("the system fid reads passages as text: set decode.passages = 'text'")
     apart = ReadApart(backbone)
     quoting = QuotingReader(config, backbone, apart)
     short = config.prompt == "short"

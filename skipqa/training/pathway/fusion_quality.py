@@ -1,103 +1,163 @@
-"""What fusion is good for: does the decoder read a passage that answers?
+"""What a fusion reader is good for: are held-out questions answered as well with it as by text?
 
-Enters: a fusion layer, the cases of the verifier, scores nu_j. Leaves: the fraction of held-out
-questions whose answering passage is read, with the layer and without, and whether the layer ships.
-Nothing is trained here.
+Enters: a fusion reader, held-out questions, what verification keeps for each of them today. Leaves:
+the score of several ways to read the same passages, the edges that were open, and whether the
+reader ships. Nothing is trained here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from skipqa.backbones.backbone import EncodedTexts
-from skipqa.nn.fusion import BipartiteFusion
+from skipqa.nn.fusion_reader import FusionReader
+from skipqa.ops.bipartite_attention.reference import num_edges_kept
 from skipqa.pipeline import Pipeline
 from skipqa.stages.decode import read_order
-from skipqa.stages.verify import Scored, Verify, already
-from skipqa.state import State
-from skipqa.trace import StageRecord
-from skipqa.training.pathway.collapse import openness
-from skipqa.training.pathway.context import TrainingContext
-from skipqa.training.pathway.verifier_cases import Cases
+from skipqa.training.pathway.fusion_examples import FusionExample, Scenes
+from skipqa.training.pathway.fusion_loss import (
+    AT_ONCE,
+    FusionTables,
+    Offer,
+    ReaderNetworks,
+    greedy,
+    read_hard,
+)
+from skipqa.training.pathway.records import Records
 from skipqa.types import Budget, Retrieved
 
-MOST_EDGES = 0.5  # that a fusion layer may keep open and still be called sparse
-
-
-def compare_fusion(
-    context: TrainingContext, layer: BipartiteFusion, cases: Cases, nu_NK: Tensor
-) -> dict[str, Any]:
-    """The layer, the training-free stage as configured, and the same with as many edges as the
-    layer has: otherwise the layer might win by reading more."""
-    today, degree = context.pipeline, layer.config.degree or context.pipeline.config.fuse.degree
-    untrained = today.with_components(fusion=None)
-    same_degree = untrained.with_config(fuse={"edges": "degree", "degree": degree})
-    return {
-        "trained": fraction_read(context, today.with_components(fusion=layer), cases, nu_NK),
-        "training_free": fraction_read(context, untrained, cases, nu_NK),
-        "training_free_same_degree": fraction_read(context, same_degree, cases, nu_NK),
-    }
+BEST, TWO, FUSED, FUSED_BEST = "best as text", "two as text", "fused", "fused and best as text"
+NOTHING = "nothing"
+WITHIN = 0.015  # of two passages as text
 
 
 @dataclass(frozen=True, slots=True)
-class GivenScores:
-    """A `PassageVerifier` whose nu_j are known, with passages that are encoded already."""
+class ReadToday:
+    """What verification keeps for a question, and in which order it is read today."""
 
-    nu_K: Tensor
-    encoded: EncodedTexts
+    texts: tuple[str, ...]
+    scores: tuple[float, ...]  # nu_j
+    order: tuple[int, ...]  # the best first
 
-    def __call__(self, state: State) -> Scored:
-        return Scored(self.nu_K.tolist(), already(self.encoded), 0)
+
+def read_today(pipeline: Pipeline, records: Records) -> list[ReadToday]:
+    """Of every record, through the real stages."""
+    config = pipeline.config.budget
+    found = []
+    for i in range(len(records)):
+        state = records.after_retrieve(i, len(pipeline.backbone.concepts))
+        passages = state.retrieved.passages[: config.passages]
+        state = state.add(
+            budget=Budget(len(state.kept.positions), config.passages),
+            retrieved=Retrieved(passages, 0, 0),
+        )
+        state = pipeline.run(state, start="verify", stop="fuse")
+        verified = state.verified
+        found.append(
+            ReadToday(
+                tuple(one.text for one in verified.passages),
+                verified.scores,
+                tuple(read_order(verified, state.fused)),
+            )
+        )
+    return found
+
+
+def read_as_text(pipeline: Pipeline, records: Records) -> list[ReadToday]:
+    """As `read_today`, whether or not the pipeline has a fusion reader already."""
+    return read_today(pipeline.with_config(decode={"passages": "text"}), records)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """Questions and what each of them reads today."""
+
+    tables: FusionTables
+    today: Sequence[ReadToday]
+    answers: Sequence[Mapping[str, float]]  # with their scores
+
+    @staticmethod
+    def of(
+        examples: Sequence[FusionExample],
+        today: Sequence[ReadToday],
+        answers: Sequence[Mapping[str, float]],
+        scenes: Scenes,
+        networks: ReaderNetworks,
+    ) -> HeldOut:
+        """What is read today is among the passages that the tables know."""
+        known = [
+            replace(one, others=(*one.others, *read.texts))
+            for one, read in zip(examples, today, strict=True)
+        ]
+        return HeldOut(FusionTables(known, scenes, networks), today, answers)
+
+    def offer(self, row: int) -> Offer:
+        gold, texts = set(self.tables.examples[row].gold), self.today[row].texts
+        rows = tuple(self.tables.row[text] for text in texts)
+        return Offer(row, rows, tuple(text in gold for text in texts))
 
 
 @torch.inference_mode()
-def fraction_read(
-    context: TrainingContext, pipeline: Pipeline, cases: Cases, nu_NK: Tensor
+def compare_reading(
+    reader: FusionReader, held_out: HeldOut, as_text: ReaderNetworks | None = None
 ) -> dict[str, Any]:
-    """Of the held-out questions with an answering passage among the candidates, the fraction that
-    has one among what the decoder reads, ordered by verification and fusion. And the edges."""
-    rows = [i for i in context.rows("held-out", gold=True) if bool((cases.labels[i] > 0.5).any())]
-    most, right, edges = pipeline.config.decode.max_passages, [], [torch.zeros(0)]
-    for i in rows:
-        state = _verified(context, nu_NK[i], i)
-        state = pipeline.run(state, start="fuse", stop="fuse")
-        used = read_order(state.verified, state.fused)[:most]
-        pairs = zip(context.records.candidates(i), cases.labels[i].tolist(), strict=False)
-        answering = {passage.row for passage, label in pairs if label > 0.5}
-        right.append(any(state.verified.passages[j].row in answering for j in used))
-        edges.append(state.fused.edges.float().flatten())
+    """Mean scores by the way of reading. `as_text` reads text in place of the tables' own decoder,
+    where that one was trained to read fused tokens."""
+    tables = held_out.tables
+    by_text = as_text or tables.networks
+    points: dict[str, list[float]] = {}
+    edges, allowed, pairs = 0, 0, 0
+    for first in range(0, len(held_out.today), AT_ONCE):
+        rows = range(first, min(first + AT_ONCE, len(held_out.today)))
+        some, offers = [held_out.today[row] for row in rows], [held_out.offer(row) for row in rows]
+        read = read_hard(reader, tables, offers)
+        opened, mass_BK = read.edges.open_BVK, read.mass_BVK.sum(1)
+        for b, offer in enumerate(offers):
+            num_tokens, num_passages = opened.shape[1], len(offer.texts)
+            edges += int(opened[b, :, :num_passages].sum())
+            pairs += num_tokens * num_passages
+            beta = reader.config.beta
+            allowed += num_edges_kept(num_tokens, num_passages, beta, None) if beta else 0
+        order = [_order(one, mass_BK[b].tolist()) for b, one in enumerate(some)]
+        ways: dict[str, tuple[list[list[int]], bool]] = {
+            NOTHING: ([[] for _ in some], False),
+            BEST: ([[*one.order[:1]] for one in some], False),
+            TWO: ([[*reversed(one.order[:2])] for one in some], False),
+            FUSED: ([[] for _ in some], True),
+            FUSED_BEST: ([places[:1] for places in order], True),
+        }
+        for name, (places, fused) in ways.items():
+            prompts = [
+                tables.prompt(offer.row, [offer.texts[j] for j in facts])
+                for offer, facts in zip(offers, places, strict=True)
+            ]
+            networks = tables.networks if fused else by_text
+            said = greedy(networks, prompts, read.tokens_BVD if fused else None)
+            points.setdefault(name, []).extend(
+                held_out.answers[row].get(text, 0.0) for row, text in zip(rows, said, strict=True)
+            )
     return {
-        "questions": len(rows),
-        "read": sum(right) / max(1, len(right)),
-        "edges": openness(torch.cat(edges)).as_dict(),
+        "questions": len(held_out.today),
+        "scores": {name: sum(some) / max(1, len(some)) for name, some in points.items()},
+        "edges": {"open": edges, "allowed": allowed, "pairs": pairs},
     }
 
 
-def _verified(context: TrainingContext, nu_K: Tensor, i: int) -> State:
-    """Record `i` after verify with these scores."""
-    records, config = context.records, context.pipeline.config
-    state = records.after_retrieve(i, len(context.pipeline.backbone.concepts))
-    passages = state.retrieved.passages[: config.budget.passages]
-    encoded = context.pipeline.backbone.encode_texts([passage.text for passage in passages])
-    verify = Verify(config.verify, GivenScores(nu_K[: len(passages)], encoded))
-    budget = Budget(len(state.kept.positions), config.budget.passages)
-    state = state.add(budget=budget, retrieved=Retrieved(passages, 0, 0))
-    return verify(state, StageRecord("verify"))
+def _order(one: ReadToday, mass: Sequence[float]) -> list[int]:
+    """As `decode.py` has it, by the reader's attention in place of today's."""
+    total = sum(mass) or 1.0
+    worth = [nu + mass[j] / total for j, nu in enumerate(one.scores)]
+    return sorted((j for j in range(len(worth)) if mass[j] > 0), key=lambda j: (-worth[j], j))
 
 
 def fusion_ships(compared: Mapping[str, Any]) -> bool:
-    """Better than the training-free stage, with that stage's number of edges and with the layer's,
-    without keeping most of them open: saving edges is what fusion is for."""
-    others = (compared[name]["read"] for name in ("training_free", "training_free_same_degree"))
-    trained = compared["trained"]
-    return bool(trained["read"] > max(others) and trained["edges"]["open"] <= MOST_EDGES)
-
-
-def edges_help(compared: Mapping[str, Any]) -> bool:
-    """The training-free stage gains from as many edges as the layer has."""
-    return bool(compared["training_free_same_degree"]["read"] > compared["training_free"]["read"])
+    """With the best passage as text besides, at least as good as that passage alone and nearly as
+    good as two, at no more edges than beta: saving both is what fusion is for. And better than
+    reading nothing, or there was nothing to compare."""
+    scores, edges = compared["scores"], compared["edges"]
+    own = scores[FUSED_BEST]
+    as_good = own >= max(scores[BEST], scores[TWO] - WITHIN) and own > scores[NOTHING]
+    return bool(compared["questions"] and as_good and edges["open"] <= edges["allowed"])

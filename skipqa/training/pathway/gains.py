@@ -125,7 +125,7 @@ class AnswerScorer:
 
         every = range(len(records))
         return AnswerScorer(
-            _pocket(backbone),
+            pocket_of(backbone),
             prompt_of(config),
             [about["question"] for about in records.about],
             [words(i) for i in every],
@@ -182,9 +182,9 @@ def _best(answers: dict[str, float]) -> dict[str, float]:
     return dict(sorted(answers.items(), key=lambda pair: -pair[1])[:MOST_ANSWERS])
 
 
-def _pocket(backbone: Backbone) -> Pocket:
+def pocket_of(backbone: Backbone) -> Pocket:
     if isinstance(backbone, CachedBackbone):
         backbone = backbone.backbone
     if not isinstance(backbone, Pocket):
-        raise UserError("gains are measured with the reader of the preset pocket")
+        raise UserError("this is for the reader of the preset pocket")
     return backbone

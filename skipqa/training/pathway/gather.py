@@ -7,7 +7,7 @@ retrieved, as the decoder reads them, with flags of those that are known to hold
 record holds enough to run the later stages again without the photo (`records.py`). It trains
 nothing.
 
-Shape letters: V visual tokens, R regions, K passages, d text width.
+Shape letters: V visual tokens, V' kept ones, R regions, K passages, d text width.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ MOST_REGIONS = 8
 MOST_PASSAGES = 16
 LEARNED_BEFORE_RETRIEVAL = ("budget", "saliency", "region_query")  # no record depends on them
 OF_VERIFICATION = ("verifier", "pair_verifier", "pair_encoder")
-LEARNED_FROM_RECORDS = (*LEARNED_BEFORE_RETRIEVAL, "keep_head", "fusion", *OF_VERIFICATION)
+OF_FUSION = ("fusion", "fusion_reader")
+LEARNED_FROM_RECORDS = (*LEARNED_BEFORE_RETRIEVAL, "keep_head", *OF_FUSION, *OF_VERIFICATION)
 AFTER_RETRIEVAL = ("bridge", "reader", "dense_reader")  # where a record ends
 # What a record holds of a draft does not depend on whether it would be accepted
 SETTINGS_WITHOUT_EFFECT = (
@@ -253,6 +254,7 @@ def observe(
         "low_res": state.low_res.meaning.mean(0).half(),
         "signals": signals(question, state.low_res, drafted),
         "meaning": tokens.meaning.half(),
+        "features": tokens.features[kept.positions].half(),
         "evidence": prob.half(),
         "concepts": concept.to(torch.int16),
         "overview": tokens.overview.half(),

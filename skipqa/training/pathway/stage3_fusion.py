@@ -1,266 +1,350 @@
-"""Stage III: region queries (RCSR) and fusion (BSCA) are trained behind open gates.
+"""Stage III, fusion (BSCA): local tokens learn to read passages for the decoder.
 
-Enters: gathered records, the saliency of stage II. Leaves: a saliency, a region query and a fusion
-layer, and how they compare with their training-free stages on held-out questions. tau_G falls
-along a cosine from 1.0 to 0.1 and tau_e rises from 0.3 to 0.6; the loss is eq. D.3.
+Enters: gathered records with the features of kept tokens, the decoder as it reads text today.
+Leaves: a fusion reader (`nn/fusion_reader.py`), and how held-out questions are answered with it and
+by text. It ships, with `decode.passages`, by the rule in `fusion_quality.py`. There are up to three
+phases:
 
-At pocket size the decoder reads words, so the cross-entropy is replaced by three proxies that pass
-through the relaxed components: the gold passage by what gated tokens speak for (as in stage II),
-the gold passage by the score of the regions' queries (`region_query.py`), and the answer by the
-fused tokens: their gated mean against the embeddings of all known answers, so that a token must
-attend to the passage that states the answer.
+1. to copy: generated questions alone, with a frozen decoder;
+2. to answer: questions of the records, and generated ones besides, with a frozen decoder; tau_G
+   falls along a cosine from 1.0 to 0.1 and tau_e rises from 0.3 to 0.6. Every other step reads
+   along the edges that the rule keeps, as answering does, the others along all of them;
+3. where `decoder_steps` says so, the decoder is trained, too, at a lower lr, and leaves as another
+   delta of the reader. Text is compared as read by the decoder from before.
 
-Shape letters: B questions, V' tokens, K candidates, A answers, d text width.
+`fusion_loss.py` has the losses. The region queries of this stage have a file of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any
+import copy
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from skipqa.config import Between, Count, NonNegative
-from skipqa.nn.fusion import BipartiteFusion, FusionConfig
-from skipqa.nn.region_query import RegionQueryConfig, SparseRegionQuery
+from skipqa.backbones.networks.llama import Llama
+from skipqa.backbones.presets.pocket import Pocket
+from skipqa.backbones.weights import convert, loading
+from skipqa.config import Count, Fraction, NonNegative, Weight
+from skipqa.errors import UserError
+from skipqa.nn.fusion_reader import FusionReader, FusionReaderConfig, Opening
 from skipqa.nn.relaxation import cosine_schedule, linear_schedule
-from skipqa.nn.saliency import Saliency, squared_budget_loss
-from skipqa.nn.soft_edges import degree_loss, relaxed_fusion
-from skipqa.training.loop import Decay, LearningRate, Loss, Optimisation
-from skipqa.training.pathway import stage2_saliency
-from skipqa.training.pathway.context import TrainingContext
-from skipqa.training.pathway.fusion_quality import compare_fusion, edges_help, fusion_ships
-from skipqa.training.pathway.records import Records
-from skipqa.training.pathway.region_query import RegionQueryLoss
-from skipqa.training.pathway.saliency_quality import RECALL, Trial, recall_and_boxes
-from skipqa.training.pathway.stage import PathwayPart, PathwaySettings, PathwayStage
-from skipqa.training.pathway.stage2_saliency import (
-    Candidates,
-    SaliencyPart,
-    SaliencyTraining,
-    gold_loss,
-    object_loss,
-    open_gates,
-    passage_logits,
+from skipqa.stages.readers import prompt_of
+from skipqa.training.export import Truncation, export, ship
+from skipqa.training.loop import Decay, LearningRate, Loss, Optimisation, fit
+from skipqa.training.pathway.context import TRAINED, TrainingContext
+from skipqa.training.pathway.fusion_examples import (
+    FusionExample,
+    Scenes,
+    answerable,
+    from_records,
+    generated,
 )
-from skipqa.training.pathway.verifier_cases import collect_cases
+from skipqa.training.pathway.fusion_loss import (
+    FusionTables,
+    LossWeights,
+    ReaderNetworks,
+    losses,
+)
+from skipqa.training.pathway.fusion_quality import (
+    FUSED_BEST,
+    HeldOut,
+    compare_reading,
+    fusion_ships,
+    read_as_text,
+)
+from skipqa.training.pathway.gains import pocket_of
+from skipqa.training.pathway.stage import PathwayPart, PathwaySettings, PathwayStage
 from skipqa.training.sampling import inverse_frequency
 from skipqa.training.stage import Metrics
+from skipqa.training.stage1.pocket_kb import scored
 
-ANSWER_SCALE = 20.0
 TAU_G, TAU_E = (1.0, 0.1), (0.3, 0.6)
+TEXTS_AT_ONCE = 256  # through the text encoder
+READER = "reader"
 
 
 @dataclass(frozen=True, slots=True)
-class PathwayTraining:
-    steps: Count = 200
-    lr: LearningRate = 5e-4  # the paper's 2e-5 is for 15,000 steps
-    warmup: NonNegative = 30
-    batch: Count = 12
-    weight_decay: Decay = 0.05
-    heads: Count = 4
-    read: Count = 6  # candidates that fusion may attend to, the gold ones among them
-    query_hidden: Count = 64
-    like_untrained: Annotated[float, Between(0.0, 100.0)] = 0.1
-
-
-class Pathways(nn.Module):
-    """The three modules that are trained together."""
-
-    def __init__(
-        self, saliency: Saliency, region_query: SparseRegionQuery, fusion: BipartiteFusion
-    ) -> None:
-        super().__init__()
-        self.saliency, self.region_query, self.fusion = saliency, region_query, fusion
-
-
-@dataclass(frozen=True, slots=True)
-class Temperatures:
-    """Of the gates of tokens (tau_G), and where edges open (tau_e)."""
-
-    gates: float
-    edges: float
-
-
-Schedule = Callable[[int], Temperatures]  # of a step
-FINAL = Temperatures(TAU_G[1], TAU_E[1])
+class FusionTraining:
+    copy_steps: NonNegative = 1_000
+    steps: Count = 3_000
+    decoder_steps: NonNegative = 0
+    lr: LearningRate = 1e-3
+    decoder_lr_scale: Weight = 0.15
+    warmup: NonNegative = 150
+    batch: Count = 192
+    weight_decay: Decay = 0.01
+    heads: Count = 9
+    early_layers: Count = 6
+    edge_width: Count = 128
+    variant: Literal["A", "B"] = "A"
+    beta: Fraction = 0.2
+    read: Count = 6  # passages that a question may read, the gold ones among them
+    generated: NonNegative = 20_000  # questions
+    copying: Fraction = 0.35  # of the second phase's questions are generated ones
+    ranks: tuple[int, ...] = (16, 48, 144)  # of the decoder's delta
+    max_loss: Fraction = 0.003  # of a smaller rank
+    weights: LossWeights = field(default_factory=LossWeights)
 
 
 @dataclass(frozen=True, slots=True)
 class FusionInputs:
-    """What the losses read besides the batch."""
+    """What the losses read besides the steps."""
 
-    records: Records
-    candidates: Candidates
-    inside: Tensor  # [N, V] bool, as in stage II
-    queries: RegionQueryLoss
-    answers: Tensor  # [A, d]
-    answer_of: Tensor  # [N], -1 where no passage is known to hold it
-    num_tokens: int  # V'
-    num_passages: int  # that fusion may attend to, the gold ones first
+    networks: ReaderNetworks
+    published: Callable[[], Mapping[str, Tensor]]  # weights that the decoder's delta is added to
+    tables: FusionTables
+    asked: Sequence[int]  # rows of the tables: questions of the records
+    copied: Sequence[int]  # and generated ones
+    scenes: Scenes
 
-    def answer_logits(
-        self, layer: BipartiteFusion, batch: Tensor, gates_BV: Tensor, temperatures: Temperatures
-    ) -> tuple[Tensor, list[Tensor]]:
-        """The logit of every answer by the fused tokens [B, A], and the gates of the edges."""
-        table, pooled, edges = self.records.table.encoded, [], []
-        for b, i in enumerate(batch.tolist()):
-            open_V = gates_BV[b].topk(self.num_tokens).indices
-            chosen = self.candidates.rows[i][self.candidates.there[i]][: self.num_passages]
-            states = [table.states[j].float() for j in chosen.tolist()]
-            fused, gates = relaxed_fusion(
-                layer,
-                self.records["meaning"][i, open_V].float(),
-                torch.cat(states),
-                table.embeddings[chosen],
-                [len(one) for one in states],
-                temperature=temperatures.gates,
-                threshold=temperatures.edges,
+
+Loaded = tuple[ReaderNetworks, Callable[[], Mapping[str, Tensor]]]  # and published weights
+Networks = Callable[[TrainingContext], Loaded]
+Openings = Callable[[int], Opening]  # of a step
+
+
+def networks_of(context: TrainingContext) -> Loaded:
+    """The pocket's decoder as it reads today, on a GPU where there is one."""
+    pocket, config = pocket_of(context.pipeline.backbone), context.pipeline.config.decode
+    if config.prompt != "short":
+        raise UserError("fused tokens are for a trained reader: begin with the components of one")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    decoder = copy.deepcopy(pocket.decoder).float().to(device).eval().requires_grad_(False)
+    networks = ReaderNetworks(
+        decoder,
+        pocket.decoder_tokenizer,
+        prompt_of(config),
+        config.lower_case,
+        lambda texts: embedded(context, texts),
+    )
+    return networks, lambda: published_weights(pocket)
+
+
+def published_weights(pocket: Pocket) -> Mapping[str, Tensor]:
+    folder = convert.decoder(pocket.report, None, published=pocket.published, weights="float32")
+    return loading.load(lambda: Llama(pocket.published.config), folder).state_dict()
+
+
+def embedded(context: TrainingContext, texts: Sequence[str]) -> Tensor:
+    """By the text encoder, a few at a time: there are thousands."""
+    parts = [texts[n : n + TEXTS_AT_ONCE] for n in range(0, len(texts), TEXTS_AT_ONCE)]
+    return torch.cat([context.embed(part) for part in parts])
+
+
+class FusionPart(PathwayPart[FusionTraining, FusionInputs, nn.ModuleDict]):
+    """The model has a `fusion_reader` and, once that is trained, a `decoder`."""
+
+    name = "fusion"
+
+    def __init__(self, networks: Networks = networks_of) -> None:
+        self.networks = networks
+
+    def _networks(self, context: TrainingContext) -> Loaded:
+        """Once: a decoder is large."""
+        if self.name not in context.computed:
+            context.computed[self.name] = self.networks(context)
+        found: Loaded = context.computed[self.name]
+        return found
+
+    def prepare(self, context: TrainingContext, settings: FusionTraining) -> FusionInputs:
+        networks, published = self._networks(context)
+        records, concepts = context.records, context.pipeline.backbone.concepts
+        num_concepts = len(concepts) - concepts.from_photos
+        scenes = Scenes.of(records, num_concepts, networks.device)
+        rows = answerable(records, context.rows("train", gold=True))
+        asked = from_records(context, rows)
+        made = generated(context, rows, settings.generated, context.run.seed)
+        tables = FusionTables([*asked, *made], scenes, networks)
+        numbers = range(len(tables.examples))
+        asked_rows, copied = numbers[: len(asked)], numbers[len(asked) :]
+        return FusionInputs(networks, published, tables, asked_rows, copied, scenes)
+
+    def build(self, context: TrainingContext, settings: FusionTraining) -> nn.ModuleDict:
+        reader = context.learned.fusion_reader
+        if reader is None:
+            networks, _ = self._networks(context)
+            concepts, widths = context.pipeline.backbone.concepts, context.pipeline.backbone.widths
+            config = FusionReaderConfig(
+                widths.vision,
+                len(concepts) - concepts.from_photos,
+                widths.text,
+                networks.decoder.config.width,
+                settings.heads,
+                networks.embedding_rms,
+                early_layers=settings.early_layers,
+                variant=settings.variant,
+                edge_width=settings.edge_width,
+                beta=settings.beta,
             )
-            weight_V = gates_BV[b, open_V]
-            # All gates may be shut, at low temperatures to the last bit
-            total = weight_V.sum().clamp_min(1e-6)
-            pooled.append((weight_V[:, None] * fused).sum(0) / total)
-            edges.append(gates)
-        question = self.records["question"][batch].float()
-        answer_Bd = F.normalize(torch.stack(pooled) + question, dim=-1)
-        return ANSWER_SCALE * answer_Bd @ self.answers.T, edges
-
-
-class PathwaysPart(PathwayPart[PathwayTraining, FusionInputs, Pathways]):
-    name = "pathways"
-
-    def prepare(self, context: TrainingContext, settings: PathwayTraining) -> FusionInputs:
-        about = context.records.about
-        best = [_best_answer(one["answers"]) if one["gold_rows"] else None for one in about]
-        number = {text: n for n, text in enumerate(sorted({text for text in best if text}))}
-        found = stage2_saliency.candidates(context.records)
-        return FusionInputs(
-            context.records,
-            found,
-            stage2_saliency.object_tokens(context.records),
-            RegionQueryLoss(context, found.rows, found.there),
-            context.embed(list(number)),
-            torch.tensor([number.get(text, -1) if text else -1 for text in best]),
-            stage2_saliency.kept_tokens(context),
-            settings.read,
-        )
-
-    def build(self, context: TrainingContext, settings: PathwayTraining) -> Pathways:
-        """What earlier stages trained, and new modules where they did not."""
-        width, learned = context.records["question"].shape[1], context.learned
-        torch.manual_seed(context.run.seed)
-        saliency = learned.saliency or SaliencyPart().build(context, SaliencyTraining())
-        query = learned.region_query
-        if not isinstance(query, SparseRegionQuery):
-            query = SparseRegionQuery(RegionQueryConfig(width, width, hidden=settings.query_hidden))
-            nn.init.constant_(query.to_terms.bias, -0.5)  # most terms start inactive
-        layer = FusionConfig(width, width, settings.heads, variant="B")
-        fusion = learned.fusion or BipartiteFusion(layer)
-        return Pathways(saliency, query, fusion).requires_grad_(True)
+            torch.manual_seed(context.run.seed)
+            reader = FusionReader(config)
+        return nn.ModuleDict({"fusion_reader": copy.deepcopy(reader).requires_grad_(True)})
 
     def loss(
         self,
         context: TrainingContext,
-        settings: PathwayTraining,
+        settings: FusionTraining,
         data: FusionInputs,
-        model: Pathways,
+        model: nn.ModuleDict,
     ) -> Loss:
-        return loss_at(context, settings, data, model, annealed(settings.steps))
+        openings = annealed(settings.copy_steps + settings.steps, settings.copy_steps)
+        return loss_at(context, settings, data, reader_of(model), openings)
 
-    def optimisation(self, settings: PathwayTraining) -> Optimisation:
+    def optimisation(self, settings: FusionTraining) -> Optimisation:
         return Optimisation(settings.steps, settings.lr, settings.warmup, settings.weight_decay)
+
+    def train(
+        self, context: TrainingContext, settings: FusionTraining, data: FusionInputs
+    ) -> nn.ModuleDict:
+        model = self.build(context, settings).to(data.networks.device)
+        run, whole = context.run, self.optimisation(settings)
+        total = settings.copy_steps + settings.steps
+        if settings.copy_steps and data.copied:
+            copies = replace(data, asked=())
+            loss = loss_at(context, settings, copies, reader_of(model), annealed(total))
+            steps = replace(whole, steps=settings.copy_steps)
+            model = fit(f"{self.name}/copy", model, loss, steps, run).train()
+        model = fit(self.name, model, self.loss(context, settings, data, model), whole, run)
+        if not settings.decoder_steps:
+            return model
+        decoder = copy.deepcopy(data.networks.decoder).requires_grad_(True)
+        decoder.embedding.requires_grad_(False)  # what fused tokens are made of
+        model = nn.ModuleDict({**model, "decoder": decoder}).train()
+        loss = loss_at(context, settings, with_decoder(data, model), reader_of(model), sharp)
+        steps = replace(whole, steps=settings.decoder_steps)
+        scales = [(decoder, settings.decoder_lr_scale)]
+        model = fit(f"{self.name}/decoder", model, loss, steps, run, scales)
+        self._export_decoder(context, settings, data, model)
+        return model
 
     def compare(
         self,
         context: TrainingContext,
-        settings: PathwayTraining,
+        settings: FusionTraining,
         data: FusionInputs,
-        model: Pathways,
+        model: nn.ModuleDict,
     ) -> Metrics:
-        cases = collect_cases(context, compared=context.rows("held-out", gold=True))
-        return {
-            "held-out": {
-                "saliency": stage2_saliency.compare_saliency(context, model.saliency),
-                "region_query": compare_query(context, model.region_query),
-                "fusion": compare_fusion(context, model.fusion, cases, cases.untrained),
-            }
-        }
+        held_out = held_out_of(context, with_decoder(data, model))
+        return {"held-out": compare_reading(reader_of(model), held_out, data.networks)}
 
     def ships(self, context: TrainingContext, compared: Metrics) -> dict[str, bool]:
-        found, tokens = compared["held-out"], stage2_saliency.kept_tokens(context)
-        query = found["region_query"]
-        return {
-            "saliency": stage2_saliency.is_as_good(found["saliency"], tokens),
-            "region_query": query["trained"][RECALL] >= query["before"][RECALL],
-            "fusion": fusion_ships(found["fusion"]),
-        }
+        return {"fusion_reader": fusion_ships(compared["held-out"])}
+
+    def components(self, settings: FusionTraining, model: nn.ModuleDict) -> Mapping[str, nn.Module]:
+        return {"fusion_reader": reader_of(model).cpu()}
 
     def chosen_settings(
         self, context: TrainingContext, compared: Metrics, ships: Mapping[str, bool]
     ) -> dict[str, dict[str, Any]]:
-        if ships["fusion"] or not edges_help(compared["held-out"]["fusion"]):
-            return {}
-        return {"fuse": {"edges": "degree"}}
+        return {"decode": {"passages": "fused+best"}} if ships["fusion_reader"] else {}
 
-    def components(self, settings: PathwayTraining, model: Pathways) -> Mapping[str, nn.Module]:
-        return {name: getattr(model, name) for name in ("saliency", "region_query", "fusion")}
+    def export(
+        self,
+        context: TrainingContext,
+        settings: FusionTraining,
+        model: nn.ModuleDict,
+        ships: Mapping[str, bool],
+    ) -> None:
+        super().export(context, settings, model, ships)
+        if "decoder" in model and ships["fusion_reader"]:  # they were compared together
+            ship(context.run.folder / TRAINED / f"{READER}.safetensors", context.run.folder)
+
+    def _export_decoder(
+        self,
+        context: TrainingContext,
+        settings: FusionTraining,
+        data: FusionInputs,
+        model: nn.ModuleDict,
+    ) -> None:
+        """The smallest delta that loses next to nothing; the decoder is left as it will be read
+        back, so that rounding is part of what is compared."""
+        held_out, reader = held_out_of(context, with_decoder(data, model)), reader_of(model)
+
+        def score() -> float:
+            found = compare_reading(reader, held_out, data.networks)
+            return float(found["scores"][FUSED_BEST])
+
+        found = export(
+            model["decoder"],
+            data.published(),
+            score,
+            context.run.folder / TRAINED / f"{READER}.safetensors",
+            Truncation(settings.ranks, settings.max_loss),
+            preset=context.pipeline.config.preset,
+        )
+        context.run.say(f"the decoder's delta has rank {found['rank']}")
 
 
-STAGE = PathwayStage("stage3", PathwaySettings(PathwayTraining()), (PathwaysPart(),))
+STAGE = PathwayStage("stage3", PathwaySettings(FusionTraining()), (FusionPart(),))
 
 
-def _best_answer(answers: Mapping[str, float]) -> str:
-    return max(answers, key=lambda text: answers[text])
+def reader_of(model: nn.ModuleDict) -> FusionReader:
+    reader = model["fusion_reader"]
+    assert isinstance(reader, FusionReader)
+    return reader
 
 
-def annealed(steps: int) -> Schedule:
-    return lambda step: Temperatures(
-        cosine_schedule(*TAU_G, step, steps), linear_schedule(*TAU_E, step, steps)
+def with_decoder(data: FusionInputs, model: nn.ModuleDict) -> FusionInputs:
+    """With the model's own decoder in place of the one it began with, where it has one."""
+    if "decoder" not in model:
+        return data
+    decoder = model["decoder"]
+    assert isinstance(decoder, Llama)
+    networks = replace(data.networks, decoder=decoder)
+    tables = copy.copy(data.tables)
+    tables.networks = networks
+    return replace(data, networks=networks, tables=tables)
+
+
+def held_out_of(context: TrainingContext, data: FusionInputs) -> HeldOut:
+    records = context.records
+    rows = answerable(records, context.rows("held-out", gold=True))
+    today = context.spread(read_as_text, rows, "verifying passages")
+    answers = [scored(records.about[i]["answers"]) for i in rows]
+    examples: list[FusionExample] = from_records(context, rows)
+    return HeldOut.of(examples, today, answers, data.scenes, data.networks)
+
+
+def annealed(steps: int, start: int = 0) -> Openings:
+    """Over all phases with a frozen decoder, of which `start` steps were made before."""
+    return lambda step: Opening(
+        cosine_schedule(*TAU_G, start + step, steps),
+        linear_schedule(*TAU_E, start + step, steps),
+        hard=step % 2 == 1,
     )
+
+
+def sharp(step: int) -> Opening:
+    """Where the schedules end."""
+    return Opening(TAU_G[1], TAU_E[1], hard=step % 2 == 1)
 
 
 def loss_at(
     context: TrainingContext,
-    settings: PathwayTraining,
+    settings: FusionTraining,
     data: FusionInputs,
-    model: Pathways,
-    schedule: Schedule,
+    reader: FusionReader,
+    openings: Openings,
 ) -> Loss:
-    """Eq. D.3 of the batch of a step."""
-    records, run, known = context.records, context.run, data.candidates
-    rows = context.rows("train", gold=True)
-    draw = inverse_frequency(rows, context.categories(rows), settings.batch, run.seed)
-    rho = data.num_tokens / records["meaning"].shape[1]
+    """Of the batch of a step: rare categories as often as common ones, and generated questions."""
+    seed, tables = context.run.seed, data.tables
+    asked, copied = list(data.asked), list(data.copied)
+    num_copied = settings.batch if not asked else round(settings.copying * settings.batch)
+    num_copied = num_copied if copied else 0
+    categories = [tables.examples[row].category for row in asked]
+    drawn = inverse_frequency(asked, categories, settings.batch, seed) if asked else None
 
     def loss(step: int) -> Tensor:
-        batch, temperatures = draw(step), schedule(step)
-        tokens, question = records["meaning"][batch].float(), records["question"][batch].float()
-        logits = model.saliency(tokens, question)
-        gates = open_gates(logits, temperatures.gates, run.seed, step)
-        gold, there = known.gold[batch], known.there[batch]
-        passages = records.table.encoded.embeddings[known.rows[batch]]
-        by_tokens = gold_loss(passage_logits(question, tokens, gates, passages), gold, there)
-        scores, distance = data.queries.scores(model.region_query, batch, tokens, question, gates)
-        by_queries = gold_loss(scores, gold, there) + settings.like_untrained * distance
-        answers, edges = data.answer_logits(model.fusion, batch, gates, temperatures)
-        answered = F.cross_entropy(answers, data.answer_of[batch])
-        degree = torch.stack([degree_loss(one) for one in edges]).mean()
-        placed = object_loss(logits, data.inside[batch])
-        budget = squared_budget_loss(logits, rho)
-        return by_tokens + placed + by_queries + answered + budget + degree
+        draw = random.Random(seed * 1_000_003 + step)
+        rows = [] if drawn is None else drawn(step).tolist()[: settings.batch - num_copied]
+        rows += draw.choices(copied, k=num_copied) if num_copied else []
+        offers = [tables.offer(row, settings.read, draw) for row in rows]
+        found = losses(reader, tables, offers, openings(step), settings.weights, draw)
+        return torch.stack(list(found.values())).sum()
 
     return loss
-
-
-def compare_query(context: TrainingContext, query: SparseRegionQuery) -> dict[str, Any]:
-    """Gold passages found by the regions' queries: the trained ones, and those that answer before,
-    trained or training-free."""
-    rows, tokens = context.rows("held-out", gold=True), stage2_saliency.kept_tokens(context)
-    today = context.pipeline.components.region_query
-    trials = [Trial(tokens, None, asking) for asking in (query, today)]
-    trained, before = recall_and_boxes(context, rows, trials)
-    return {"questions": len(rows), "trained": trained, "before": before}

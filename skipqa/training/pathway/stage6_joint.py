@@ -3,32 +3,42 @@
 Enters: gathered records and what stages II to IV trained, shipping or not. Leaves: the same
 components after a joint fine-tuning with the sum of their losses. A component ships if it is at
 least as good as what answered before, trained or training-free. The controller of stage V stays as
-it was calibrated: it is trained on held-out questions, so its loss cannot join.
+it was calibrated: it is trained on held-out questions, so its loss cannot join. Region queries stay
+as they are.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from skipqa.config import Count, NonNegative
+from skipqa.nn.saliency import Saliency
 from skipqa.nn.verifier import Verifier
 from skipqa.stages import verify
-from skipqa.training.loop import Decay, LearningRate, Loss, Optimisation
+from skipqa.training.loop import Decay, LearningRate, Loss, Optimisation, fit
 from skipqa.training.pathway import saliency_quality, stage2_saliency, stage3_fusion
 from skipqa.training.pathway.context import TrainingContext
-from skipqa.training.pathway.fusion_quality import compare_fusion, fraction_read, fusion_ships
+from skipqa.training.pathway.fusion_quality import FUSED_BEST, compare_reading, fusion_ships
 from skipqa.training.pathway.saliency_quality import RECALL, Trial
 from skipqa.training.pathway.stage import PathwayPart, PathwaySettings, PathwayStage
+from skipqa.training.pathway.stage2_saliency import (
+    SaliencyInputs,
+    SaliencyPart,
+    SaliencyTraining,
+)
 from skipqa.training.pathway.stage3_fusion import (
-    FINAL,
+    TAU_G,
     FusionInputs,
-    Pathways,
-    PathwaysPart,
-    PathwayTraining,
+    FusionPart,
+    FusionTraining,
+    held_out_of,
+    reader_of,
 )
 from skipqa.training.pathway.stage4_verifier import (
     VerifierInputs,
@@ -46,18 +56,22 @@ class JointTraining:
     lr: LearningRate = 5e-6
     warmup: NonNegative = 20
     weight_decay: Decay = 0.01
-    pathways: PathwayTraining = field(default_factory=PathwayTraining)
+    saliency: SaliencyTraining = field(
+        default_factory=lambda: SaliencyTraining(batch=12, temperature=TAU_G[1])
+    )
+    fusion: FusionTraining = field(default_factory=lambda: FusionTraining(batch=48))
     verifier: VerifierTraining = field(default_factory=VerifierTraining)
 
 
 class JointModel(nn.Module):
-    def __init__(self, paths: Pathways, verifier: Verifier) -> None:
+    def __init__(self, saliency: Saliency, fusion: nn.ModuleDict, verifier: Verifier) -> None:
         super().__init__()
-        self.paths, self.verifier = paths, verifier
+        self.saliency, self.fusion, self.verifier = saliency, fusion, verifier
 
 
 @dataclass(frozen=True, slots=True)
 class JointInputs:
+    saliency: SaliencyInputs
     fusion: FusionInputs
     verifier: VerifierInputs
 
@@ -65,14 +79,31 @@ class JointInputs:
 class JointPart(PathwayPart[JointTraining, JointInputs, JointModel]):
     name = "joint"
 
+    def __init__(self, fusion: FusionPart | None = None) -> None:
+        self.fusion = fusion or FusionPart()
+
     def prepare(self, context: TrainingContext, settings: JointTraining) -> JointInputs:
-        verifier = VerifierPart().prepare(context, settings.verifier)
-        return JointInputs(PathwaysPart().prepare(context, settings.pathways), verifier)
+        return JointInputs(
+            SaliencyPart().prepare(context, settings.saliency),
+            self.fusion.prepare(context, settings.fusion),
+            VerifierPart().prepare(context, settings.verifier),
+        )
 
     def build(self, context: TrainingContext, settings: JointTraining) -> JointModel:
-        paths = PathwaysPart().build(context, settings.pathways)
-        verifier = context.learned.verifier or VerifierPart().build(context, settings.verifier)
-        return JointModel(paths, verifier).requires_grad_(True)
+        learned = context.learned
+        saliency = learned.saliency or SaliencyPart().build(context, settings.saliency)
+        verifier = learned.verifier or VerifierPart().build(context, settings.verifier)
+        fusion = self.fusion.build(context, settings.fusion)
+        return JointModel(saliency, fusion, verifier).requires_grad_(True)
+
+    def train(
+        self, context: TrainingContext, settings: JointTraining, data: JointInputs
+    ) -> JointModel:
+        """The fusion reader is where its decoder is; the others are small."""
+        model = self.build(context, settings)
+        model.fusion.to(data.fusion.networks.device)
+        loss = self.loss(context, settings, data, model)
+        return fit(self.name, model, loss, self.optimisation(settings), context.run)
 
     def loss(
         self,
@@ -81,11 +112,12 @@ class JointPart(PathwayPart[JointTraining, JointInputs, JointModel]):
         data: JointInputs,
         model: JointModel,
     ) -> Loss:
-        paths = stage3_fusion.loss_at(
-            context, settings.pathways, data.fusion, model.paths, lambda _: FINAL
+        salient = SaliencyPart().loss(context, settings.saliency, data.saliency, model.saliency)
+        fused = stage3_fusion.loss_at(
+            context, settings.fusion, data.fusion, reader_of(model.fusion), stage3_fusion.sharp
         )
         verify = VerifierPart().loss(context, settings.verifier, data.verifier, model.verifier)
-        return lambda step: paths(step) + verify(step)
+        return lambda step: salient(step) + fused(step).cpu() + verify(step)
 
     def optimisation(self, settings: JointTraining) -> Optimisation:
         return Optimisation(settings.steps, settings.lr, settings.warmup, settings.weight_decay)
@@ -98,13 +130,20 @@ class JointPart(PathwayPart[JointTraining, JointInputs, JointModel]):
         model: JointModel,
     ) -> Metrics:
         cases, held_out = data.verifier.cases, context.rows("held-out", gold=True)
-        threshold, nu = context.pipeline.config.verify.threshold, _nu(context, cases)
+        threshold, read = (
+            context.pipeline.config.verify.threshold,
+            held_out_of(context, data.fusion),
+        )
+        before = _before(context, cases, threshold)
+        if (today := context.pipeline.components.fusion_reader) is not None:
+            today = copy.deepcopy(today).to(data.fusion.networks.device)
+            before["fusion"] = compare_reading(today, read)["scores"][FUSED_BEST]
         return {
-            "before": _before(context, cases, threshold),
+            "before": before,
             "held-out": {
-                "saliency": stage2_saliency.compare_saliency(context, model.paths.saliency),
+                "saliency": stage2_saliency.compare_saliency(context, model.saliency),
                 "verifier": compare_verifiers(context, model.verifier, cases, held_out, threshold),
-                "fusion": compare_fusion(context, model.paths.fusion, cases, nu),
+                "fusion": compare_reading(reader_of(model.fusion), read),
             },
         }
 
@@ -117,14 +156,18 @@ class JointPart(PathwayPart[JointTraining, JointInputs, JointModel]):
             and recall >= before["saliency"],
             "verifier": context.pipeline.components.pair_verifier is None
             and found["verifier"]["trained"]["f1"] >= before["verifier"],
-            "fusion": fusion_ships(found["fusion"])
-            and found["fusion"]["trained"]["read"] >= before["fusion"],
+            "fusion_reader": fusion_ships(found["fusion"])
+            and found["fusion"]["scores"][FUSED_BEST] >= before.get("fusion", 0.0),
         }
 
     def components(self, settings: JointTraining, model: JointModel) -> Mapping[str, nn.Module]:
-        """The region query is compared in stage III alone, so it does not ship here."""
-        paths = PathwaysPart().components(settings.pathways, model.paths)
-        return {**paths, "verifier": model.verifier}
+        fusion = self.fusion.components(settings.fusion, model.fusion)
+        return {"saliency": model.saliency, **fusion, "verifier": model.verifier}
+
+    def chosen_settings(
+        self, context: TrainingContext, compared: Metrics, ships: Mapping[str, bool]
+    ) -> dict[str, dict[str, Any]]:
+        return self.fusion.chosen_settings(context, compared, ships)
 
 
 STAGE = PathwayStage("stage6", PathwaySettings(JointTraining()), (JointPart(),))
@@ -156,9 +199,8 @@ def _before(context: TrainingContext, cases: Cases, threshold: float) -> dict[st
     """What answers today, by the same measures."""
     held_out, today = context.rows("held-out", gold=True), context.pipeline.components
     nu = _nu(context, cases)
-    fusion = fraction_read(context, context.pipeline, cases, nu)
     f1 = verifier_metrics(nu[held_out], cases, torch.tensor(held_out), threshold)
     tokens = stage2_saliency.kept_tokens(context)
     trial = Trial(tokens, today.saliency, today.region_query)
     [found] = saliency_quality.recall_and_boxes(context, held_out, [trial])
-    return {"saliency": found[RECALL], "verifier": f1["f1"], "fusion": fusion["read"]}
+    return {"saliency": found[RECALL], "verifier": f1["f1"]}

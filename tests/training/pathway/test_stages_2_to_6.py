@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from io import BytesIO
@@ -12,17 +13,22 @@ from typing import Any
 
 import pytest
 import small_world
+import tiny_training
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
 from skipqa import components
 from skipqa.data.held_out import Split
 from skipqa.errors import UserError
 from skipqa.evaluation import systems
 from skipqa.evaluation.systems import Variant
+from skipqa.nn.fusion_reader import LocalTokens
 from skipqa.nn.region_query import RegionQueryConfig, SparseRegionQuery
 from skipqa.pipeline import Pipeline
 from skipqa.stages.budget_signals import signals
+from skipqa.stages.fuse import local_tokens
+from skipqa.stages.prompts import trained_prompt
 from skipqa.state import State
 from skipqa.trace import StageRecord
 from skipqa.training.pathway import (
@@ -37,6 +43,8 @@ from skipqa.training.pathway import (
 from skipqa.training.pathway.budget_settings import BudgetTraining
 from skipqa.training.pathway.collapse import openness
 from skipqa.training.pathway.context import Gathering, TrainingContext
+from skipqa.training.pathway.fusion_examples import Scenes, generated
+from skipqa.training.pathway.fusion_loss import ReaderNetworks
 from skipqa.training.pathway.gather import Gathered
 from skipqa.training.pathway.records import replay, replaying
 from skipqa.training.pathway.stage import PathwayStage
@@ -49,7 +57,31 @@ from skipqa.types import Budget
 COUNTS = {f"pocket-kb/{kind}": 99 for kind in ("train", "fresh", "held-out", "val")}
 # Measured of six questions and unknown of the others, as of most in a real run on a CPU
 FEW_GAINS = partial(stage5_budget.best_gains, on_cpu=6)
-PATHS = stage3_fusion.PathwayTraining(steps=3, batch=4, query_hidden=8)
+FUSION = stage3_fusion.FusionTraining(
+    copy_steps=2,
+    steps=3,
+    batch=4,
+    heads=2,
+    early_layers=1,
+    edge_width=8,
+    read=3,
+    generated=8,
+    ranks=(2,),
+)
+
+
+def tiny_reader(
+    context: TrainingContext,
+) -> tuple[ReaderNetworks, Callable[[], Mapping[str, Tensor]]]:
+    """A decoder with random weights in place of the real one."""
+    decoder = tiny_training.decoder()
+    networks = ReaderNetworks(
+        decoder, tiny_training.tokenizer(), trained_prompt, True, context.embed
+    )
+    return networks, decoder.state_dict
+
+
+TINY_FUSION = stage3_fusion.FusionPart(tiny_reader)
 # By the part that ends the stage: the stage, its settings, and the files it leaves
 STAGES: dict[str, tuple[PathwayStage, Any, tuple[str, ...]]] = {
     "saliency": (
@@ -57,7 +89,11 @@ STAGES: dict[str, tuple[PathwayStage, Any, tuple[str, ...]]] = {
         stage2_saliency.SaliencyTraining(steps=6, batch=4, hidden=8),
         ("saliency", "keep_head"),
     ),
-    "pathways": (stage3_fusion.STAGE, PATHS, ("saliency", "region_query", "fusion")),
+    "fusion": (
+        replace(stage3_fusion.STAGE, parts=(TINY_FUSION,)),
+        replace(FUSION, decoder_steps=2),
+        ("fusion_reader", "reader"),
+    ),
     "verifier": (
         stage4_verifier.STAGE,
         VerifierTraining(
@@ -75,13 +111,14 @@ STAGES: dict[str, tuple[PathwayStage, Any, tuple[str, ...]]] = {
         ("budget",),
     ),
     "joint": (
-        stage6_joint.STAGE,
+        replace(stage6_joint.STAGE, parts=(stage6_joint.JointPart(TINY_FUSION),)),
         stage6_joint.JointTraining(
             steps=3,
-            pathways=PATHS,
+            saliency=stage2_saliency.SaliencyTraining(batch=4, hidden=8),
+            fusion=FUSION,
             verifier=VerifierTraining(batch=4, hidden=16, oracle_questions=1),
         ),
-        ("saliency", "region_query", "fusion", "verifier"),
+        ("saliency", "fusion_reader", "verifier"),
     ),
 }
 
@@ -270,6 +307,7 @@ def test_what_a_stage_leaves_needs_no_other_records(finished: dict[str, Path]) -
         ("saliency", "pruning questions"),
         ("saliency", "keep_head"),
         ("verifier", "reading records"),
+        ("fusion", "fusion"),
         ("joint", "joint"),
     ],
 )
@@ -361,14 +399,38 @@ def test_the_gates_shut_out_what_speaks_for_others() -> None:
     assert chosen.softmax(1)[0, 0] > 0.99
 
 
-def test_shut_gates_leave_a_loss(context: TrainingContext) -> None:
-    """At a low temperature a gate is 0 to the last bit, and all of them may be."""
-    part, settings = stage3_fusion.PathwaysPart(), stage3_fusion.PathwayTraining()
-    batch = torch.tensor(context.rows("train", gold=True)[:2])
-    model, inputs = part.build(context, settings), part.prepare(context, settings)
-    shut = torch.zeros(len(batch), context.records["meaning"].shape[1])
-    logits, _ = inputs.answer_logits(model.fusion, batch, shut, stage3_fusion.FINAL)
-    assert torch.isfinite(logits).all()
+def test_scenes_are_the_tokens_that_answering_fuses(context: TrainingContext) -> None:
+    records, num_concepts = context.records, len(context.pipeline.backbone.concepts)
+    scenes = Scenes.of(records, num_concepts, torch.device("cpu"))
+    several = scenes(torch.tensor([0, 4]))
+    for place, i in enumerate((0, 4)):
+        kept = records.after_retrieve(i, num_concepts).kept
+        local, _ = local_tokens(kept, num_concepts)
+        for name in LocalTokens.__slots__:
+            torch.testing.assert_close(getattr(several, name)[place], getattr(local, name)[0])
+    assert several.features_BVF.any()
+    without = {n: t for n, t in records.tensors.items() if n != "features"}
+    with pytest.raises(UserError, match="gather anew"):
+        Scenes.of(replace(records, tensors=without), num_concepts, torch.device("cpu"))
+
+
+def test_features_of_records_are_those_of_the_image(
+    context: TrainingContext, rows: list[Gathered]
+) -> None:
+    state = gather.with_most_passages(context.pipeline).run(
+        State(photo_of(rows[2]), rows[2].question), stop="prune"
+    )
+    seen = state.kept.tokens.features[state.kept.positions]
+    torch.testing.assert_close(context.records["features"][2].float(), seen, rtol=1e-3, atol=1e-3)
+
+
+def test_generated_questions_are_answered_by_their_passage(context: TrainingContext) -> None:
+    made = generated(context, context.rows("train", gold=True), 30, seed=1)
+    assert len(made) == 30
+    for one in made:
+        [fact] = one.gold
+        assert one.answer in fact.lower()
+        assert fact not in one.others
 
 
 def test_a_limit_is_of_every_kind() -> None:

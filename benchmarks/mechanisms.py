@@ -1,0 +1,235 @@
+"""Does an answer come from what was read? Questions of Pocket-KB, with one link cut at a time.
+
+Each question goes through the pipeline up to verification once; then its passages are read in
+several ways. The decoder answers by itself: the drafter's candidates are left out.
+
+- `as set`: as `--passages` says (fused tokens and the best passage as text);
+- `fused`: fused tokens alone;
+- `best as text`, `two as text`, `nothing`: without fusion;
+- `edited fact`: every passage that states the answer states another one, which counts as right;
+- `wrong passages`: those of another question;
+- `wrong photo`: another question's image, looked at and looked up anew;
+- `fusion zeroed`: fused tokens are zeros;
+- `random edges`: as many as the layer chose, drawn by the seed.
+
+    python benchmarks/mechanisms.py --pocket-kb FOLDER --components FOLDER --questions 200
+
+`--untrained-reader` puts in a fusion reader with random weights, to try the script.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import re
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.progress import track
+from rich.table import Table
+
+from skipqa.backbones.presets.pocket import Pocket
+from skipqa.cli.console import err, out, prepare_process
+from skipqa.costs.environment import write_results
+from skipqa.errors import UserError
+from skipqa.evaluation.statistics import mean_interval
+from skipqa.nn.fusion_reader import FusionReader, FusionReaderConfig
+from skipqa.pipeline import Pipeline, load
+from skipqa.stages.fuse import build_fuser
+from skipqa.state import State
+from skipqa.tasks.example import Example
+from skipqa.tasks.okvqa import normalise
+from skipqa.tasks.pocket_kb import POCKET_KB
+from skipqa.types import Verified
+
+EDITED = "edited fact"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--pocket-kb", type=Path, required=True, help="made by `skipqa data`, with its index/"
+    )
+    parser.add_argument("--components", type=Path, help="default: those bundled with the preset")
+    parser.add_argument("--index", action="append", help="default: Pocket-KB's own")
+    parser.add_argument("--questions", type=int, default=200)
+    parser.add_argument("--passages", choices=("fused", "fused+best"), default="fused+best")
+    parser.add_argument("--untrained-reader", action="store_true")
+    parser.add_argument("--seed", type=int, default=2026)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    options = parser.parse_args()
+
+    prepare_process()
+    folder: Path = options.pocket_kb
+    base = load(
+        index=options.index or [folder / "index"],
+        components=options.components,
+        overrides={"decode": {"passages": "text"}},
+    )
+    if options.untrained_reader:
+        base = base.with_components(fusion_reader=untrained_reader(base, options.seed))
+    if base.components.fusion_reader is None:
+        raise UserError("no fusion_reader.safetensors among the components")
+    examples = [one for one in POCKET_KB.load(folder, "val") if one.gold and one.answers]
+    random.Random(options.seed).shuffle(examples)
+    asked = examples[: options.questions]
+    with zipfile.ZipFile(folder / "photos.zip") as photos:
+        measured = Mechanisms(base, options.passages, asked, photos.read, options.seed)
+        found = [measured(n) for n in track(range(len(asked)), "reading", console=err)]
+    scores = {name: [one[name] for one in found if name in one] for name in found[0]}
+    table = Table("way of reading", "questions", "accuracy")
+    for name, values in scores.items():
+        table.add_row(name, str(len(values)), f"{100 * sum(values) / max(1, len(values)):.1f}")
+    out.print(table)
+    results = {
+        "questions": len(asked),
+        "seed": options.seed,
+        "passages": options.passages,
+        "untrained_reader": options.untrained_reader,
+        "accuracy": {
+            name: asdict(mean_interval(values)) | {"questions": len(values)}
+            for name, values in scores.items()
+            if values
+        },
+    }
+    err.print(f"written to {write_results(results, 'mechanisms', options.out)}")
+
+
+class Mechanisms:
+    def __init__(
+        self,
+        base: Pipeline,
+        passages: str,
+        asked: Sequence[Example],
+        photo: Callable[[str], bytes],
+        seed: int,
+    ) -> None:
+        """`base` reads text; a photo is read by its name."""
+        self.base, self.asked, self.photo, self.seed = base, asked, photo, seed
+        self.text = {
+            name: base.with_config(decode={"passages": "text", "max_passages": count})
+            for name, count in (("best as text", 1), ("two as text", 2))
+        }
+        self.nothing = base.with_config(decode={"passages": "none"})
+        self.fused = {
+            name: base.with_config(decode={"passages": name}) for name in {passages, "fused"}
+        }
+        self.as_set = self.fused[passages]
+        self._verified: dict[int, State] = {}
+
+    def __call__(self, number: int) -> dict[str, float]:
+        """The score of each way; without `edited fact` where no passage states the answer."""
+        example, state = self.asked[number], self.verified(number)
+        other = self.verified((number + 1) % len(self.asked))
+        found = {"as set": self.as_set.run(state, start="fuse")}
+        found["fused"] = self.fused["fused"].run(state, start="fuse")
+        found |= {name: system.run(state, start="fuse") for name, system in self.text.items()}
+        found["nothing"] = self.nothing.run(state, start="fuse")
+        wrong = state.add(verified=other.verified)
+        found["wrong passages"] = self.as_set.run(wrong, start="fuse")
+        elsewhere = self.asked[(number + 1) % len(self.asked)].image
+        found["wrong photo"] = self.as_set.run(self._up_to_verify(elsewhere, example), start="fuse")
+        found["fusion zeroed"] = self._zeroed(state)
+        found["random edges"] = self._by_chance(state, number)
+        scores = {name: score(one, example.answers) for name, one in found.items()}
+        edit = edited(state.verified, example.answers, other_answer(example, self.asked))
+        if edit is not None:
+            changed, target = edit
+            changed = self._encoded(changed)
+            answered = self.as_set.run(state.add(verified=changed), start="fuse")
+            scores[EDITED] = score(answered, {target: 1.0})
+        return scores
+
+    def verified(self, number: int) -> State:
+        if number not in self._verified:
+            example = self.asked[number]
+            self._verified[number] = self._up_to_verify(example.image, example)
+        return self._verified[number]
+
+    def _up_to_verify(self, image: str, example: Example) -> State:
+        state = State(BytesIO(self.photo(image)), example.question)
+        state = self.base.run(state, stop="verify")
+        return state.add(draft=replace(state.draft, candidates=()))
+
+    def _zeroed(self, state: State) -> State:
+        state = self.as_set.run(state, start="fuse", stop="fuse")
+        assert state.fused.for_decoder is not None
+        nothing = torch.zeros_like(state.fused.for_decoder)
+        zeroed = state.add(fused=replace(state.fused, for_decoder=nothing))
+        return self.as_set.run(zeroed, start="decode")
+
+    @torch.inference_mode()
+    def _by_chance(self, state: State, number: int) -> State:
+        fuser = build_fuser(self.as_set.parts)
+        own, _ = fuser(state.kept, state.question, state.verified)
+        generator = torch.Generator().manual_seed(self.seed + number)
+        order = torch.randperm(own.edges.numel(), generator=generator)
+        edges = own.edges.flatten()[order].view_as(own.edges)
+        fused, _ = fuser(state.kept, state.question, state.verified, edges)
+        return self.as_set.run(state.add(fused=fused), start="decode")
+
+    def _encoded(self, verified: Verified) -> Verified:
+        """With embeddings and states of what the passages say now."""
+        encoded = self.base.backbone.encode_texts([one.text for one in verified.passages])
+        return replace(
+            verified,
+            embeddings=encoded.embeddings,
+            token_states=encoded.states,
+            characters=encoded.characters,
+        )
+
+
+def score(state: State, answers: Mapping[str, float]) -> float:
+    return float(answers.get(normalise(state.answer.text), 0.0))
+
+
+def other_answer(example: Example, asked: Sequence[Example]) -> str:
+    """The first that is right for another question of its category and wrong for this one."""
+    for other in asked:
+        if other.category == example.category:
+            for text in other.answers:
+                if text not in example.answers:
+                    return text
+    return "something else"
+
+
+def edited(
+    verified: Verified, answers: Mapping[str, float], target: str
+) -> tuple[Verified, str] | None:
+    """Every right answer that stands in a passage as whole words gives way to `target`."""
+    longest_first = sorted(map(re.escape, answers), key=len, reverse=True)
+    pattern = re.compile(rf"\b(?:{'|'.join(longest_first)})\b", re.IGNORECASE)
+    texts = [pattern.sub(target, one.text) for one in verified.passages]
+    if texts == [one.text for one in verified.passages]:
+        return None
+    passages = tuple(
+        replace(one, passage=replace(one.passage, text=text), excerpt="")
+        for one, text in zip(verified.passages, texts, strict=True)
+    )
+    return replace(verified, passages=passages), target
+
+
+def untrained_reader(pipeline: Pipeline, seed: int) -> FusionReader:
+    backbone = pipeline.backbone
+    assert isinstance(backbone, Pocket)
+    widths, concepts = backbone.widths, backbone.concepts
+    weight: Any = backbone.decoder.embedding.weight
+    torch.manual_seed(seed)
+    config = FusionReaderConfig(
+        widths.vision,
+        len(concepts) - concepts.from_photos,
+        widths.text,
+        widths.decoder,
+        backbone.decoder.config.heads,
+        float(weight.detach().float().square().mean().sqrt()),
+    )
+    return FusionReader(config).eval().requires_grad_(False)
+
+
+if __name__ == "__main__":
+    main()

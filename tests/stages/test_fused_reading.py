@@ -1,0 +1,205 @@
+"""Fused tokens on their way into a decoder: what is read, in which form, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+import tiny_training
+import torch
+from synthetic import WIDTH, kept_tokens, question, run, state, verified
+from torch import Tensor
+
+from skipqa.backbones.backbone import Completion, Decoding
+from skipqa.backbones.networks import llama
+from skipqa.backbones.presets.pocket import Pocket
+from skipqa.config import ConfidenceConfig, DecodeConfig, EncodeConfig, preset
+from skipqa.costs.flops import count_flops
+from skipqa.errors import UserError
+from skipqa.knowledge import Library
+from skipqa.nn.fusion import BipartiteFusion, FusionConfig, mass_flops
+from skipqa.nn.fusion_reader import FusionReader, FusionReaderConfig
+from skipqa.stages import decode, fuse
+from skipqa.stages.decode import Decode
+from skipqa.stages.fuse import Fuse, ReadingFuser, TrainedFuser, local_tokens
+from skipqa.stages.readers import ReadTogether, ShortReader
+from skipqa.stages.stage import Parts
+from skipqa.state import State
+from skipqa.types import Draft, Verified
+
+TEXTS = ("The Komondor is from Hungary.", "A cup  holds\nTEA.", "Milk comes from cows.")
+LAYERS = 1
+
+
+class TinyPocket(Pocket):
+    """The pocket with a decoder of bytes, and a note of what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(EncodeConfig())
+        vars(self)["decoder"] = tiny_training.decoder()
+        vars(self)["decoder_tokenizer"] = tiny_training.tokenizer()
+        self.asked: list[tuple[str, Tensor | None]] = []
+
+    def generate(self, prompt: str, decoding: Decoding, visual: Tensor | None = None) -> Completion:
+        self.asked.append((prompt, visual))
+        return super().generate(prompt, decoding, visual)
+
+
+def reader(beta: float = 0.3) -> FusionReader:
+    torch.manual_seed(0)
+    config = FusionReaderConfig(
+        *(6, 7, WIDTH, tiny_training.LLAMA.width),
+        heads=2,
+        embedding_rms=0.3,
+        early_layers=LAYERS,
+        edge_width=8,
+        beta=beta,
+    )
+    return FusionReader(config).requires_grad_(False)
+
+
+def passages(texts: Sequence[str] = TEXTS) -> Verified:
+    found = verified([3] * len(texts), seed=1)
+    told = tuple(
+        replace(one, passage=replace(one.passage, text=text))
+        for one, text in zip(found.passages, texts, strict=True)
+    )
+    return replace(found, passages=told)
+
+
+def asked(texts: Sequence[str] = TEXTS) -> State:
+    kept = kept_tokens(4, [0, 3, 5, 8, 9, 15], seed=2)
+    draft = Draft("", 0.0, "none")
+    return state(question=question(), kept=kept, verified=passages(texts), draft=draft, regions=())
+
+
+def test_words_are_those_of_the_decoder() -> None:
+    pocket = TinyPocket()
+    found = pocket.decoder_words(TEXTS[:2], LAYERS)
+    for text, states, raw in zip(TEXTS, found.states, found.embeddings, strict=False):
+        ids = torch.tensor([pocket.decoder_tokenizer.encode(text).ids])
+        torch.testing.assert_close(raw, pocket.decoder.embedding(ids)[0])
+        one = llama.Llama(replace(pocket.decoder.config, layers=LAYERS))
+        weights = {k: v for k, v in pocket.decoder.state_dict().items() if "layers.1" not in k}
+        one.load_state_dict(weights)
+        one.norm = torch.nn.Identity()  # type: ignore[assignment]
+        torch.testing.assert_close(states, one.states(raw[None])[0])
+    counted = count_flops(lambda: pocket.decoder_words(TEXTS[:2], LAYERS))
+    assert found.flops == counted
+
+
+def test_fusing_leaves_tokens_for_the_decoder() -> None:
+    pocket, entering = TinyPocket(), asked()
+    fuser = ReadingFuser(reader(), pocket, lower_case=True)
+    leaving, record = run(Fuse(fuser), entering)
+    fused, kept = leaving.fused, entering.kept
+    assert fused.for_decoder is not None
+    assert fused.for_decoder.shape == (6, tiny_training.LLAMA.width)
+    assert torch.equal(fused.tokens, kept.meaning)
+    assert fused.edges.shape == (6, 3)
+    assert int(fused.edges.sum()) == record.kept == 6  # of 18 pairs, three tenths
+    assert fused.attention is not None
+    torch.testing.assert_close(fused.attention.sum(1), fused.edges.any(1).float())
+    assert sum(fused.mass) == pytest.approx(int(fused.edges.any(1).sum()), abs=1e-4)
+    # Edges are in the order of the kept tokens, and may be given in it
+    again, _ = fuser(kept, entering.question, entering.verified, fused.edges)
+    torch.testing.assert_close(again.for_decoder, fused.for_decoder)
+    assert torch.equal(again.edges, fused.edges)
+    counted = count_flops(lambda: fuser(kept, entering.question, entering.verified))
+    assert record.flops == pytest.approx(counted, rel=0.02)
+
+
+def test_a_passage_without_an_edge_is_never_read() -> None:
+    pocket, entering = TinyPocket(), asked()
+    read: list[str] = []
+    words = pocket.decoder_words
+
+    def noted(texts: Sequence[str], layers: int) -> Any:
+        read.extend(texts)
+        return words(texts, layers)
+
+    vars(pocket)["decoder_words"] = noted
+    fuser = ReadingFuser(reader(), pocket, lower_case=True)
+    edges = torch.zeros(6, 3, dtype=torch.bool)
+    edges[2, 1] = True
+    fused, _ = fuser(entering.kept, entering.question, entering.verified, edges)
+    assert read == ["a cup holds tea."]
+    assert fused.mass == pytest.approx((0.0, 1.0, 0.0))
+    nothing, _ = fuser(entering.kept, entering.question, passages([]))
+    assert nothing.mass == ()
+    assert nothing.for_decoder is not None
+
+
+def test_the_most_salient_token_comes_first() -> None:
+    kept = kept_tokens(4, [0, 3, 5, 8], seed=2)
+    local, order = local_tokens(kept, 5)
+    best = kept.positions[kept.saliency[kept.positions].argmax()]
+    assert torch.equal(local.features_BVF[0, 0], kept.tokens.features[best])
+    assert local.evidence_BVC.shape == (1, 4, 5)
+    assert sorted(order.tolist()) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("way", "as_text", "visual"),
+    [("text", 2, 0), ("fused+best", 1, 6), ("fused", 0, 6), ("none", 0, 0)],
+)
+def test_how_passages_are_read_is_one_setting(way: str, as_text: int, visual: int) -> None:
+    pocket = TinyPocket()
+    config = preset("pocket", {"decode": {"prompt": "short", "passages": way, "lower_case": True}})
+    parts = Parts(pocket, cast(Library, None), config)
+    stage = decode.build(parts)
+    entering, _ = run(Fuse(ReadingFuser(reader(1.0), pocket, lower_case=True)), asked())
+    if not config.decode.reads_fused:
+        entering = entering.add(fused=replace(entering.fused, for_decoder=None))
+    leaving, record = run(stage, entering)
+    [(prompt, given)] = pocket.asked
+    assert prompt.count("Fact: ") == record.kept == as_text
+    assert (0 if given is None else len(given)) == visual
+    tokens = len(pocket.decoder_tokenizer.encode(prompt).ids)
+    assert leaving.answer.prompt_tokens == tokens + visual
+    pocket.asked.clear()
+    counted = count_flops(lambda: stage(entering, replace(record)))
+    assert record.flops == pytest.approx(counted, rel=0.02)
+
+
+def test_what_was_not_fused_is_read_as_text() -> None:
+    """As in a question without an image."""
+    pocket = TinyPocket()
+    config = DecodeConfig(prompt="short", passages="fused")
+    stage = Decode(ShortReader(config, pocket, ReadTogether(pocket)), ConfidenceConfig())
+    entering, _ = run(Fuse(ReadingFuser(reader(1.0), pocket, lower_case=True)), asked())
+    run(stage, entering.add(fused=replace(entering.fused, for_decoder=None)))
+    [(prompt, visual)] = pocket.asked
+    assert prompt.count("Fact: ") == 2
+    assert visual is None
+
+
+def test_fused_tokens_need_a_reader_of_both_kinds() -> None:
+    settings = {"decode": {"prompt": "short", "passages": "fused"}}
+    parts = Parts(TinyPocket(), cast(Library, None), preset("pocket", settings))
+    with pytest.raises(UserError, match=r"needs fusion_reader\.safetensors"):
+        fuse.build(parts)
+    untrained = preset("pocket", {"decode": {"passages": "fused"}})
+    with pytest.raises(UserError, match="trained reader"):
+        decode.build(replace(parts, config=untrained))
+
+
+def test_the_mass_of_a_trained_layer_is_its_attention() -> None:
+    torch.manual_seed(0)
+    layer = BipartiteFusion(FusionConfig(WIDTH, WIDTH, 2, edge_width=8, beta=0.5))
+    entering = asked()
+    fused, flops = TrainedFuser(layer.requires_grad_(False))(
+        entering.kept, entering.question, entering.verified
+    )
+    assert fused.attention is not None
+    torch.testing.assert_close(fused.attention.sum(1), fused.edges.any(1).float())
+    several = fused.attention[fused.edges.sum(1) > 1]
+    assert len(several)
+    assert (several[several > 0] != 0.5).any()
+    lengths = [3, 3, 3]
+    given = (entering.kept.meaning, torch.cat(entering.verified.token_states))
+    counted = count_flops(lambda: layer.mass(*given, fused.edges, lengths))
+    assert mass_flops(layer.config, fused.edges, lengths) == counted
+    assert flops > counted
