@@ -120,11 +120,15 @@ class Records:
         )
 
     def tokens(self, i: int, num_concepts: int) -> VisualTokens:
-        """What the stages up to retrieval ask of them; features are not kept."""
+        """What the stages up to retrieval ask of them; features of the most salient tokens alone,
+        zeros elsewhere."""
         probs, concepts = self["evidence"][i].float(), self["concepts"][i].long()
         evidence = torch.zeros(len(probs), num_concepts).scatter_(1, concepts, probs)
+        known = self["features"][i].float()
+        features = torch.zeros(len(probs), known.shape[1])
+        features[self["featured"][i].long()] = known
         return VisualTokens(
-            features=torch.zeros(len(probs), 0),
+            features=features,
             concept_probs=evidence,
             meaning=self["meaning"][i].float(),
             overview=self["overview"][i].float(),
@@ -280,7 +284,7 @@ def replay(records: Records, i: int, pipeline: Pipeline, budget: Budget) -> tupl
     state = records.before_prune(i, len(pipeline.backbone.concepts)).add(budget=budget)
     if pipeline.components.grounding is None:
         return pipeline.run(state, start="prune", stop="retrieve", trace=trace), trace.flops
-    # A grounding reads features, which no record holds: its scores are those of gathering.
+    # A grounding reads the features of all tokens: its scores are those of gathering.
     saliency = records["saliency"][i].float()
     kept = KeptTokens(top_positions(saliency, budget.tokens), saliency, state.tokens)
     state = pipeline.run(state.add(kept=kept), start="regions", stop="retrieve", trace=trace)

@@ -1,14 +1,13 @@
-"""Stage III: region queries (RCSR) and fusion (BSCA) are trained behind open gates.
+"""Stage III: fusion (BSCA) is trained behind open gates; region queries are a part of their own.
 
-Enters: gathered records, the saliency of stage II. Leaves: a saliency, a region query and a fusion
-layer, and how they compare with their training-free stages on held-out questions. tau_G falls
-along a cosine from 1.0 to 0.1 and tau_e rises from 0.3 to 0.6; the loss is eq. D.3.
+Enters: gathered records, the saliency of stage II. Leaves: a saliency and a fusion layer, and how
+they compare with their training-free stages on held-out questions. tau_G falls along a cosine from
+1.0 to 0.1 and tau_e rises from 0.3 to 0.6; the loss is eq. D.3.
 
-At pocket size the decoder reads words, so the cross-entropy is replaced by three proxies that pass
+At pocket size the decoder reads words, so the cross-entropy is replaced by two proxies that pass
 through the relaxed components: the gold passage by what gated tokens speak for (as in stage II),
-the gold passage by the score of the regions' queries (`region_query.py`), and the answer by the
-fused tokens: their gated mean against the embeddings of all known answers, so that a token must
-attend to the passage that states the answer.
+and the answer by the fused tokens: their gated mean against the embeddings of all known answers, so
+that a token must attend to the passage that states the answer.
 
 Shape letters: B questions, V' tokens, K candidates, A answers, d text width.
 """
@@ -16,16 +15,15 @@ Shape letters: B questions, V' tokens, K candidates, A answers, d text width.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from skipqa.config import Between, Count, NonNegative
+from skipqa.config import Count, NonNegative
 from skipqa.nn.fusion import BipartiteFusion, FusionConfig
-from skipqa.nn.region_query import RegionQueryConfig, SparseRegionQuery
 from skipqa.nn.relaxation import cosine_schedule, linear_schedule
 from skipqa.nn.saliency import Saliency, squared_budget_loss
 from skipqa.nn.soft_edges import degree_loss, relaxed_fusion
@@ -34,8 +32,6 @@ from skipqa.training.pathway import stage2_saliency
 from skipqa.training.pathway.context import TrainingContext
 from skipqa.training.pathway.fusion_quality import compare_fusion, edges_help, fusion_ships
 from skipqa.training.pathway.records import Records
-from skipqa.training.pathway.region_query import RegionQueryLoss
-from skipqa.training.pathway.saliency_quality import RECALL, Trial, recall_and_boxes
 from skipqa.training.pathway.stage import PathwayPart, PathwaySettings, PathwayStage
 from skipqa.training.pathway.stage2_saliency import (
     Candidates,
@@ -46,6 +42,7 @@ from skipqa.training.pathway.stage2_saliency import (
     open_gates,
     passage_logits,
 )
+from skipqa.training.pathway.stage3_region_query import RegionQueryPart, RegionQueryTraining
 from skipqa.training.pathway.verifier_cases import collect_cases
 from skipqa.training.sampling import inverse_frequency
 from skipqa.training.stage import Metrics
@@ -63,18 +60,15 @@ class PathwayTraining:
     weight_decay: Decay = 0.05
     heads: Count = 4
     read: Count = 6  # candidates that fusion may attend to, the gold ones among them
-    query_hidden: Count = 64
-    like_untrained: Annotated[float, Between(0.0, 100.0)] = 0.1
+    region_query: RegionQueryTraining = field(default_factory=RegionQueryTraining)
 
 
 class Pathways(nn.Module):
-    """The three modules that are trained together."""
+    """The modules that are trained together."""
 
-    def __init__(
-        self, saliency: Saliency, region_query: SparseRegionQuery, fusion: BipartiteFusion
-    ) -> None:
+    def __init__(self, saliency: Saliency, fusion: BipartiteFusion) -> None:
         super().__init__()
-        self.saliency, self.region_query, self.fusion = saliency, region_query, fusion
+        self.saliency, self.fusion = saliency, fusion
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +90,6 @@ class FusionInputs:
     records: Records
     candidates: Candidates
     inside: Tensor  # [N, V] bool, as in stage II
-    queries: RegionQueryLoss
     answers: Tensor  # [A, d]
     answer_of: Tensor  # [N], -1 where no passage is known to hold it
     num_tokens: int  # V'
@@ -142,7 +135,6 @@ class PathwaysPart(PathwayPart[PathwayTraining, FusionInputs, Pathways]):
             context.records,
             found,
             stage2_saliency.object_tokens(context.records),
-            RegionQueryLoss(context, found.rows, found.there),
             context.embed(list(number)),
             torch.tensor([number.get(text, -1) if text else -1 for text in best]),
             stage2_saliency.kept_tokens(context),
@@ -154,13 +146,9 @@ class PathwaysPart(PathwayPart[PathwayTraining, FusionInputs, Pathways]):
         width, learned = context.records["question"].shape[1], context.learned
         torch.manual_seed(context.run.seed)
         saliency = learned.saliency or SaliencyPart().build(context, SaliencyTraining())
-        query = learned.region_query
-        if not isinstance(query, SparseRegionQuery):
-            query = SparseRegionQuery(RegionQueryConfig(width, width, hidden=settings.query_hidden))
-            nn.init.constant_(query.to_terms.bias, -0.5)  # most terms start inactive
         layer = FusionConfig(width, width, settings.heads, variant="B")
         fusion = learned.fusion or BipartiteFusion(layer)
-        return Pathways(saliency, query, fusion).requires_grad_(True)
+        return Pathways(saliency, fusion).requires_grad_(True)
 
     def loss(
         self,
@@ -185,17 +173,14 @@ class PathwaysPart(PathwayPart[PathwayTraining, FusionInputs, Pathways]):
         return {
             "held-out": {
                 "saliency": stage2_saliency.compare_saliency(context, model.saliency),
-                "region_query": compare_query(context, model.region_query),
                 "fusion": compare_fusion(context, model.fusion, cases, cases.untrained),
             }
         }
 
     def ships(self, context: TrainingContext, compared: Metrics) -> dict[str, bool]:
         found, tokens = compared["held-out"], stage2_saliency.kept_tokens(context)
-        query = found["region_query"]
         return {
             "saliency": stage2_saliency.is_as_good(found["saliency"], tokens),
-            "region_query": query["trained"][RECALL] >= query["before"][RECALL],
             "fusion": fusion_ships(found["fusion"]),
         }
 
@@ -207,10 +192,12 @@ class PathwaysPart(PathwayPart[PathwayTraining, FusionInputs, Pathways]):
         return {"fuse": {"edges": "degree"}}
 
     def components(self, settings: PathwayTraining, model: Pathways) -> Mapping[str, nn.Module]:
-        return {name: getattr(model, name) for name in ("saliency", "region_query", "fusion")}
+        return {name: getattr(model, name) for name in ("saliency", "fusion")}
 
 
-STAGE = PathwayStage("stage3", PathwaySettings(PathwayTraining()), (PathwaysPart(),))
+STAGE = PathwayStage(
+    "stage3", PathwaySettings(PathwayTraining()), (RegionQueryPart(), PathwaysPart())
+)
 
 
 def _best_answer(answers: Mapping[str, float]) -> str:
@@ -244,23 +231,11 @@ def loss_at(
         gold, there = known.gold[batch], known.there[batch]
         passages = records.table.encoded.embeddings[known.rows[batch]]
         by_tokens = gold_loss(passage_logits(question, tokens, gates, passages), gold, there)
-        scores, distance = data.queries.scores(model.region_query, batch, tokens, question, gates)
-        by_queries = gold_loss(scores, gold, there) + settings.like_untrained * distance
         answers, edges = data.answer_logits(model.fusion, batch, gates, temperatures)
         answered = F.cross_entropy(answers, data.answer_of[batch])
         degree = torch.stack([degree_loss(one) for one in edges]).mean()
         placed = object_loss(logits, data.inside[batch])
         budget = squared_budget_loss(logits, rho)
-        return by_tokens + placed + by_queries + answered + budget + degree
+        return by_tokens + placed + answered + budget + degree
 
     return loss
-
-
-def compare_query(context: TrainingContext, query: SparseRegionQuery) -> dict[str, Any]:
-    """Gold passages found by the regions' queries: the trained ones, and those that answer before,
-    trained or training-free."""
-    rows, tokens = context.rows("held-out", gold=True), stage2_saliency.kept_tokens(context)
-    today = context.pipeline.components.region_query
-    trials = [Trial(tokens, None, asking) for asking in (query, today)]
-    trained, before = recall_and_boxes(context, rows, trials)
-    return {"questions": len(rows), "trained": trained, "before": before}

@@ -122,7 +122,6 @@ class JointPart(PathwayPart[JointTraining, JointInputs, JointModel]):
         }
 
     def components(self, settings: JointTraining, model: JointModel) -> Mapping[str, nn.Module]:
-        """The region query is compared in stage III alone, so it does not ship here."""
         paths = PathwaysPart().components(settings.pathways, model.paths)
         return {**paths, "verifier": model.verifier}
 

@@ -40,6 +40,7 @@ from skipqa.training.pathway.context import Gathering, TrainingContext
 from skipqa.training.pathway.gather import Gathered
 from skipqa.training.pathway.records import replay, replaying
 from skipqa.training.pathway.stage import PathwayStage
+from skipqa.training.pathway.stage3_region_query import RegionQueryTraining
 from skipqa.training.pathway.verifier_settings import PairTraining, VerifierTraining
 from skipqa.training.pipelines import Source
 from skipqa.training.run import Run
@@ -49,7 +50,9 @@ from skipqa.types import Budget
 COUNTS = {f"pocket-kb/{kind}": 99 for kind in ("train", "fresh", "held-out", "val")}
 # Measured of six questions and unknown of the others, as of most in a real run on a CPU
 FEW_GAINS = partial(stage5_budget.best_gains, on_cpu=6)
-PATHS = stage3_fusion.PathwayTraining(steps=3, batch=4, query_hidden=8)
+PATHS = stage3_fusion.PathwayTraining(
+    steps=3, batch=4, region_query=RegionQueryTraining(steps=3, batch=4, hidden=8)
+)
 # By the part that ends the stage: the stage, its settings, and the files it leaves
 STAGES: dict[str, tuple[PathwayStage, Any, tuple[str, ...]]] = {
     "saliency": (
@@ -81,7 +84,7 @@ STAGES: dict[str, tuple[PathwayStage, Any, tuple[str, ...]]] = {
             pathways=PATHS,
             verifier=VerifierTraining(batch=4, hidden=16, oracle_questions=1),
         ),
-        ("saliency", "region_query", "fusion", "verifier"),
+        ("saliency", "fusion", "verifier"),
     ),
 }
 
@@ -176,8 +179,10 @@ def test_a_record_goes_through_the_stages_as_its_question_did(context: TrainingC
 
 
 def test_records_do_not_depend_on_what_is_learned_from_them(context: TrainingContext) -> None:
-    width = context.records["question"].shape[1]
-    query = SparseRegionQuery(RegionQueryConfig(width, width, hidden=8))
+    widths, concepts = context.pipeline.backbone.widths, context.pipeline.backbone.concepts
+    query = SparseRegionQuery(
+        RegionQueryConfig(widths.vision, len(concepts), widths.text, hidden=8)
+    )
     gathering = gather.with_most_passages(context.pipeline.with_components(region_query=query))
     assert {getattr(gathering.components, n) for n in gather.LEARNED_BEFORE_RETRIEVAL} == {None}
 
@@ -246,6 +251,7 @@ def test_a_stage_leaves_its_parts_and_says_which_won(finished: dict[str, Path], 
     ships = ships if isinstance(ships, dict) else {files[0]: ships}
     pairs = metrics.get("pairs", {}).get("ships", False)
     ships = ships | dict.fromkeys(("pair_verifier", "pair_encoder"), pairs)
+    ships = ships | {"region_query": metrics.get("region_query", {}).get("ships", False)}
     ships = ships | {"keep_head": True}  # a rival's, it has nothing to win
     for part in files:
         assert (folder / "trained" / f"{part}.safetensors").is_file()
