@@ -40,8 +40,8 @@ def region_query_case(variant: str) -> Case:
     config = region_query.RegionQueryConfig(96, 33, 64, variant)  # type: ignore[arg-type]
     model = region_query.build_region_query(config)
     views = region_query.RegionViews(torch.zeros(8, 96), torch.zeros(8, 33))
-    boxes = [torch.empty(8, 4)] * (variant == "B")
-    return region_query.flops(config, 8), lambda: model(views, torch.empty(64), *boxes)
+    inputs = [views, torch.empty(64)] + [torch.empty(8, 4)] * (variant == "B")
+    return region_query.flops(config, 8), lambda: model(*inputs)
 
 
 def budget_case(

@@ -160,7 +160,7 @@ def test_a_dense_query_sees_the_box_itself() -> None:
     with torch.inference_mode():
         expected = named + phi(region_views(asking, 7), question().embedding, torch.tensor(boxes))
     np.testing.assert_allclose(index.queries, expected.numpy(), rtol=1e-4, atol=1e-5)
-    assert np.array_equal(index.queries[0], index.queries[1])
+    np.testing.assert_allclose(index.queries[0], index.queries[1], rtol=1e-4, atol=1e-5)
     assert not np.allclose(index.queries[0], index.queries[2])
 
 

@@ -34,9 +34,9 @@ from skipqa.training.run import Run
 
 QUESTIONS, GRID = 50, 4
 # Two things that a region names "espresso", told apart by features alone. The query by names
-# scores all their passages alike, and the first come first.
+# scores all passages of a thing alike, and those of one of the two come first.
 THINGS = ("ristretto", "lungo")
-SIDES = ("cup", "spoon", "beans", "steam")
+SIDES = ("north", "south", "east", "west")
 assert len(SIDES) == AT
 QUESTION = "How is it made?"
 
