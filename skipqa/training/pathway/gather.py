@@ -175,6 +175,7 @@ def gather(
         {
             "questions": hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16],
             "number": len(rows),
+            "featured": FEATURED,  # older records have no features
             **fingerprint,
         }
     )
