@@ -384,7 +384,7 @@ def tiny() -> tuple[Architecture, VitConfig]:
         ),
         saliency=replace(real.saliency, width=32),
         budget=replace(real.budget, visual_width=32, question_width=32),
-        region_query=replace(real.region_query, visual_width=32, question_width=32),
+        region_query=replace(real.region_query, vision_width=32, question_width=32),
         verifier=replace(real.verifier, width=24, visual_width=32),
         fusion=replace(real.fusion, width=32, passage_width=24, heads=4),
         load=load,

@@ -126,7 +126,7 @@ _FITS: dict[str, dict[str, str]] = {
     "budget": {"visual_width": "text", "question_width": "text"},
     "grounding": {"vision_width": "vision", "text_width": "text"},
     "saliency": {"width": "text"},
-    "region_query": {"visual_width": "text", "question_width": "text"},
+    "region_query": {"vision_width": "vision", "question_width": "text"},
     "concept_prior": {"width": "text"},
     "verifier": {"width": "text", "visual_width": "text"},
     "pair_verifier": {"width": "text", "visual_width": "text"},

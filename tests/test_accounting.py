@@ -22,7 +22,7 @@ from skipqa.state import State
 from skipqa.trace import StageRecord, Trace
 from skipqa.types import Decoded
 
-WIDTH, HEADS = 384, 12
+WIDTH, HEADS, FEATURES = 384, 12, 1_280
 QUESTION = "How is this drink brewed?"
 
 
@@ -163,10 +163,11 @@ def test_with_components(
     for module in (controller, verifier):
         for parameter in module.parameters():
             torch.nn.init.normal_(parameter, std=0.3)
+    concepts = len(untrained.backbone.concepts)
     system = untrained.with_components(
         budget=controller,
         saliency=build_saliency(SaliencyConfig(WIDTH, variant)),
-        region_query=build_region_query(RegionQueryConfig(WIDTH, WIDTH)),
+        region_query=build_region_query(RegionQueryConfig(FEATURES, concepts, WIDTH)),
         verifier=verifier,
         fusion=BipartiteFusion(FusionConfig(WIDTH, WIDTH, HEADS, variant)),
     )

@@ -36,14 +36,14 @@ def controller(variant: Variant) -> BudgetController:
     return build_budget(kind(WIDTH, WIDTH))
 
 
-def untrained(variant: Variant) -> Components:
+def untrained(variant: Variant, concepts: int) -> Components:
     torch.manual_seed(2026)
     drafter = DrafterConfig(LOW_RES, FEATURES, WIDTH, ("yes", "no"), width=32, layers=1, ffn=64)
     return Components(
         drafter=Drafter(drafter).eval(),
         budget=controller(variant),
         saliency=build_saliency(SaliencyConfig(WIDTH, variant)),
-        region_query=build_region_query(RegionQueryConfig(WIDTH, WIDTH)),
+        region_query=build_region_query(RegionQueryConfig(FEATURES, concepts, WIDTH)),
         verifier=Verifier(VerifierConfig(WIDTH, WIDTH)),
         fusion=BipartiteFusion(FusionConfig(WIDTH, WIDTH, HEADS, variant)).requires_grad_(False),
     )
@@ -57,7 +57,7 @@ def with_components(pipeline: Pipeline, made: Components) -> Pipeline:
 def test_a_folder_of_components_answers_like_those_in_memory(
     pipeline: Pipeline, photo: Path, tmp_path: Path, variant: Variant
 ) -> None:
-    made = untrained(variant)
+    made = untrained(variant, len(pipeline.backbone.concepts))
     components.save(made, tmp_path, preset="pocket")
     read = components.load(tmp_path, preset="pocket")
     one, other = (
@@ -84,7 +84,7 @@ def test_easy_questions_are_not_looked_up(pipeline: Pipeline, photo: Path) -> No
 
 
 def test_a_confident_drafter_takes_the_fast_path(pipeline: Pipeline, photo: Path) -> None:
-    made = untrained("A")
+    made = untrained("A", len(pipeline.backbone.concepts))
     assert made.drafter is not None
     with torch.no_grad():
         made.drafter.to_answers.weight.zero_()
@@ -122,3 +122,27 @@ def test_an_empty_or_missing_folder_says_so(tmp_path: Path) -> None:
         components.load(tmp_path, preset="pocket")
     with pytest.raises(UserError, match="no folder of components"):
         components.load(tmp_path / "nowhere", preset="pocket")
+
+
+def test_a_region_query_of_an_older_kind_is_refused(tmp_path: Path) -> None:
+    """It read the mean meaning of a region and started from nothing."""
+    older = {"visual_width": 384, "question_width": 384, "variant": "A", "hidden": 64}
+    path = tmp_path / "region_query.safetensors"
+    checkpoint.save_tensors(
+        {"of_region.bias": torch.zeros(64)},
+        path,
+        component="SparseRegionQuery",
+        preset="pocket",
+        config=older,
+    )
+    with pytest.raises(UserError) as refused:
+        components.load(tmp_path, preset="pocket")
+    expected = f"{path} holds no RegionQueryConfig of this version: it has visual_width"
+    assert str(refused.value) == expected
+
+
+def test_a_region_query_for_other_concepts_is_refused(pipeline: Pipeline) -> None:
+    query = build_region_query(RegionQueryConfig(FEATURES, 7, WIDTH, hidden=8))
+    needed = f"{len(pipeline.backbone.concepts):,}"
+    with pytest.raises(UserError, match=f"region_query.* for 7 concepts, .* has {needed}"):
+        pipeline.with_components(region_query=query)

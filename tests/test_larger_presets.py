@@ -86,7 +86,9 @@ def trained(name: str, backbone: ClipVicuna, reads: str = "features") -> Compone
         drafter=Drafter(drafter).eval(),
         budget=build_budget(DifficultyBudgetConfig(d, d)) if variant == "B" else None,
         saliency=build_saliency(SaliencyConfig(d, variant)),
-        region_query=build_region_query(RegionQueryConfig(d, d)),
+        region_query=build_region_query(
+            RegionQueryConfig(widths.vision, len(backbone.concepts), d)
+        ),
         verifier=Verifier(VerifierConfig(d, d)),
         fusion=BipartiteFusion(FusionConfig(d, d, 12, variant)),
         projector=Projector(ProjectorConfig(into, widths.decoder, reads)),  # type: ignore[arg-type]
@@ -184,7 +186,8 @@ def test_dense_queries_of_variant_b(
     )
     d = base.backbone.widths.text
     torch.manual_seed(2026)
-    phi = build_region_query(RegionQueryConfig(d, d, "B", retrieval_width=d))
+    sizes = base.backbone.widths.vision, len(base.backbone.concepts), d
+    phi = build_region_query(RegionQueryConfig(*sizes, "B", retrieval_width=d))
     components.save(Components(region_query=phi), tmp_path / "phi", preset="ablation-13b")
     system = load(
         "ablation-13b",
@@ -197,7 +200,7 @@ def test_dense_queries_of_variant_b(
     assert answer.state.retrieved.num_hits == 3 * len(answer.state.regions)
     assert answer.trace["retrieve"].flops > 0
     assert answer.evidence
-    wrong = build_region_query(RegionQueryConfig(d, d, "B", retrieval_width=768))
+    wrong = build_region_query(RegionQueryConfig(*sizes, "B", retrieval_width=768))
     with pytest.raises(UserError, match=r"region_query.* retrieval_width 768"):
         check_widths(Components(region_query=wrong), base.backbone.widths, preset="ablation-13b")
 

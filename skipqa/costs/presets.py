@@ -56,7 +56,7 @@ def _submission_7b() -> Architecture:
         drafter=_drafter_700m(vision.tokens, width),
         budget=DiscreteBudgetConfig(width, width),
         load=_load(config, vision.tokens, T=20),
-        **_components(config, width, SPLADE.width, VICUNA_7B.heads),
+        **_components(config, width, SPLADE.width, VICUNA_7B.heads, vision.width),
     )
 
 
@@ -72,7 +72,7 @@ def _ablation_13b() -> Architecture:
         drafter=_drafter_700m(vision.tokens, width),
         budget=DifficultyBudgetConfig(width, width),
         load=_load(config, vision.tokens, T=32),
-        **_components(config, width, SPLADE.width, VICUNA_13B.heads),
+        **_components(config, width, SPLADE.width, VICUNA_13B.heads, vision.width),
     )
 
 
@@ -113,7 +113,7 @@ def _pocket() -> Architecture:
         frame=27,
         scored=6,
         load=replace(_load(config, V, T=11), L_c=22),
-        **_components(config, width, width, MINILM_L6.heads),
+        **_components(config, width, width, MINILM_L6.heads, LITE2.features),
     )
 
 
@@ -124,12 +124,14 @@ def _desk() -> Architecture:
     return replace(pocket, decoder=QWEN2_1_5B, frame=pocket.frame + 40, load=load)
 
 
-def _components(config: Config, width: int, text_width: int, heads: int) -> dict[str, Any]:
-    """The components of the preset's variant, all at one width."""
+def _components(
+    config: Config, width: int, text_width: int, heads: int, vision_width: int
+) -> dict[str, Any]:
+    """The components of the preset's variant, all at one width, but for what reads features."""
     fuse, variant = config.fuse, config.variant
     return {
         "saliency": SaliencyConfig(width, variant),
-        "region_query": RegionQueryConfig(width, width, variant),
+        "region_query": RegionQueryConfig(vision_width, CONCEPTS, width, variant),
         "verifier": VerifierConfig(text_width, width),
         "fusion": FusionConfig(
             width, text_width, heads, variant, beta=fuse.beta, degree=fuse.degree

@@ -228,7 +228,10 @@ def _queries(preset: Architecture, regions: int) -> Part:
 
     def prepare() -> Callable[[], object]:
         model = region_query.build_region_query(config)
-        inputs = [torch.empty(regions, config.visual_width), torch.empty(config.question_width)]
+        views = region_query.RegionViews(
+            torch.empty(regions, config.vision_width), torch.empty(regions, config.concepts)
+        )
+        inputs = [views, torch.empty(config.question_width)]
         if config.variant == "B":
             inputs.append(torch.empty(regions, 4))
         return lambda: model(*inputs)

@@ -103,6 +103,14 @@ class Library:
         name, local = self._locate(row)
         return self.indexes[name].stored_vector(local)
 
+    def embedding(self, row: int) -> NDArray[np.float32]:
+        """[d], of an index that was built with embeddings."""
+        name, local = self._locate(row)
+        found = self.indexes[name].embeddings([local])
+        if found is None:
+            raise UserError(f"the index {name} has no embeddings: build it with --embeddings")
+        return found[0]
+
     def row_of(self, passage_id: str) -> int | None:
         """In the first index that has the passage."""
         for index, base in zip(self.indexes.values(), self.bases.tolist(), strict=False):

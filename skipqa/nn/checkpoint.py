@@ -114,8 +114,10 @@ def read_config(path: Path, kind: type[C]) -> C:
     """The config that a file was saved with, to build the module that will load it."""
     stored = read_header(path).config
     known = {field.name for field in dataclasses.fields(kind)}
-    if stored.keys() - known:
-        raise UserError(f"{path} holds no {kind.__name__}: it has {', '.join(sorted(stored))}")
+    if unknown := stored.keys() - known:
+        raise UserError(
+            f"{path} holds no {kind.__name__} of this version: it has {', '.join(sorted(unknown))}"
+        )
     return kind(**{name: _frozen(value) for name, value in stored.items()})
 
 

@@ -19,14 +19,13 @@ from torch import Tensor
 from skipqa.backbones.backbone import Backbone
 from skipqa.backbones.concepts import Concepts
 from skipqa.config import PruneConfig
-from skipqa.errors import UserError
 from skipqa.language import all_forms
 from skipqa.nn import grounding as attention
 from skipqa.nn import saliency as network
 from skipqa.nn.grounding import Grounding, Scene
 from skipqa.nn.saliency import Saliency
 from skipqa.stages import text_gate
-from skipqa.stages.stage import Parts
+from skipqa.stages.stage import Parts, check_concepts
 from skipqa.stages.text_gate import TextGate, asked_likeness
 from skipqa.state import State
 from skipqa.trace import StageRecord
@@ -119,7 +118,7 @@ def build(parts: Parts) -> Prune:
     grounding, saliency = parts.components.grounding, parts.components.saliency
     rule, gate = ConceptScorer(parts.config.prune, parts.backbone), text_gate.build(parts)
     if grounding is not None:
-        _check_concepts(grounding, parts.backbone)
+        check_concepts("grounding", grounding.config.concepts, parts.backbone)
         return Prune(GroundedScorer(grounding, rule), gate)
     return Prune(rule if saliency is None else SaliencyScorer(saliency), gate)
 
@@ -147,16 +146,6 @@ def top_positions(saliency_V: Tensor, count: int) -> Tensor:
     """Grid positions of the `count` most salient tokens, ascending; ties go to the first."""
     order = saliency_V.argsort(descending=True, stable=True)
     return order[:count].sort().values
-
-
-def _check_concepts(grounding: Grounding, backbone: Backbone) -> None:
-    """Those that an index has photos of come last, and only the rule uses them."""
-    has = grounding.config.concepts
-    needed = len(backbone.concepts) - backbone.concepts.from_photos
-    if has != needed:
-        raise UserError(
-            f"grounding.safetensors was trained for {has:,} concepts, this backbone has {needed:,}"
-        )
 
 
 def _named(question: Question) -> str:

@@ -18,6 +18,7 @@ from torch import Tensor
 from skipqa.backbones.backbone import Backbone
 from skipqa.backbones.segmenter import Point
 from skipqa.config import RegionsConfig
+from skipqa.nn.region_query import RegionViews
 from skipqa.stages.stage import Parts
 from skipqa.state import State
 from skipqa.trace import StageRecord
@@ -164,9 +165,26 @@ def _region(kept: KeptTokens, members: Tensor, num_concepts: int, box: Box | Non
 
 
 def region_means(state: State) -> Tensor:
-    """[R, d]: the mean of each region's tokens."""
+    """[R, d]: the mean meaning of each region's tokens."""
     meaning = state.kept.tokens.meaning
     return torch.stack([meaning[list(region.members)].mean(0) for region in state.regions])
+
+
+def region_views(state: State, num_concepts: int) -> RegionViews:
+    """What each region shows: the mean of its tokens' features, by saliency, and the evidence that
+    names it. Concepts beyond `num_concepts` are known from an index's photos alone; a region
+    without tokens shows nothing."""
+    kept, regions = state.kept, state.regions
+    features_RF = torch.zeros(len(regions), kept.tokens.features.shape[1])
+    evidence_RC = torch.zeros(len(regions), num_concepts)
+    for r, region in enumerate(regions):
+        members = list(region.members)
+        weights = kept.saliency[members]
+        features_RF[r] = weights @ kept.tokens.features[members] / weights.sum().clamp(min=1e-12)
+        for concept, prob in region.concepts:
+            if concept < num_concepts:
+                evidence_RC[r, concept] = prob
+    return RegionViews(features_RF, evidence_RC)
 
 
 def posterior(region: Region, prior_C: Tensor) -> dict[int, float]:

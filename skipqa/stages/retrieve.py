@@ -1,11 +1,12 @@
 """retrieve: every region sends its own query (RCSR, second half).
 
-A trained phi turns a region's mean token and the question into a query, sparse (variant A) or, for
-an index with embeddings, dense (B). Untrained, the query of region r is the names of its concepts
-and, at a lower weight, their definitions, weighted by their probability, plus the question's terms.
-A region that is certain of what it shows therefore scores its passages higher. A concept prior
-turns the probabilities into the posterior over the region's concepts. Where saliency was trained to
-tell which thing is asked about, what a region finds also counts by the region's saliency.
+Untrained, the query of region r is the names of its concepts and, at a lower weight, their
+definitions, weighted by their probability, plus the question's terms. A region that is certain of
+what it shows therefore scores its passages higher. A concept prior turns the probabilities into the
+posterior over the region's concepts. A trained phi reads what the region shows and the question,
+and adds to that query: to its terms (variant A) or, for an index with embeddings, to the embedding
+of its names (B). Where saliency was trained to tell which thing is asked about, what a region finds
+also counts by the region's saliency.
 
 Every index of the library is asked, each with its own encoding of the queries. What they find makes
 one list (knowledge/library.py), of which the best K' stay. Of a long passage the decoder reads only
@@ -18,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
+from torch import Tensor
 
 from skipqa.backbones.backbone import Backbone
 from skipqa.backbones.concepts import Concept, Concepts
@@ -29,8 +31,8 @@ from skipqa.knowledge.text_query import TextQuery, encode_queries
 from skipqa.language import content_words
 from skipqa.nn import region_query as network
 from skipqa.nn.region_query import DenseRegionQuery, SparseRegionQuery
-from skipqa.stages.regions import probs_given, region_means
-from skipqa.stages.stage import Parts
+from skipqa.stages.regions import probs_given, region_views
+from skipqa.stages.stage import Parts, check_concepts
 from skipqa.state import State
 from skipqa.trace import StageRecord
 from skipqa.types import Hit, Question, Region, Retrieved, RetrievedPassage, SparseVector
@@ -77,6 +79,17 @@ class ConceptQuerier:
             for number, region in enumerate(state.regions)
         ]
 
+    def embed(self, state: State) -> Tensor:
+        """[R, d]: the same as an embedding, the mean of the region's names, each by its
+        probability, and the question."""
+        embeddings_Cd, question = self.backbone.concepts.embeddings, state.question
+        asked_d = self.config.question_weight * question.embedding
+        found = [asked_d.clone() for _ in state.regions]
+        for query_d, region in zip(found, state.regions, strict=True):
+            for concept, prob in probs_given(question, region).items():
+                query_d += prob * embeddings_Cd[concept]
+        return torch.stack(found)
+
 
 def search_texts(queries: Sequence[TextQuery], indexes: Sequence[Index], most: int) -> Found:
     """`most` passages for each query in each index."""
@@ -88,32 +101,54 @@ def search_texts(queries: Sequence[TextQuery], indexes: Sequence[Index], most: i
 
 
 class SparseQuerier:
-    """Variant A: phi writes a sparse query for each region, the same one for every index."""
+    """Variant A: every index encodes the query by names with its own term frequencies; what phi
+    adds is the same for all of them."""
 
-    def __init__(self, query: SparseRegionQuery, per_region: int) -> None:
-        self.query, self.per_region = query, per_region
+    def __init__(self, query: SparseRegionQuery, names: ConceptQuerier, per_region: int) -> None:
+        self.query, self.names, self.per_region = query, names, per_region
 
     @torch.inference_mode()
     def __call__(self, state: State, indexes: Sequence[Index]) -> Found:
-        weights = self.query(region_means(state), state.question.embedding)
-        queries = self.query.queries(weights)
-        hits: list[Hits] = [index.search(queries, self.per_region) for index in indexes]
-        spent = network.flops(self.query.config, len(state.regions))
-        return Found(hits, [queries] * len(indexes), spent)
+        config = self.query.config
+        encoders = [index.encoder for index in indexes]
+        encoded, spent = encode_queries(self.names.write(state), encoders)
+        views = region_views(state, config.concepts)
+        added_RN = self.query(views, state.question.embedding)
+        queries = [
+            self.query.queries(
+                self.query.weights(written_out(of_index, config.vocabulary), added_RN)
+            )
+            for of_index in encoded
+        ]
+        hits: list[Hits] = [
+            index.search(of_index, self.per_region)
+            for index, of_index in zip(indexes, queries, strict=True)
+        ]
+        return Found(hits, queries, spent + network.flops(config, len(state.regions)))
 
 
 class DenseQuerier:
-    """Variant B: phi also sees the region's box and writes an embedding."""
+    """Variant B: phi also sees the region's box, and adds to the embedding of its names."""
 
-    def __init__(self, query: DenseRegionQuery, per_region: int) -> None:
-        self.query, self.per_region = query, per_region
+    def __init__(self, query: DenseRegionQuery, names: ConceptQuerier, per_region: int) -> None:
+        self.query, self.names, self.per_region = query, names, per_region
 
     @torch.inference_mode()
     def __call__(self, state: State, indexes: Sequence[Index]) -> Found:
-        boxes = torch.tensor([region.box for region in state.regions])
-        vectors = self.query(region_means(state), state.question.embedding, boxes).numpy()
+        config, boxes = self.query.config, torch.tensor([region.box for region in state.regions])
+        views = region_views(state, config.concepts)
+        added_RD = self.query(views, state.question.embedding, boxes)
+        vectors = (self.names.embed(state) + added_RD).numpy()
         hits: list[Hits] = [index.search_dense(vectors, self.per_region) for index in indexes]
-        return Found(hits, (), network.flops(self.query.config, len(state.regions)))
+        return Found(hits, (), network.flops(config, len(state.regions)))
+
+
+def written_out(vectors: Sequence[SparseVector], vocabulary: int) -> Tensor:
+    """[len(vectors), vocabulary], zeros where a vector has no term."""
+    whole = torch.zeros(len(vectors), vocabulary)
+    for row, vector in zip(whole, vectors, strict=True):
+        row[torch.from_numpy(vector.terms).long()] = torch.from_numpy(vector.weights)
+    return whole
 
 
 def as_budgeted(state: State) -> Mapping[str, float]:
@@ -170,23 +205,31 @@ class Retrieve:
 
 def build(parts: Parts) -> Retrieve:
     config, query = parts.config.retrieve, parts.components.region_query
-    querier: RegionQuerier
-    if query is None:
-        querier = ConceptQuerier(config, parts.backbone)
-    elif isinstance(query, SparseRegionQuery):
-        querier = SparseQuerier(query, config.per_region)
-    else:
-        querier = DenseQuerier(query, config.per_region)
+    names = ConceptQuerier(config, parts.backbone)
+    querier: RegionQuerier = names
+    if query is not None:
+        check_concepts("region_query", query.config.concepts, parts.backbone)
+    if isinstance(query, SparseRegionQuery):
+        querier = SparseQuerier(query, names, config.per_region)
+    elif isinstance(query, DenseRegionQuery):
+        querier = DenseQuerier(query, names, config.per_region)
     return Retrieve(querier, parts.library, config)
 
 
-def by_saliency(hits: Sequence[Hits], regions: Sequence[Region], sharpness: float) -> list[Hits]:
-    """Each region's scores times its saliency relative to the highest, to the power `sharpness`:
-    at 0 all regions count alike, as they do where none is salient."""
+def region_weights(regions: Sequence[Region], sharpness: float) -> list[float]:
+    """Each region's saliency relative to the highest, to the power `sharpness`: at 0 all regions
+    count alike, as they do where none is salient."""
     best = max(region.saliency for region in regions)
     if sharpness == 0 or best <= 0:
+        return [1.0] * len(regions)
+    return [(region.saliency / best) ** sharpness for region in regions]
+
+
+def by_saliency(hits: Sequence[Hits], regions: Sequence[Region], sharpness: float) -> list[Hits]:
+    """What each region found, its scores times the region's weight."""
+    weights = region_weights(regions, sharpness)
+    if all(weight == 1 for weight in weights):
         return list(hits)
-    weights = [(region.saliency / best) ** sharpness for region in regions]
     return [
         [
             [Hit(hit.row, hit.score * weight) for hit in found]

@@ -9,6 +9,7 @@ from typing import Protocol
 from skipqa.backbones.backbone import Backbone
 from skipqa.components import TRAINING_FREE, Components
 from skipqa.config import Config
+from skipqa.errors import UserError
 from skipqa.knowledge import Library
 from skipqa.knowledge.on_demand import Sources
 from skipqa.state import State
@@ -32,3 +33,13 @@ class Parts:
 
 
 Build = Callable[[Parts], Stage]
+
+
+def check_concepts(component: str, has: int, backbone: Backbone) -> None:
+    """Those that an index has photos of come last, and only the rules use them."""
+    needed = len(backbone.concepts) - backbone.concepts.from_photos
+    if has != needed:
+        raise UserError(
+            f"{component}.safetensors was trained for {has:,} concepts, "
+            f"this backbone has {needed:,}"
+        )

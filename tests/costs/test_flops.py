@@ -37,9 +37,10 @@ def keep_head_case() -> Case:
 
 
 def region_query_case(variant: str) -> Case:
-    config = region_query.RegionQueryConfig(96, 64, variant)  # type: ignore[arg-type]
+    config = region_query.RegionQueryConfig(96, 33, 64, variant)  # type: ignore[arg-type]
     model = region_query.build_region_query(config)
-    inputs = [torch.empty(8, 96), torch.empty(64)] + [torch.empty(8, 4)] * (variant == "B")
+    views = region_query.RegionViews(torch.zeros(8, 96), torch.zeros(8, 33))
+    inputs = [views, torch.empty(64)] + [torch.empty(8, 4)] * (variant == "B")
     return region_query.flops(config, 8), lambda: model(*inputs)
 
 

@@ -45,17 +45,26 @@ def top(scores: Array, count: int) -> list[int]:
     return sorted(taken)
 
 
-def region_query_a(c: Array, q: Array, w1: Array, b1: Array, w2: Array, b2: Array) -> Array:
-    """Eq. 7's phi with SPLADE's saturation."""
-    hidden = gelu(w1 @ np.concatenate([c, q]) + b1)
-    return np.log1p(np.maximum(w2 @ hidden + b2, 0.0))
+def standardised(f: Array) -> Array:
+    return (f - f.mean()) / np.sqrt(f.var() + 1e-5)
+
+
+def region_query_a(
+    names: Array, f: Array, p: Array, q: Array, w1: Array, b1: Array, w2: Array, b2: Array
+) -> Array:
+    """Eq. 7's phi with SPLADE's saturation, as a residual on the query by names."""
+    c = np.concatenate([standardised(f), np.sqrt(p)])
+    m = w2 @ gelu(w1 @ np.concatenate([c, q]) + b1) + b2
+    rises = np.log1p(np.maximum(m, 0.0))
+    falls = np.log1p(np.maximum(-m, 0.0))
+    return np.maximum(names + rises - falls, 0.0)
 
 
 def region_query_b(
-    q: Array, f: Array, p: Array, w1: Array, b1: Array, w2: Array, b2: Array
+    q: Array, c: Array, p: Array, w1: Array, b1: Array, w2: Array, b2: Array
 ) -> Array:
-    """Eq. B.3; p is (x, y, w, h)."""
-    return w2 @ gelu(w1 @ np.concatenate([q, f, p]) + b1) + b2
+    """Eq. B.3; c is what the region shows, p is (x, y, w, h)."""
+    return w2 @ gelu(w1 @ np.concatenate([q, c, p]) + b1) + b2
 
 
 def verification(q: Array, v: Array, e: Array, w1: Array, b1: Array, w2: Array, b2: float) -> Array:

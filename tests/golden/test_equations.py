@@ -16,7 +16,12 @@ from skipqa.nn.budget import (
     DiscreteBudgetConfig,
 )
 from skipqa.nn.fusion import BipartiteFusion, FusionConfig
-from skipqa.nn.region_query import DenseRegionQuery, RegionQueryConfig, SparseRegionQuery
+from skipqa.nn.region_query import (
+    DenseRegionQuery,
+    RegionQueryConfig,
+    RegionViews,
+    SparseRegionQuery,
+)
 from skipqa.nn.relaxation import cosine_schedule, gumbel_softmax
 from skipqa.nn.saliency import AlignedSaliency, ProductSaliency, SaliencyConfig
 from skipqa.nn.verifier import Verifier, VerifierConfig, judge
@@ -25,7 +30,7 @@ from skipqa.types import Budget
 
 from . import equations
 
-V, K, D, DV, H = 11, 5, 6, 7, 8
+V, K, D, DV, H, C = 11, 5, 6, 7, 8, 5
 
 
 @pytest.fixture(autouse=True)
@@ -82,24 +87,26 @@ def test_saliency_b() -> None:
 
 
 def test_region_query_a() -> None:
-    config = RegionQueryConfig(DV, D, hidden=H, vocabulary=50, max_terms=9)
+    config = RegionQueryConfig(DV, C, D, hidden=H, vocabulary=50, max_terms=9)
     model = randomised(SparseRegionQuery(config))
-    regions, q = normal(3, DV), normal(D)
-    joined = torch.cat((model.of_region.weight, model.of_question.weight), dim=1)
+    views, q = RegionViews(normal(3, DV), normal(3, C).softmax(-1)), normal(D)
+    names = normal(3, 50).relu()  # half of the terms are not asked for
+    joined = torch.cat(
+        (model.of_features.weight, model.of_evidence.weight, model.of_question.weight), dim=1
+    )
     want = np.array(
         [
             equations.region_query_a(
-                c.numpy(),
-                q.numpy(),
+                *(row.numpy() for row in (names[r], views.features[r], views.evidence[r], q)),
                 joined.detach().numpy(),
-                model.of_region.bias.detach().numpy(),
+                model.of_features.bias.detach().numpy(),
                 model.to_terms.weight.detach().numpy(),
                 model.to_terms.bias.detach().numpy(),
             )
-            for c in regions
+            for r in range(3)
         ]
     )
-    weights = model(regions, q)
+    weights = model.weights(names, model(views, q))
     close(weights, want)
     for query, row in zip(model.queries(weights), want, strict=True):
         assert query.terms.tolist() == [t for t in equations.top(row, 9) if row[t] > 0]
@@ -108,26 +115,27 @@ def test_region_query_a() -> None:
 
 def test_region_query_b() -> None:
     model = randomised(
-        DenseRegionQuery(RegionQueryConfig(DV, D, "B", hidden=H, retrieval_width=10))
+        DenseRegionQuery(RegionQueryConfig(DV, C, D, "B", hidden=H, retrieval_width=10))
     )
-    regions, q = normal(2, DV), normal(D)
+    views, q = RegionViews(normal(2, DV), normal(2, C).softmax(-1)), normal(D)
     boxes = torch.tensor([[0.1, 0.2, 0.5, 0.9], [0.0, 0.0, 1.0, 1.0]], dtype=torch.float64)
-    joined = torch.cat(
-        (model.of_question.weight, model.of_region.weight, model.of_box.weight), dim=1
-    )
+    parts = (model.of_question, model.of_features, model.of_evidence, model.of_box)
+    joined = torch.cat([part.weight for part in parts], dim=1)
     want = [
         equations.region_query_b(
             q.numpy(),
-            f.numpy(),
+            np.concatenate([equations.standardised(f), np.sqrt(p)]),
             np.array([box[0], box[1], box[2] - box[0], box[3] - box[1]]),
             joined.detach().numpy(),
-            model.of_region.bias.detach().numpy(),
+            model.of_features.bias.detach().numpy(),
             model.out.weight.detach().numpy(),
             model.out.bias.detach().numpy(),
         )
-        for f, box in zip(regions, boxes.numpy(), strict=True)
+        for f, p, box in zip(
+            views.features.numpy(), views.evidence.numpy(), boxes.numpy(), strict=True
+        )
     ]
-    close(model(regions, q, boxes), np.array(want))
+    close(model(views, q, boxes), np.array(want))
 
 
 def test_verification() -> None:

@@ -19,8 +19,8 @@ def components() -> list[nn.Module]:
     return [
         build_saliency(SaliencyConfig(6)),
         build_saliency(SaliencyConfig(6, "B")),
-        build_region_query(RegionQueryConfig(5, 4, hidden=8, vocabulary=40)),
-        build_region_query(RegionQueryConfig(5, 4, "B", hidden=8)),
+        build_region_query(RegionQueryConfig(5, 3, 4, hidden=8, vocabulary=40)),
+        build_region_query(RegionQueryConfig(5, 3, 4, "B", hidden=8)),
         build_budget(DiscreteBudgetConfig(5, 4)),
         build_budget(DifficultyBudgetConfig(5, 4)),
         Verifier(VerifierConfig(4, 5)),

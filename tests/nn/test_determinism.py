@@ -12,7 +12,7 @@ from skipqa.nn import verifier
 from skipqa.nn.budget import DifficultyBudgetConfig, DiscreteBudgetConfig, build_budget
 from skipqa.nn.drafter import Drafter, DrafterConfig
 from skipqa.nn.fusion import BipartiteFusion, FusionConfig
-from skipqa.nn.region_query import RegionQueryConfig, build_region_query
+from skipqa.nn.region_query import RegionQueryConfig, RegionViews, build_region_query
 from skipqa.nn.relaxation import gumbel_noise, logistic_noise
 from skipqa.nn.saliency import SaliencyConfig, build_saliency
 from skipqa.nn.soft_edges import relaxed_fusion
@@ -29,12 +29,12 @@ def saliency(variant: str, draw: Draw) -> tuple[nn.Module, Tensor]:
 
 def region_query(variant: str, draw: Draw) -> tuple[nn.Module, Tensor]:
     model = build_region_query(
-        RegionQueryConfig(5, 4, variant, hidden=8, vocabulary=40, max_terms=6)  # type: ignore[arg-type]
+        RegionQueryConfig(5, 2, 4, variant, hidden=8, vocabulary=40, max_terms=6)  # type: ignore[arg-type]
     )
-    regions, question = torch.randn(3, 5), torch.randn(4)
+    views, question = RegionViews(torch.randn(3, 5), torch.rand(3, 2)), torch.randn(4)
     if variant == "B":
-        return model, model(regions, question, torch.rand(3, 4))
-    weights = model(regions, question)
+        return model, model(views, question, torch.rand(3, 4))
+    weights = model.weights(torch.rand(3, 40), model(views, question))
     return model, model.relaxed_queries(weights, 0.5, draw(weights))
 
 

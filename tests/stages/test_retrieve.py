@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from synthetic import WIDTH, kept_tokens, question, run, state
+from synthetic import WIDTH, concepts, kept_tokens, naming, question, run, state
 
 from skipqa.config import RetrieveConfig
 from skipqa.knowledge import Index, Library
@@ -19,14 +19,16 @@ from skipqa.knowledge.index.build import build
 from skipqa.knowledge.sources.tables import JsonLines
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
 from skipqa.knowledge.text_query import encode_queries
-from skipqa.nn.region_query import RegionQueryConfig, build_region_query
+from skipqa.nn.region_query import RegionQueryConfig, SparseRegionQuery, build_region_query
 from skipqa.pipeline import Pipeline
 from skipqa.stages import retrieve
+from skipqa.stages.regions import EVERYWHERE, region_views
 from skipqa.stages.retrieve import (
     ConceptQuerier,
     DenseQuerier,
     Retrieve,
     SparseQuerier,
+    written_out,
 )
 from skipqa.trace import StageRecord
 from skipqa.types import Budget, Hit, Question, Region, Retrieved, SparseVector
@@ -125,43 +127,125 @@ class EmptyIndex:
         return 0
 
 
-def test_a_dense_query_sees_the_box_itself() -> None:
-    """Variant B: the same tokens under another box ask something else."""
+def phi_of(variant: str, **sizes: int) -> Any:
+    """Random and far from its start, over the synthetic tokens."""
     torch.manual_seed(0)
-    kept, index = kept_tokens(4, [5, 6], 0), EmptyIndex()
-    phi = build_region_query(RegionQueryConfig(WIDTH, WIDTH, "B", hidden=8, retrieval_width=5))
+    config = RegionQueryConfig(
+        6, 7, WIDTH, cast(Any, variant), hidden=8, retrieval_width=WIDTH, **sizes
+    )
+    phi = build_region_query(config).eval()
+    for parameter in phi.parameters():
+        torch.nn.init.normal_(parameter)
+    return phi
+
+
+def names_of() -> ConceptQuerier:
+    made = concepts(*((name, ()) for name in ("espresso", "beagle", "water", "steam", "cup")))
+    return ConceptQuerier(RetrieveConfig(), naming(made))
+
+
+def test_a_dense_query_sees_the_box_itself() -> None:
+    """Variant B: the same tokens under another box ask something else, each added to the mean
+    embedding of the names and the question."""
+    kept, index, phi = kept_tokens(4, [5, 6], 0), EmptyIndex(), phi_of("B")
     boxes = [(0.1, 0.2, 0.5, 0.9), (0.1, 0.2, 0.5, 0.9), (0.3, 0.3, 0.4, 0.4)]
-    regions = tuple(Region(box, (5, 6), (), 1.0) for box in boxes)
-    querier = DenseQuerier(cast(Any, phi.eval()), 4)
+    regions = tuple(Region(box, (5, 6), ((1, 0.5), (4, 0.25)), 1.0) for box in boxes)
+    names = names_of()
     asking = state(kept=kept, regions=regions, question=question())
-    hits, _, flops = querier(asking, [cast(Any, index)])
+    hits, _, flops = DenseQuerier(phi, names, 4)(asking, [cast(Any, index)])
     assert hits == [[[], [], []]]
     assert flops > 0
-    centre = kept.tokens.meaning[[5, 6]].mean(0).expand(3, -1)
+    embeddings = names.backbone.concepts.embeddings
+    named = 0.3 * question().embedding + 0.5 * embeddings[1] + 0.25 * embeddings[4]
     with torch.inference_mode():
-        expected = phi(centre, question().embedding, torch.tensor(boxes))
-    np.testing.assert_allclose(index.queries, expected.numpy(), rtol=1e-5)
-    assert np.array_equal(index.queries[0], index.queries[1])
+        expected = named + phi(region_views(asking, 7), question().embedding, torch.tensor(boxes))
+    np.testing.assert_allclose(index.queries, expected.numpy(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(index.queries[0], index.queries[1], rtol=1e-4, atol=1e-5)
     assert not np.allclose(index.queries[0], index.queries[2])
 
 
-def test_a_sparse_query_is_of_the_regions_mean_token_and_the_question() -> None:
-    """Variant A: one query per region, of the network that was trained to write it."""
-    torch.manual_seed(0)
-    kept, index = kept_tokens(4, [1, 5, 6], 0), EmptyIndex()
-    phi = build_region_query(RegionQueryConfig(WIDTH, WIDTH, hidden=8)).eval()
-    regions = tuple(Region((0, 0, 1, 1), members, (), 1.0) for members in ((5, 6), (1,)))
-    querier = SparseQuerier(cast(Any, phi), 4)
-    asking = state(kept=kept, regions=regions, question=question())
-    hits, _, flops = querier(asking, [cast(Any, index)])
-    assert hits == [[[], []]]
+def test_a_region_is_seen_by_its_features_and_its_evidence() -> None:
+    kept = kept_tokens(4, [1, 5, 6], 0)
+    regions = (
+        Region((0, 0, 1, 1), (5, 6), ((2, 0.5), (9, 0.4)), 1.0),  # 9: of an index's photos
+        EVERYWHERE,
+    )
+    views = region_views(state(kept=kept, regions=regions), 7)
+    weights = kept.saliency[[5, 6]]
+    expected = (weights[:, None] * kept.tokens.features[[5, 6]]).sum(0) / weights.sum()
+    torch.testing.assert_close(views.features[0], expected)
+    assert views.evidence[0].tolist() == [0, 0, 0.5, 0, 0, 0, 0]
+    assert not views.features[1].any()
+    assert not views.evidence[1].any()
+
+
+def small_index(folder: Path, words: Sequence[str], seed: int) -> Index:
+    """Every pair of words is a passage, with an embedding."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [{"id": str(i), "text": f"{a} and {b}"} for i, (a, b) in enumerate(pairs(words))]
+    corpus = folder / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rng = np.random.default_rng(seed)
+    build(
+        folder / "index",
+        [JsonLines(corpus)],
+        LexicalEncoder.default(),
+        embed=lambda texts: rng.normal(size=(len(texts), WIDTH)).astype(np.float32),
+    )
+    return Index.open(folder / "index")
+
+
+def two_indexes(folder: Path) -> dict[str, Index]:
+    words = ("espresso", "beagle", "water", "steam", "cup")
+    return {
+        name: small_index(folder / name, words[number:], number)
+        for number, name in enumerate(("one", "two"))
+    }
+
+
+def test_a_sparse_query_adds_the_same_to_each_index_own_query(tmp_path: Path) -> None:
+    """Variant A: term frequencies are the index's, what phi adds is shared."""
+    indexes, phi, names = list(two_indexes(tmp_path).values()), phi_of("A"), names_of()
+    kept = kept_tokens(4, [1, 5, 6], 0)
+    regions = tuple(
+        Region((0, 0, 1, 1), members, ((number, 0.9),), 1.0)
+        for number, members in enumerate(((5, 6), (1,)))
+    )
+    asking = state(kept=kept, regions=regions, question=question("…", "steam"))
+    _, queries, flops = SparseQuerier(phi, names, 4)(asking, indexes)
     assert flops > 0
-    centres = torch.stack([kept.tokens.meaning[[5, 6]].mean(0), kept.tokens.meaning[1]])
+    encoded, _ = encode_queries(names.write(asking), [index.encoder for index in indexes])
     with torch.inference_mode():
-        expected = phi.queries(phi(centres, question().embedding))
-    for found, wanted in zip(index.sparse, expected, strict=True):
-        assert np.array_equal(found.terms, wanted.terms)
-        np.testing.assert_allclose(found.weights, wanted.weights, rtol=1e-5)
+        added = phi(region_views(asking, 7), question().embedding)
+    for found, named in zip(queries, encoded, strict=True):
+        expected = phi.queries((written_out(named, 30_522) + added).relu())
+        for one, other in zip(found, expected, strict=True):
+            assert np.array_equal(one.terms, other.terms)
+            np.testing.assert_allclose(one.weights, other.weights, rtol=1e-4)
+    assert any(
+        not np.array_equal(one.weights, other.weights) for one, other in zip(*queries, strict=True)
+    )
+
+
+def test_a_new_region_query_asks_what_the_names_ask(pipeline: Pipeline, cup: Region) -> None:
+    """At the start of training it finds the same passages, in the same order."""
+    torch.manual_seed(0)
+    names = ConceptQuerier(RetrieveConfig(), pipeline.backbone)
+    num_concepts = len(pipeline.backbone.concepts)
+    kept = kept_tokens(4, [0, 1, 5], 0)
+    phi = build_region_query(RegionQueryConfig(6, num_concepts, WIDTH)).eval()
+    assert isinstance(phi, SparseRegionQuery)
+    dog = Region((0.5, 0.5, 1, 1), (5,), ((concept_named(pipeline, "beagle"), 0.8),), 0.5)
+    asking = state(
+        kept=kept, question=question("…", "pressure"), regions=(cup, dog), budget=Budget(3, 12)
+    )
+    found = [
+        run(Retrieve(querier, pipeline.library, WHOLE), asking)[0].retrieved.passages
+        for querier in (names, SparseQuerier(phi, names, 4))
+    ]
+    assert [one.row for one in found[0]] == [one.row for one in found[1]]
+    scores = [[one.score for one in some] for some in found]
+    np.testing.assert_allclose(scores[1], scores[0], atol=0.05)
 
 
 @pytest.mark.parametrize("weights", [{}, {"factbook": 0.5}, {"factbook": 0.0}, {"wordnet": 0.0}])
@@ -205,31 +289,14 @@ def test_where_no_source_counts_nothing_is_found(pipeline: Pipeline, cup: Region
 @pytest.mark.parametrize("variant", ["A", "B"])
 def test_a_trained_query_is_asked_of_every_index(variant: str, tmp_path: Path) -> None:
     """One query per region, sparse or dense, and the list of a plain merge."""
-    torch.manual_seed(0)
-    opened = {}
-    for number, name in enumerate(("one", "two")):
-        corpus = tmp_path / f"{name}.jsonl"
-        words = ("espresso", "beagle", "water", "steam", "cup")[number:]
-        rows = [{"id": str(i), "text": f"{a} and {b}"} for i, (a, b) in enumerate(pairs(words))]
-        corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        rng = np.random.default_rng(number)
-        build(
-            tmp_path / name,
-            [JsonLines(corpus)],
-            LexicalEncoder.default(),
-            embed=lambda texts, rng=rng: rng.normal(size=(len(texts), 5)).astype(np.float32),
-        )
-        opened[name] = Index.open(tmp_path / name)
-    phi = build_region_query(
-        RegionQueryConfig(WIDTH, WIDTH, cast(Any, variant), hidden=8, retrieval_width=5)
-    ).eval()
+    opened, phi = two_indexes(tmp_path), phi_of(variant)
     if variant == "A":  # it asks for what the passages say
         known = opened["one"].encoder.encode_terms("espresso beagle water steam cup")
         with torch.no_grad():
-            cast(Any, phi).to_terms.bias[known.terms.tolist()] = torch.rand(len(known)) + 1
+            phi.to_terms.bias[known.terms.tolist()] = torch.rand(len(known)) + 1
     kept = kept_tokens(4, [1, 5, 6], 0)
     regions = tuple(Region((0.0, 0.0, 1.0, 1.0), members, (), 1.0) for members in ((5, 6), (1,)))
-    querier = (SparseQuerier if variant == "A" else DenseQuerier)(cast(Any, phi), 3)
+    querier = (SparseQuerier if variant == "A" else DenseQuerier)(phi, names_of(), 3)
     asking = state(kept=kept, regions=regions, question=question(), budget=Budget(1, 5))
     config = RetrieveConfig(index_sharpness=1.0, excerpt_words=0)
     leaving, record = run(Retrieve(querier, Library(opened), config), asking)

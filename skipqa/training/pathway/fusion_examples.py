@@ -20,7 +20,6 @@ from random import Random
 import torch
 from torch import Tensor
 
-from skipqa.errors import UserError
 from skipqa.nn.fusion_reader import LocalTokens
 from skipqa.nn.grounding import places
 from skipqa.stages.readers import names_shown, words_shown
@@ -70,17 +69,13 @@ class Scenes:
 
     @staticmethod
     def of(records: Records, num_concepts: int, device: torch.device) -> Scenes:
-        if "features" not in records.tensors:
-            raise UserError(
-                "these records were gathered before they held the features of kept tokens: gather "
-                "anew, in another folder"
-            )
-        kept_NV = records["kept"]
-        num_kept = records["features"].shape[1]
-        positions = kept_NV.nonzero()[:, 1].view(len(records), num_kept)
+        positions = records["kept"].nonzero()[:, 1].view(len(records), -1)
         saliency = records["saliency"].float().gather(1, positions)
         order = saliency.argsort(dim=1, descending=True, stable=True)
         positions = positions.gather(1, order)
+        featured = records["featured"].long()
+        place_NV = torch.zeros_like(records["kept"], dtype=torch.long)
+        place_NV.scatter_(1, featured, torch.arange(featured.shape[1]).expand_as(featured))
 
         def picked(values: Tensor, rows: Tensor) -> Tensor:
             wide = rows[..., None].expand(-1, -1, values.shape[2])
@@ -90,7 +85,7 @@ class Scenes:
         # Those that an index has photos of come last and are known by their names alone
         trained = concepts < num_concepts
         return Scenes(
-            picked(records["features"], order),
+            picked(records["features"], place_NV.gather(1, positions)),
             picked(records["evidence"], positions) * trained,
             concepts * trained,
             picked(records["meaning"], positions),

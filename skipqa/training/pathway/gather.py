@@ -34,6 +34,7 @@ from skipqa.errors import UserError
 from skipqa.files import atomic
 from skipqa.pipeline import Pipeline
 from skipqa.stages.budget_signals import signals
+from skipqa.stages.prune import top_positions
 from skipqa.stages.signals import about_titles
 from skipqa.state import State
 from skipqa.tasks.example import Example
@@ -49,6 +50,9 @@ from skipqa.types import RetrievedPassage, SeenWords
 SPLITS: tuple[Split, ...] = ("train", "val")
 A_FILE = 32  # questions
 NAMES_PER_TOKEN = 32  # the rest of a token's evidence is too thin to name a region
+# Tokens whose features are kept, the most salient: twice as many as answering keeps. In the pocket
+# 164 KB per question, where those of all 256 would be 655.
+FEATURED = 64
 MOST_REGIONS = 8
 MOST_PASSAGES = 16
 LEARNED_BEFORE_RETRIEVAL = ("budget", "saliency", "region_query")  # no record depends on them
@@ -172,6 +176,7 @@ def gather(
         {
             "questions": hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16],
             "number": len(rows),
+            "featured": FEATURED,  # older records have no features
             **fingerprint,
         }
     )
@@ -228,6 +233,7 @@ def observe(
     prob, concept = tokens.concept_probs.topk(
         min(NAMES_PER_TOKEN, tokens.concept_probs.shape[1]), dim=1
     )
+    featured = top_positions(kept.saliency, FEATURED)
     region_of = torch.full((len(tokens),), -1, dtype=torch.int8)
     boxes = torch.zeros(MOST_REGIONS, 4)
     for number, region in enumerate(regions[:MOST_REGIONS]):
@@ -254,9 +260,10 @@ def observe(
         "low_res": state.low_res.meaning.mean(0).half(),
         "signals": signals(question, state.low_res, drafted),
         "meaning": tokens.meaning.half(),
-        "features": tokens.features[kept.positions].half(),
         "evidence": prob.half(),
         "concepts": concept.to(torch.int16),
+        "features": tokens.features[featured].half(),
+        "featured": featured.to(torch.int16),
         "overview": tokens.overview.half(),
         "saliency": kept.saliency.half(),
         "kept": torch.isin(torch.arange(len(tokens)), kept.positions),

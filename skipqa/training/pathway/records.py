@@ -120,27 +120,21 @@ class Records:
         )
 
     def tokens(self, i: int, num_concepts: int) -> VisualTokens:
-        """What the stages ask of them; features are those of the tokens that gathering kept."""
+        """What the stages up to retrieval ask of them; features of the most salient tokens alone,
+        zeros elsewhere."""
         probs, concepts = self["evidence"][i].float(), self["concepts"][i].long()
         evidence = torch.zeros(len(probs), num_concepts).scatter_(1, concepts, probs)
+        known = self["features"][i].float()
+        features = torch.zeros(len(probs), known.shape[1])
+        features[self["featured"][i].long()] = known
         return VisualTokens(
-            features=self._features(i),
+            features=features,
             concept_probs=evidence,
             meaning=self["meaning"][i].float(),
             overview=self["overview"][i].float(),
             grid=self.grid,
             words=self.seen_words(i),
         )
-
-    def _features(self, i: int) -> Tensor:
-        """[V, F], 0 where not kept; F is 0 in records that were gathered without."""
-        kept_V = self["kept"][i]
-        of_kept = self.tensors.get("features")
-        if of_kept is None:
-            return torch.zeros(len(kept_V), 0)
-        features_VF = torch.zeros(len(kept_V), of_kept.shape[2])
-        features_VF[kept_V] = of_kept[i].float()
-        return features_VF
 
     def before_prune(self, i: int, num_concepts: int) -> State:
         """The question and the tokens."""
@@ -290,8 +284,7 @@ def replay(records: Records, i: int, pipeline: Pipeline, budget: Budget) -> tupl
     state = records.before_prune(i, len(pipeline.backbone.concepts)).add(budget=budget)
     if pipeline.components.grounding is None:
         return pipeline.run(state, start="prune", stop="retrieve", trace=trace), trace.flops
-    # A grounding reads the features of all tokens, which no record holds: its scores are those of
-    # gathering.
+    # A grounding reads the features of all tokens: its scores are those of gathering.
     saliency = records["saliency"][i].float()
     kept = KeptTokens(top_positions(saliency, budget.tokens), saliency, state.tokens)
     state = pipeline.run(state.add(kept=kept), start="regions", stop="retrieve", trace=trace)

@@ -1,90 +1,228 @@
-"""The loss of region queries: the gold passage by the score of what the regions ask.
+"""What a region query learns from: the query by names of every region, and passages to tell apart.
 
-Enters: a sparse region query, gated tokens, the candidates of a few questions. Leaves: the scores
-of the candidates and a distance. A query is scored against passages as the index does, by the inner
-product with their stored weights; terms that occur in no candidate and no untrained query are not
-computed. The distance is to the training-free queries, from which a new module starts far away.
+Enters: records of questions whose passages are known, the indexes they were retrieved from. Leaves:
+what the loss reads of each question, computed once, and the logit of every passage of a batch. A
+passage is scored as retrieval does: the inner product with its stored vector, by the best region,
+each region counting by its saliency and each index as it does when lists are merged. Passages that
+another question of the batch has are in-batch negatives, what today's query finds and is not gold
+are hard ones. The cut to the heaviest terms is left to answering; the regulariser over the whole
+vocabulary keeps queries short.
 
-Shape letters: B questions, V visual tokens, R regions, K candidates, T terms that occur, d width.
+Shape letters: B questions, R regions, M passages of a batch, I indexes, T terms that occur in these
+passages, N all terms, F features, C concepts, d text width.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from skipqa.knowledge.text_query import encode_queries, weighted_sum
-from skipqa.nn.region_query import SparseRegionQuery
-from skipqa.stages.retrieve import ConceptQuerier
+from skipqa.knowledge import Library
+from skipqa.knowledge.text_query import encode_queries
+from skipqa.knowledge.vectors import SparseRows
+from skipqa.nn.region_query import (
+    DenseRegionQuery,
+    RegionViews,
+    SparseRegionQuery,
+    term_flops_loss,
+)
+from skipqa.pipeline import Pipeline
+from skipqa.stages.regions import region_views
+from skipqa.stages.retrieve import ConceptQuerier, region_weights
 from skipqa.training.pathway.context import TrainingContext
+from skipqa.training.pathway.gains import LARGEST, Gains
 from skipqa.training.pathway.gather import MOST_REGIONS
+from skipqa.training.pathway.records import Records
 from skipqa.types import SparseVector
 
-SCALE = 0.5  # a sparse inner product is ten to twenty where it fits
-NOTHING = SparseVector(np.zeros(0, np.int32), np.zeros(0, np.float32))
+SCALE = {"A": 0.5, "B": 20.0}  # a sparse inner product is ten to twenty where it fits, a cosine 1
+Variant = Literal["A", "B"]
+AnyRegionQuery = SparseRegionQuery | DenseRegionQuery
 
 
-class RegionQueryLoss:
-    def __init__(self, context: TrainingContext, candidates_NK: Tensor, there_NK: Tensor) -> None:
-        self.context, self.rows_NK, self.there_NK = context, candidates_NK, there_NK
-        library, place = context.pipeline.library, context.records.table.place
-        row_of = {number: row for row, number in place.items()}
-        self.passage = cache(lambda number: library.stored_vector(row_of[number]))
-        self.untrained = cache(self._untrained)
+class Asked(NamedTuple):
+    """What the regions of one question show and ask by their names; R of them, padded."""
 
-    def _untrained(self, i: int) -> tuple[SparseVector, ...]:
-        """The training-free queries of question `i`, one per region: the mean over the indexes, as
-        a trained query is the same for all of them."""
-        pipeline, records = self.context.pipeline, self.context.records
-        querier = ConceptQuerier(pipeline.config.retrieve, pipeline.backbone)
-        written = querier.write(records.after_retrieve(i, len(pipeline.backbone.concepts)))
-        encoders = [index.encoder for index in pipeline.library.indexes.values()]
-        encoded, _ = encode_queries(written, encoders)
-        queries = [
-            weighted_sum([(1 / len(encoders), vector) for vector in of_region])
-            for of_region in zip(*encoded, strict=True)
-        ]
-        return (*queries, *[NOTHING] * (MOST_REGIONS - len(queries)))
+    features: Tensor  # [R, F] half precision
+    evidence: Tensor  # [R, C] half precision
+    boxes: Tensor  # [R, 4]
+    counts: Tensor  # [R] how much each region's scores count; 0 where there is none
+    names: tuple[SparseRows, ...]  # A: the queries by names, as each index encodes them
+    embedded: Tensor  # B: the same, [R, d]
 
-    def scores(
-        self,
-        query: SparseRegionQuery,
-        batch: Tensor,
-        tokens_BVd: Tensor,
-        question_Bd: Tensor,
-        gates_BV: Tensor,
+
+@dataclass(frozen=True)
+class QueryInputs:
+    """Of each question that is trained on, by its place in the records."""
+
+    records: Records
+    library: Library
+    variant: Variant
+    asked: dict[int, Asked]
+    targets: dict[int, dict[int, float]]  # its passages, by their row: 1 gold, 0 a hard negative
+    scales: dict[int, Tensor]  # [I] how much the scores of each index count
+    passages: dict[int, SparseVector] = field(default_factory=dict)  # stored vectors, as needed
+
+    @cached_property
+    def embeddings(self) -> dict[int, Tensor]:
+        """B: of every passage that a batch may have."""
+        rows = {row for of_question in self.targets.values() for row in of_question}
+        return {row: torch.from_numpy(self.library.embedding(row)).float() for row in sorted(rows)}
+
+    def loss(self, model: AnyRegionQuery, batch: Sequence[int], sparsity: float) -> Tensor:
+        """Cross-entropy where several passages are right, some only in part: minus the log of the
+        sum of p_m t_m; and the expected cost of what the residual adds."""
+        rows = list(dict.fromkeys(row for i in batch for row in self.targets[i]))
+        target_BM = torch.tensor([[self.targets[i].get(row, 0.0) for row in rows] for i in batch])
+        logits_BM, added = self.logits(model, batch, rows)
+        right_BM = logits_BM + target_BM.log()
+        contrast = (logits_BM.logsumexp(1) - right_BM.logsumexp(1)).mean()
+        return contrast + sparsity * added
+
+    def logits(
+        self, model: AnyRegionQuery, batch: Sequence[int], rows: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """[B, K] by the best region, and the mean distance from the untrained queries."""
-        rows = batch.tolist()
-        region_BV = self.context.records["region_of"][batch]
-        member_BRV = region_BV[:, None, :] == torch.arange(MOST_REGIONS)[:, None]
-        weight_BRV = member_BRV * gates_BV[:, None, :]
-        mass_BR = weight_BRV.sum(2)
-        centre_BRd = weight_BRV @ tokens_BVd / mass_BR[..., None].clamp_min(1e-6)
-        passages = [self.passage(n) for i in rows for n in self.rows_NK[i].tolist()]
-        untrained = [vector for i in rows for vector in self.untrained(i)]
-        terms = np.unique(np.concatenate([vector.terms for vector in (*passages, *untrained)]))
-        passage_BKT = _dense(passages, terms).view(len(rows), -1, len(terms))
-        untrained_BRT = _dense(untrained, terms).view(len(rows), MOST_REGIONS, len(terms))
-        hidden = F.gelu(query.of_region(centre_BRd) + query.of_question(question_Bd)[:, None, :])
-        columns = torch.from_numpy(terms.astype(np.int64))
-        weight, bias = query.to_terms.weight[columns], query.to_terms.bias[columns]
-        asked_BRT = F.linear(hidden, weight, bias).relu().log1p()
-        there_BR = member_BRV.any(2)
-        score_BRK = asked_BRT @ passage_BKT.transpose(1, 2)
-        best_BK = score_BRK.masked_fill(~there_BR[..., None], -torch.inf).amax(1)
-        distance_BR = (asked_BRT - untrained_BRT.log1p()).square().sum(2)
-        return SCALE * best_BK, distance_BR[there_BR].mean()
+        """[B, M] of these passages, and what the regulariser says of the queries."""
+        asked = [self.asked[i] for i in batch]
+        counts_BR = torch.stack([one.counts for one in asked])
+        most = int(counts_BR.any(0).nonzero().max()) + 1  # regions of any question
+        counts_BR = counts_BR[:, :most]
+        views = RegionViews(
+            torch.stack([one.features[:most] for one in asked]).float(),
+            torch.stack([one.evidence[:most] for one in asked]).float(),
+        )
+        question_Bd = self.records["question"][list(batch)].float()
+        if isinstance(model, SparseRegionQuery):
+            added_BRN = model(views, question_Bd)
+            score_BRM = self._sparse_scores(added_BRN, asked, rows)
+            regularised = term_flops_loss(added_BRN[counts_BR > 0].relu())
+        else:
+            boxes_BR4 = torch.stack([one.boxes[:most] for one in asked])
+            named_BRd = torch.stack([one.embedded[:most] for one in asked])
+            asked_BRd = named_BRd + model(views, question_Bd, boxes_BR4)
+            score_BRM = asked_BRd @ torch.stack([self.embeddings[row] for row in rows]).T
+            regularised = score_BRM.new_zeros(())
+        index_M = torch.tensor([self._index_of(row) for row in rows])
+        scale_BM = torch.stack([self.scales[i] for i in batch])[:, index_M]
+        counted_BRM = score_BRM * counts_BR[..., None]
+        best_BM = counted_BRM.masked_fill(counts_BR[..., None] == 0, -torch.inf).amax(1)
+        return SCALE[self.variant] * scale_BM * best_BM, regularised
+
+    def _sparse_scores(
+        self, added_BRN: Tensor, asked: Sequence[Asked], rows: Sequence[int]
+    ) -> Tensor:
+        """[B, R, M]: each passage by the query of its own index."""
+        vectors = [self._passage(row) for row in rows]
+        terms_T = np.unique(np.concatenate([vector.terms for vector in vectors]))
+        place_N = np.full(added_BRN.shape[2], -1)
+        place_N[terms_T] = np.arange(len(terms_T))
+        passages_MT = torch.zeros(len(rows), len(terms_T))
+        for row_T, vector in zip(passages_MT, vectors, strict=True):
+            row_T[place_N[vector.terms]] = torch.from_numpy(vector.weights)
+        added_BRT = added_BRN[..., torch.from_numpy(terms_T).long()]
+        index_M = torch.tensor([self._index_of(row) for row in rows])
+        score_BRM = added_BRN.new_zeros(*added_BRN.shape[:2], len(rows))
+        for index in index_M.unique().tolist():
+            names_BRT = torch.stack(
+                [_names_at(one.names[index], place_N, len(terms_T)) for one in asked]
+            )[:, : added_BRT.shape[1]]
+            weights_BRT = SparseRegionQuery.weights(names_BRT, added_BRT)
+            here = (index_M == index).nonzero()[:, 0]
+            score_BRM = score_BRM.index_copy(2, here, weights_BRT @ passages_MT[here].T)
+        return score_BRM
+
+    def _passage(self, row: int) -> SparseVector:
+        if row not in self.passages:
+            self.passages[row] = self.library.stored_vector(row)
+        return self.passages[row]
+
+    def _index_of(self, row: int) -> int:
+        return self.library.names.index(self.library.name_of(row))
 
 
-def _dense(vectors: Sequence[SparseVector], terms: np.ndarray) -> Tensor:
-    """[len(vectors), T]; `terms` ascending and complete."""
-    whole = np.zeros((len(vectors), len(terms)), np.float32)
-    for row, vector in zip(whole, vectors, strict=True):
-        row[np.searchsorted(terms, vector.terms)] = vector.weights
-    return torch.from_numpy(whole)
+def _names_at(names: SparseRows, place_N: np.ndarray, num_terms: int) -> Tensor:
+    """[R, T] of the terms that have a place."""
+    found = torch.zeros(MOST_REGIONS, num_terms)
+    region = np.repeat(np.arange(len(names)), np.diff(names.offsets))
+    place = place_N[names.terms]
+    there = place >= 0
+    found[region[there], place[there]] = torch.from_numpy(names.weights[there])
+    return found
+
+
+def prepare(
+    context: TrainingContext, rows: Sequence[int], variant: Variant, gains: Gains
+) -> QueryInputs:
+    """Of these questions, which name their passages."""
+    records, library = context.records, context.pipeline.library
+    asked = context.spread(ask_by_names, rows, "asking by names", variant)
+    return QueryInputs(
+        records,
+        library,
+        variant,
+        dict(zip(rows, asked, strict=True)),
+        {i: _targets(records, i, gains) for i in rows},
+        {i: _scales(records, i, library, variant) for i in rows},
+    )
+
+
+@torch.inference_mode()
+def ask_by_names(pipeline: Pipeline, records: Records, variant: Variant) -> list[Asked]:
+    """As answering would before anything is trained, with the regions of gathering."""
+    num_concepts = len(pipeline.backbone.concepts) - pipeline.backbone.concepts.from_photos
+    querier = ConceptQuerier(pipeline.config.retrieve, pipeline.backbone)
+    encoders = [index.encoder for index in pipeline.library.indexes.values()]
+    found = []
+    for i in range(len(records)):
+        state = records.after_retrieve(i, len(pipeline.backbone.concepts))
+        views = region_views(state, num_concepts)
+        weights = region_weights(state.regions, pipeline.config.retrieve.region_sharpness)
+        names: tuple[SparseRows, ...] = ()
+        if variant == "A":
+            encoded, _ = encode_queries(querier.write(state), encoders)
+            names = tuple(map(SparseRows.stack, encoded))
+        found.append(
+            Asked(
+                _padded(views.features).half(),
+                _padded(views.evidence).half(),
+                records["boxes"][i].clone(),
+                _padded(torch.tensor(weights)),
+                names,
+                _padded(querier.embed(state)),
+            )
+        )
+    return found
+
+
+def _padded(values_R: Tensor) -> Tensor:
+    return F.pad(values_R, (0, 0) * (values_R.ndim - 1) + (0, MOST_REGIONS - len(values_R)))
+
+
+def _targets(records: Records, i: int, gains: Gains) -> dict[int, float]:
+    """1 for gold passages; for others what the reader gains by them, where that is known."""
+    found = {row: 0.0 for row in records["passages"][i].tolist() if row >= 0}
+    if bool(gains.known[i]):
+        gained = gains.passage[i].nan_to_num(0.0).clamp(min=0.0) / LARGEST
+        found = {row: float(gain) for row, gain in zip(found, gained.tolist(), strict=False)}
+    return found | dict.fromkeys(records.about[i]["gold_rows"], 1.0)
+
+
+def _scales(records: Records, i: int, library: Library, variant: Variant) -> Tensor:
+    """[I]: what a score of each index counted for today's list, relative to the index whose
+    passage was the first; 1 where none of its passages was in the list."""
+    found = torch.ones(len(library.names))
+    passages = records.candidates(i)
+    if variant == "B" or not passages:
+        return found
+    for one in reversed(passages):
+        if one.score > 0:
+            scale = one.relative * passages[0].score / (one.score * passages[0].relative)
+            found[library.names.index(library.name_of(one.row))] = scale
+    return found

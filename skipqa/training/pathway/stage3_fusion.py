@@ -12,7 +12,8 @@ phases:
 3. where `decoder_steps` says so, the decoder is trained, too, at a lower lr, and leaves as another
    delta of the reader. Text is compared as read by the decoder from before.
 
-`fusion_loss.py` has the losses. The region queries of this stage have a file of their own.
+`fusion_loss.py` has the losses. The region queries of this stage have a file of their own
+(`stage3_region_query.py`) and come first.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ from skipqa.training.pathway.fusion_quality import (
 )
 from skipqa.training.pathway.gains import pocket_of
 from skipqa.training.pathway.stage import PathwayPart, PathwaySettings, PathwayStage
+from skipqa.training.pathway.stage3_region_query import RegionQueryPart, RegionQueryTraining
 from skipqa.training.sampling import inverse_frequency
 from skipqa.training.stage import Metrics
 from skipqa.training.stage1.pocket_kb import scored
@@ -88,6 +90,7 @@ class FusionTraining:
     copying: Fraction = 0.35  # of the second phase's questions are generated ones
     ranks: tuple[int, ...] = (16, 48, 144)  # of the decoder's delta
     max_loss: Fraction = 0.003  # of a smaller rank
+    region_query: RegionQueryTraining = field(default_factory=RegionQueryTraining)
     weights: LossWeights = field(default_factory=LossWeights)
 
 
@@ -280,7 +283,7 @@ class FusionPart(PathwayPart[FusionTraining, FusionInputs, nn.ModuleDict]):
         context.run.say(f"the decoder's delta has rank {found['rank']}")
 
 
-STAGE = PathwayStage("stage3", PathwaySettings(FusionTraining()), (FusionPart(),))
+STAGE = PathwayStage("stage3", PathwaySettings(FusionTraining()), (RegionQueryPart(), FusionPart()))
 
 
 def reader_of(model: nn.ModuleDict) -> FusionReader:

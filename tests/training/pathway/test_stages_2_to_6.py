@@ -48,6 +48,7 @@ from skipqa.training.pathway.fusion_loss import ReaderNetworks
 from skipqa.training.pathway.gather import Gathered
 from skipqa.training.pathway.records import replay, replaying
 from skipqa.training.pathway.stage import PathwayStage
+from skipqa.training.pathway.stage3_region_query import RegionQueryPart, RegionQueryTraining
 from skipqa.training.pathway.verifier_settings import PairTraining, VerifierTraining
 from skipqa.training.pipelines import Source
 from skipqa.training.run import Run
@@ -67,6 +68,7 @@ FUSION = stage3_fusion.FusionTraining(
     read=3,
     generated=8,
     ranks=(2,),
+    region_query=RegionQueryTraining(steps=3, batch=4, hidden=8),
 )
 
 
@@ -90,9 +92,9 @@ STAGES: dict[str, tuple[PathwayStage, Any, tuple[str, ...]]] = {
         ("saliency", "keep_head"),
     ),
     "fusion": (
-        replace(stage3_fusion.STAGE, parts=(TINY_FUSION,)),
+        replace(stage3_fusion.STAGE, parts=(RegionQueryPart(), TINY_FUSION)),
         replace(FUSION, decoder_steps=2),
-        ("fusion_reader", "reader"),
+        ("region_query", "fusion_reader", "reader"),
     ),
     "verifier": (
         stage4_verifier.STAGE,
@@ -213,8 +215,10 @@ def test_a_record_goes_through_the_stages_as_its_question_did(context: TrainingC
 
 
 def test_records_do_not_depend_on_what_is_learned_from_them(context: TrainingContext) -> None:
-    width = context.records["question"].shape[1]
-    query = SparseRegionQuery(RegionQueryConfig(width, width, hidden=8))
+    widths, concepts = context.pipeline.backbone.widths, context.pipeline.backbone.concepts
+    query = SparseRegionQuery(
+        RegionQueryConfig(widths.vision, len(concepts), widths.text, hidden=8)
+    )
     gathering = gather.with_most_passages(context.pipeline.with_components(region_query=query))
     assert {getattr(gathering.components, n) for n in gather.LEARNED_BEFORE_RETRIEVAL} == {None}
 
@@ -283,6 +287,7 @@ def test_a_stage_leaves_its_parts_and_says_which_won(finished: dict[str, Path], 
     ships = ships if isinstance(ships, dict) else {files[0]: ships}
     pairs = metrics.get("pairs", {}).get("ships", False)
     ships = ships | dict.fromkeys(("pair_verifier", "pair_encoder"), pairs)
+    ships = ships | {"region_query": metrics.get("region_query", {}).get("ships", False)}
     ships = ships | {"keep_head": True}  # a rival's, it has nothing to win
     for part in files:
         assert (folder / "trained" / f"{part}.safetensors").is_file()
@@ -409,9 +414,6 @@ def test_scenes_are_the_tokens_that_answering_fuses(context: TrainingContext) ->
         for name in LocalTokens.__slots__:
             torch.testing.assert_close(getattr(several, name)[place], getattr(local, name)[0])
     assert several.features_BVF.any()
-    without = {n: t for n, t in records.tensors.items() if n != "features"}
-    with pytest.raises(UserError, match="gather anew"):
-        Scenes.of(replace(records, tensors=without), num_concepts, torch.device("cpu"))
 
 
 def test_features_of_records_are_those_of_the_image(
@@ -420,8 +422,11 @@ def test_features_of_records_are_those_of_the_image(
     state = gather.with_most_passages(context.pipeline).run(
         State(photo_of(rows[2]), rows[2].question), stop="prune"
     )
-    seen = state.kept.tokens.features[state.kept.positions]
-    torch.testing.assert_close(context.records["features"][2].float(), seen, rtol=1e-3, atol=1e-3)
+    records = context.records
+    featured = records["featured"][2].long()
+    seen = state.kept.tokens.features[featured]
+    torch.testing.assert_close(records["features"][2].float(), seen, rtol=1e-3, atol=1e-3)
+    assert set(state.kept.positions.tolist()) <= set(featured.tolist())
 
 
 def test_generated_questions_are_answered_by_their_passage(context: TrainingContext) -> None:
