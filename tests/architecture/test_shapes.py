@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import skipqa
 
 ROOT = Path(skipqa.__file__).parent
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(ROOT.rglob("*.py"))}
 STAGE_FOLDERS = (ROOT / "stages", ROOT / "evaluation" / "systems")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@cache
+def trees() -> dict[Path, ast.Module]:
+    """Not at import: every process of pytest imports this, and one of them runs it."""
+    return {
+        path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(ROOT.rglob("*.py"))
+    }
 
 
 def place(path: Path, node: ast.stmt | ast.expr) -> str:
@@ -31,7 +39,7 @@ def annotation(arg: ast.arg) -> str:
 
 def stage_calls() -> Iterator[tuple[Path, str, Function]]:
     """`__call__` of every class that takes a State and a StageRecord."""
-    for path, tree in TREES.items():
+    for path, tree in trees().items():
         if not any(path.is_relative_to(folder) for folder in STAGE_FOLDERS):
             continue
         for node in ast.walk(tree):
@@ -62,7 +70,7 @@ def test_few_functions_have_many_parameters() -> None:
     """What belongs together is one value that means something."""
     many = [
         f"{place(path, node)} {node.name} has {len(parameters(node))}"
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         if not any(path.is_relative_to(folder) for folder in FREE)
         for node in ast.walk(tree)
         if isinstance(node, Function)
@@ -75,7 +83,7 @@ def test_few_functions_have_many_parameters() -> None:
 def test_a_record_has_counts_and_costs_and_no_result() -> None:
     """What a stage found is in the state; `future.result()` is another thing."""
     wrong = []
-    for path, tree in TREES.items():
+    for path, tree in trees().items():
         calls = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
         wrong += [
             place(path, node)
@@ -103,7 +111,7 @@ POOLS = {"ThreadPoolExecutor", "ProcessPoolExecutor", "Pool", "ThreadPool"}
 
 def test_no_module_holds_a_pool() -> None:
     wrong = []
-    for path, tree in TREES.items():
+    for path, tree in trees().items():
         for node in run_on_import(tree):
             if isinstance(node, ast.Call):
                 called = node.func.attr if isinstance(node.func, ast.Attribute) else node.func

@@ -10,6 +10,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -70,12 +71,12 @@ PARTS, WHOLE = compiled(IN_NAMES), compiled(WHOLE_NAMES)
 CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
-def in_name(name: str) -> Iterator[str]:
-    for pattern, say in WHOLE:
-        if pattern.fullmatch(name):
-            yield f"{name}: say {say}"
+@cache  # most names come again and again
+def in_name(name: str) -> tuple[str, ...]:
+    found = [say for pattern, say in WHOLE if pattern.fullmatch(name)]
     for part in CAMEL.sub("_", name).split("_"):
-        yield from (f"{name}: say {say}" for pattern, say in PARTS if pattern.fullmatch(part))
+        found += (say for pattern, say in PARTS if pattern.fullmatch(part))
+    return tuple(f"{name}: say {say}" for say in found)
 
 
 def in_prose(text: str) -> Iterator[str]:

@@ -40,7 +40,7 @@ class Blinded:
 
 
 def check_worth(pipeline: Pipeline, photo: Path, proxy: Proxy) -> None:
-    """The worth of three tokens is the difference of two whole runs, as far as the proxy needs."""
+    """The worth of two tokens is the difference of two whole runs, as far as the proxy needs."""
 
     def score(system: Pipeline) -> float:
         if proxy == "evidence":
@@ -49,11 +49,11 @@ def check_worth(pipeline: Pipeline, photo: Path, proxy: Proxy) -> None:
         state = system.run(State(photo, QUESTION))
         return pipeline.backbone.log_prob(state.prompt, ANSWER)
 
-    ablation = TokenAblation(proxy, tokens=3, seed=4)
+    ablation = TokenAblation(proxy, tokens=2, seed=4)
     saliency, worth, gap = measure_question(pipeline, photo, QUESTION, ANSWER, ablation)
-    assert saliency.shape == worth.shape == (3,)
+    assert saliency.shape == worth.shape == (2,)
     assert gap >= 0
-    drawn = torch.randperm(256, generator=torch.Generator().manual_seed(4))[:3].sort().values
+    drawn = torch.randperm(256, generator=torch.Generator().manual_seed(4))[:2].sort().values
     whole = score(pipeline)
     for position, found in zip(drawn.tolist(), worth.tolist(), strict=True):
         blinded = pipeline.with_backbone(Blinded(pipeline, position))  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_vectors import build_vectors, random_vectors
+from made_vectors import Given, Numbered, build_vectors, random_vectors
 
 from skipqa.errors import UserError
 from skipqa.knowledge.bm25 import BM25
@@ -14,7 +14,7 @@ from skipqa.knowledge.engines import parse_uri
 from skipqa.knowledge.index import Index, build, delete
 from skipqa.knowledge.sources.tables import JsonLines
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
-from skipqa.types import Hit, Passage
+from skipqa.types import Hit, Passage, SparseVector
 
 
 def same(found: list[list[Hit]], expected: list[list[Hit]]) -> bool:
@@ -86,12 +86,10 @@ def test_milvus_lite_agrees_with_the_oracle(tmp_path: Path) -> None:
     opened.engine.close()  # type: ignore[attr-defined]
 
 
-def test_faiss_finds_its_embeddings(tmp_path: Path, encoder: LexicalEncoder) -> None:
+def test_faiss_finds_its_embeddings(tmp_path: Path) -> None:
     pytest.importorskip("faiss", reason="the FAISS engine is an extra")
     rng = np.random.default_rng(1)
-    corpus = tmp_path / "c.jsonl"
     count = 10_500  # enough for IVF and PQ to be trained
-    corpus.write_text("".join(f'{{"text": "number {i}"}}\n' for i in range(count)))
     vectors = rng.normal(size=(count, 32)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
 
@@ -99,8 +97,11 @@ def test_faiss_finds_its_embeddings(tmp_path: Path, encoder: LexicalEncoder) -> 
         return vectors[[int(text.split()[1]) for text in texts]]
 
     folder = tmp_path / "i"
-    build(folder, [JsonLines(corpus)], encoder, embed=embed)
-    delete(folder, ["c:1"])  # ids are line numbers: row 0
+    terms = [
+        SparseVector(np.array([n % 99], np.int32), np.ones(1, np.float32)) for n in range(count)
+    ]
+    build(folder, [Numbered(count)], Given(terms), embed=embed)  # type: ignore[arg-type]
+    delete(folder, ["0"])
     opened = Index.open(f"faiss:{folder}?nlist=64&pq=4&nprobe=64")
     exact = Index.open(folder)
     queries = vectors[1:21] + 0.1 * rng.normal(size=(20, 32)).astype(np.float32)

@@ -1,19 +1,28 @@
 """What clients of OpenAI's API and our own read from a real server.
 
 A fast selection of what `python -m tools.suites` runs at length: the OpenAI client where it is
-installed, requests as known clients send them, the grammar of streams, and `skipqa.Client`.
+installed, requests as known clients send them, the grammar of streams, `skipqa.Client`, and
+prompted mode, to which this server is one like any other.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from skipqa.client import Client
+from skipqa.knowledge import Library
+from skipqa.knowledge.index import build
+from skipqa.knowledge.sources.tables import JsonLines
+from skipqa.knowledge.sparse_encoder import LexicalEncoder
+from skipqa.prompted import Endpoint, EndpointError, LevelBudget, Prompted, PromptedConfig
 from tools.suites import replay
 from tools.suites.photo import data_url, photo
 from tools.suites.server import KEY, MODEL, Running, running
@@ -188,3 +197,54 @@ def test_our_client_asks_and_indexes(server: Running, tmp_path: Path) -> None:
     client.ask(None, "What does a zorblatt burn?", index="notes")
     client.delete_index("notes")
     assert [index["name"] for index in client.indexes()] == ["default"]
+
+
+# Prompted mode. The small model follows no instructions, so this is what a reader of bad replies
+# has to stand: real HTTP, a real key, and completions that were not written for it.
+
+ARTICLES = {
+    "Espresso": "Espresso is brewed by forcing hot water under pressure through ground coffee.",
+    "Teapot": "A teapot is a vessel in which tea leaves steep in boiling water.",
+    "Saucer": "A saucer is a small dish that is set under a cup.",
+}
+# The server takes questions of 200 words: few passages, and short ones.
+CONFIG = PromptedConfig(medium=LevelBudget(2, 2), hard=LevelBudget(2, 2), excerpt_words=20)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
+    folder = tmp_path_factory.mktemp("prompted")
+    rows = [{"id": title, "title": title, "text": text} for title, text in ARTICLES.items()]
+    (folder / "articles.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    build(folder / "articles", [JsonLines(folder / "articles.jsonl")], LexicalEncoder.default())
+    return Library.open([folder / "articles"])
+
+
+@pytest.fixture
+def ball() -> Image.Image:
+    return Image.open(BytesIO(photo()))
+
+
+def test_every_step_of_prompted_mode_is_answered(
+    server: Running, library: Library, ball: Image.Image
+) -> None:
+    endpoint = Endpoint(f"{server.url}/v1", KEY)
+    config = replace(CONFIG, fast_path=False)
+    answer = Prompted(endpoint, MODEL, library, config).answer(ball, "How is espresso brewed?")
+    purposes = dict.fromkeys(call.purpose for call in answer.calls)
+    assert list(purposes) == ["draft", "regions", "queries", "relevance", "answer"]
+    assert answer.text
+    assert answer.fallbacks
+    assert "Espresso" in {passage.title for passage in answer.passages}
+    assert not answer.usage.estimated, "the server counts its tokens"
+    assert answer.usage.prompt_tokens > 0
+
+
+def test_prompted_mode_with_a_wrong_key_is_refused(
+    server: Running, library: Library, ball: Image.Image
+) -> None:
+    prompted = Prompted(Endpoint(f"{server.url}/v1", "sk-wrong"), MODEL, library, CONFIG)
+    with pytest.raises(EndpointError) as refused:
+        prompted.answer(ball, "What is this?")
+    assert refused.value.status == 401
+    assert "sk-wrong" not in str(refused.value)

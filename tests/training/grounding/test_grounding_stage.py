@@ -17,6 +17,7 @@ from skipqa.components import SETTINGS, bundled, change_settings
 from skipqa.config import override
 from skipqa.nn.grounding import Grounding, GroundingConfig
 from skipqa.pipeline import Pipeline
+from skipqa.training.grounding import stage
 from skipqa.training.grounding.retrieval import (
     RULE,
     SHARPNESSES,
@@ -55,15 +56,18 @@ def number(pocket_kb: Path) -> None:
 
 
 def test_from_photos_to_components(
-    home: Path, data: Path, pocket_kb: Path, components: Path, tmp_path: Path
-) -> None:
+    home: Path, data: Path, pocket_kb: Path, components: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Twice, with photos that are decoded in two processes and in this one: the same bits."""
     number(tiny_training.add_crowded(pocket_kb))
     boxes = [{"image": "000000000201.webp", "boxes": [["disk", 0.5, 0.5, 0.2, 0.6]]}]
     tiny_training.write_lines(data / "coco/boxes.jsonl", boxes)
     index = tiny_training.write_index(tmp_path)
     inputs = Inputs(data, pocket_kb, components=components, index=(index,))
     found = []
-    for name in ("first", "second"):
+    for name, cores in (("first", 2), ("second", 1)):
+        monkeypatch.setattr(stage, "available_cores", lambda cores=cores: cores)
         metrics = STAGE.run(inputs, SMALL, Run(tmp_path / name))
         assert metrics.keys() == {PART, RETRIEVAL}
         assert metrics[PART]["val"].keys() >= {"crowded", "pocket-kb"}

@@ -109,7 +109,7 @@ STAGES: dict[str, tuple[PathwayStage, Any, tuple[str, ...]]] = {
     ),
     "budget": (
         replace(stage5_budget.STAGE, parts=(stage5_budget.BudgetPart(FEW_GAINS),)),
-        BudgetTraining(steps=10, questions=4, folds=2),
+        BudgetTraining(steps=10, questions=3, folds=2),
         ("budget",),
     ),
     "joint": (
