@@ -50,6 +50,12 @@ class Asset:
         return f"{self.megabytes} MB, {self.licence}"
 
     @property
+    def sha256(self) -> str:
+        """Of its only file."""
+        (digest,) = self.files.values()
+        return digest
+
+    @property
     def key(self) -> str:
         """The name of its folder, which changes with the content. Folders of files derived from it
         include this name."""
