@@ -75,7 +75,11 @@ class SplitAsset:
     @property
     def about(self) -> str:
         megabytes = sum(part.megabytes for part in self.parts)
-        return f"{megabytes:,} MB in {len(self.parts)} parts, {self.parts[0].licence}"
+        return f"{megabytes:,} MB in {len(self.parts)} parts, {self.licence}"
+
+    @property
+    def licence(self) -> str:
+        return self.parts[0].licence
 
     @property
     def key(self) -> str:

@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 
-from skipqa.components import SETTINGS, bundled, read_settings
+from skipqa.components import BASED_ON, SETTINGS, bundled, read_settings, settings_for
 from skipqa.config import Config, merged, preset
 from skipqa.costs.environment import available_cores
+from skipqa.errors import UserError
 from skipqa.files import read_text
 from skipqa.knowledge.default import DEFAULT, default_indexes
 from skipqa.knowledge.engines import parse_uri
@@ -53,13 +54,14 @@ class Source:
     def folder(self) -> Path:
         """Of the components, the bundled ones if none are named."""
         folder = self.components or bundled(self.preset)
-        assert folder is not None, f"no components are bundled with {self.preset}"
+        if folder is None:
+            raise UserError(f"nothing is bundled with preset {self.preset}: give --components")
         return folder
 
     @property
     def config(self) -> Config:
         """As the pipeline will have it, without loading that."""
-        return preset(self.preset, merged(read_settings(self.folder / SETTINGS), self.overrides))
+        return preset(self.preset, merged(settings_for(self.preset, self.folder), self.overrides))
 
     def fingerprint(
         self, without: Sequence[str] = (), without_settings: Sequence[str] = ()
@@ -72,8 +74,12 @@ class Source:
             for name, value in values.items()
             if not {group, f"{group}.{name}"} & set(without_settings)
         }
+        based_on = BASED_ON.get(self.preset)
+        base = None if based_on is None else bundled(based_on)
+        below = {} if base is None else {"base": components_digest(base)}
         return {
             "preset": self.preset,
+            **below,
             "components": components_digest(self.folder, without),
             "component_settings": settings,
             "indexes": index_digests(self.index),

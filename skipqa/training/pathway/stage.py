@@ -107,7 +107,7 @@ class PathwayStage(TrainingStage):
 
     def run(self, inputs: Inputs, settings: PathwaySettings, run: Run) -> Metrics:
         pocket_kb, data = inputs.require_pocket_kb(self.name), inputs.require_data(self.name)
-        source = Source(components=inputs.components, index=inputs.index)
+        source = Source(inputs.preset, inputs.components, inputs.index)
         run.claim(
             {
                 "stage": self.name,

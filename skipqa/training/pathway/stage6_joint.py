@@ -127,7 +127,12 @@ class JointPart(PathwayPart[JointTraining, JointInputs, JointModel]):
         return {**paths, "verifier": model.verifier}
 
 
-STAGE = PathwayStage("stage6", PathwaySettings(JointTraining()), (JointPart(),))
+STAGE = PathwayStage(
+    "stage6",
+    PathwaySettings(JointTraining()),
+    (JointPart(),),
+    needs_pocket="its oracle is pocket's reader",
+)
 
 
 @torch.inference_mode()
