@@ -114,7 +114,7 @@ class PathwayStage(TrainingStage):
                 "seed": run.seed,
                 "limit": inputs.limit,
                 **source.fingerprint(),
-                TRAINED: components_digest(source.folder / TRAINED),
+                TRAINED: components_digest(source.start and source.start / TRAINED),
                 "settings": dataclasses.asdict(settings),
             }
         )
