@@ -178,7 +178,7 @@ def test_bad_input_is_one_line(tmp_path: Path, name: str, changes: list[str], sa
 
 
 def test_all_of_a_preset_based_on_another_is_what_depends_on_its_decoder(tmp_path: Path) -> None:
-    stages, begun = noted({})
+    stages, begun = noted({"reader": {"ships": True}})
     inputs = Inputs(tmp_path, tmp_path, preset="desk")
     train("all", inputs, Run(tmp_path / "out"), (), stages)
     assert list(begun) == ["reader", "fast_path", "confidence"]

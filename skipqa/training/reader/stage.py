@@ -14,6 +14,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -71,6 +72,13 @@ class ReaderStage(TrainingStage):
         if preset not in SMALL:
             return "its decoder reads visual tokens, and prompts here are words"
         return ""
+
+    def check(self, metrics: Mapping[str, Any]) -> None:
+        if not metrics[PART]["ships"]:
+            raise UserError(
+                "the trained reader answers held-out questions worse than the decoder as "
+                "published: it stays in trained/, and nothing is built on it"
+            )
 
     def run(self, inputs: Inputs, settings: ReaderSettings, run: Run) -> Metrics:
         kind, data = SMALL[inputs.preset], inputs.require_data(self.name)

@@ -168,6 +168,8 @@ def test_a_reader_that_loses_does_not_ship(
     stage = ReaderStage("reader", STAGE.settings, networks)
     metrics = stage.run(world, stage.settings, Run(tmp_path / "run", seed=5))
     assert not metrics["reader"]["ships"]
+    with pytest.raises(UserError, match="worse than the decoder as published: it stays"):
+        stage.check(metrics)
     assert (tmp_path / "run" / "trained" / "reader.safetensors").is_file()
     left = {path.name for path in (tmp_path / "run").iterdir()}
     assert not left & {"reader.safetensors", "settings.toml", "README.md"}
