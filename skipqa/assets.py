@@ -50,6 +50,12 @@ class Asset:
         return f"{self.megabytes} MB, {self.licence}"
 
     @property
+    def sha256(self) -> str:
+        """Of its only file."""
+        (digest,) = self.files.values()
+        return digest
+
+    @property
     def key(self) -> str:
         """The name of its folder, which changes with the content. Folders of files derived from it
         include this name."""
@@ -69,7 +75,11 @@ class SplitAsset:
     @property
     def about(self) -> str:
         megabytes = sum(part.megabytes for part in self.parts)
-        return f"{megabytes:,} MB in {len(self.parts)} parts, {self.parts[0].licence}"
+        return f"{megabytes:,} MB in {len(self.parts)} parts, {self.licence}"
+
+    @property
+    def licence(self) -> str:
+        return self.parts[0].licence
 
     @property
     def key(self) -> str:

@@ -178,14 +178,19 @@ def load_for(preset: str, folder: Path | None = None) -> Components:
     if preset not in BASED_ON:
         return own
     base = load_for(BASED_ON[preset])
-    shared = replace(
-        base,
-        **dict.fromkeys(OF_THE_DECODER),
-        base=base.folder,
-        settings={k: v for k, v in base.settings.items() if k not in SETTINGS_OF_THE_DECODER},
-    )
-    added = {f.name: value for f in fields(own) if (value := getattr(own, f.name)) is not None}
-    return replace(shared, **added | {"settings": merged(shared.settings, own.settings)})
+    changed: dict[str, Any] = {**dict.fromkeys(OF_THE_DECODER), "base": base.folder}
+    changed |= {f.name: value for f in fields(own) if (value := getattr(own, f.name)) is not None}
+    return replace(base, **changed | {"settings": settings_for(preset, folder)})
+
+
+def settings_for(preset: str, folder: Path | None = None) -> Mapping[str, Any]:
+    """Those that come with the components of `load_for`."""
+    folder = folder or bundled(preset)
+    own = {} if folder is None else read_settings(folder / SETTINGS)
+    if preset not in BASED_ON:
+        return own
+    base = settings_for(BASED_ON[preset]).items()
+    return merged({k: v for k, v in base if k not in SETTINGS_OF_THE_DECODER}, own)
 
 
 def _delta(folder: Path, name: str, preset: str) -> Path | None:

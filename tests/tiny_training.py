@@ -39,6 +39,8 @@ from skipqa.training.stage1.tagger import TaggerTraining
 COLOURS = ("red", "green", "blue", "orange")
 VOCABULARY = 257  # bytes and the end
 LLAMA = LlamaConfig(VOCABULARY, 16, 2, 2, 1, 24, tied=True)
+# As Qwen2 is: biases of q, k and v, two heads for each of keys and values
+QWEN = LlamaConfig(VOCABULARY, 32, 2, 4, 2, 48, rope_theta=1e6, tied=True, qkv_bias=True)
 SETTINGS = Stage1Settings(
     answers=20,
     words=4,
@@ -272,10 +274,14 @@ def tokenizer() -> Tokenizer:
     return made
 
 
-def decoder(seed: int = 0) -> Llama:
+def qwen(seed: int = 0) -> Llama:
+    return decoder(seed, QWEN)
+
+
+def decoder(seed: int = 0, config: LlamaConfig = LLAMA) -> Llama:
     """Weights larger than the usual start, so that an error shows."""
     torch.manual_seed(seed)
-    network = Llama(LLAMA).eval()
+    network = Llama(config).eval()
     for parameter in network.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     return network.requires_grad_(False)

@@ -39,6 +39,9 @@ def train(
         Path | None,
         typer.Option(help="The folder with okvqa/, coco/ and vqav2/; splade needs none."),
     ] = None,
+    preset: Annotated[
+        str, typer.Option(help="Whose parts are trained; a stage that cannot says why.")
+    ] = "pocket",
     pocket_kb: Annotated[
         Path | None,
         typer.Option(
@@ -72,6 +75,10 @@ def train(
     accumulate: Annotated[
         int, typer.Option(min=1, help="Batches per step, whose gradients are averaged.")
     ] = 1,
+    settings_file: Annotated[
+        Path | None,
+        typer.Option("--settings", metavar="FILE", help="TOML with a table per stage."),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; repeatable."),
@@ -97,6 +104,9 @@ def train(
       skipqa train all --data data --pocket-kb pocket-kb --index default --index pocket-kb/index
       --out runs --json
 
+      skipqa train reader --preset desk --data data --pocket-kb pocket-kb --index default --index
+      pocket-kb/index --out runs/desk
+
       skipqa train splade --pocket-kb pocket-kb --index default --index pocket-kb/index --out
       runs/splade
     """
@@ -120,6 +130,8 @@ def train(
             components=components,
             index=tuple(index or ()),
             records=records,
+            preset=preset,
+            settings=settings_file,
         )
         metrics = stages.train(stage, inputs, run, settings or ())
     if json:
@@ -157,15 +169,14 @@ def show(metrics: dict[str, Any]) -> None:
     from rich.table import Table
 
     read = metrics["reader"]["shipped"]
-    columns = {
-        "question alone": read["blind"],
-        "and image": read["unread"],
-        "drafter": metrics["drafter"]["shipped"],
-        "reader": read["few"],
-        "both": {name: row["accuracy"] for name, row in metrics["reader"]["joint"].items()},
-    }
+    columns = {"question alone": read["blind"], "and image": read["unread"]}
+    if "drafter" in metrics:  # stage I trains one, too
+        columns["drafter"] = metrics["drafter"]["shipped"]
+    columns["reader"] = read["few"]
+    if joint := metrics["reader"].get("joint"):  # not where the reader does not ship
+        columns["both"] = {name: row["accuracy"] for name, row in joint.items()}
     table = Table("accuracy, %", *columns)
-    for name in columns["drafter"]:
+    for name in read["few"]:
         table.add_row(name, *(f"{100 * column[name]:.1f}" for column in columns.values()))
     out.print(table)
 

@@ -7,7 +7,7 @@ anyway; what was learned is a fraction of their size. It knows no network.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -44,17 +44,35 @@ def truncated(delta: Mapping[str, Tensor], rank: int) -> dict[str, Tensor]:
     }
 
 
+def balanced(up: Tensor, down: Tensor) -> tuple[Tensor, Tensor]:
+    """The same product U^T D from factors as `delta` leaves them: directions are orthogonal, in the
+    order of how much they change, and as long in one factor as in the other."""
+    (q_up, r_up), (q_down, r_down) = (torch.linalg.qr(part.float().T) for part in (up, down))
+    u, s, v = torch.linalg.svd(r_up @ r_down.T)
+    root = s[:, None].sqrt()
+    return (root * (q_up @ u).T).contiguous(), (root * (v @ q_down.T)).contiguous()
+
+
 def apply(base: Mapping[str, Tensor], delta: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """`base` with the difference added, in base's types."""
-    tuned = dict(base)
-    for name, value in delta.items():
-        if name.endswith(UP):
-            continue
-        if name.endswith(DOWN):
-            name = name.removesuffix(DOWN)
-            value = delta[name + UP].float().T @ value.float()
-        tuned[name] = (base[name].float() + value.float()).to(base[name].dtype)
-    return tuned
+    return dict(applied(base.items(), delta))
+
+
+def applied(
+    base: Iterable[tuple[str, Tensor]], delta: Mapping[str, Tensor]
+) -> Iterator[tuple[str, Tensor]]:
+    """As `apply`, one tensor after another: the whole need not be in memory."""
+    left = {name.removesuffix(UP).removesuffix(DOWN) for name in delta}
+    for name, value in base:
+        if name in left:
+            left.remove(name)
+            change = delta.get(name)
+            if change is None:
+                change = delta[name + UP].float().T @ delta[name + DOWN].float()
+            value = (value.float() + change.float()).to(value.dtype)
+        yield name, value
+    if left:
+        raise KeyError(min(left))
 
 
 class Added(nn.Module):

@@ -13,7 +13,7 @@ from pathlib import Path
 from skipqa.errors import UserError
 from skipqa.training.processes import joined
 from skipqa.training.run import Run
-from skipqa.training.stage import Inputs
+from skipqa.training.stage import POCKET, Inputs
 from skipqa.training.stages import NAMES, train
 from skipqa.training.summaries import HELP
 
@@ -23,6 +23,7 @@ def main() -> None:
     parser.add_argument("stage", choices=NAMES, help=HELP)
     parser.add_argument("--data", type=Path, help="of all stages but splade")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--preset", default=POCKET)
     parser.add_argument("--pocket-kb", type=Path)
     parser.add_argument("--components", type=Path)
     parser.add_argument("--index", action="append", default=[], help="may be repeated")
@@ -32,6 +33,7 @@ def main() -> None:
     parser.add_argument(
         "--accumulate", type=int, default=1, help="batches per step, over all processes"
     )
+    parser.add_argument("--settings", type=Path, metavar="FILE", help="TOML, a table per stage")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="changes")
     options = parser.parse_args()
 
@@ -46,6 +48,8 @@ def main() -> None:
         components=options.components,
         index=tuple(options.index),
         records=options.records,
+        preset=options.preset,
+        settings=options.settings,
     )
     with joined() as processes:
         run = Run(

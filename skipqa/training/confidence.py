@@ -49,7 +49,7 @@ class ConfidenceSettings:
 @dataclass(frozen=True, slots=True)
 class ConfidenceStage(HeldOutStage[ConfidenceSettings]):
     def source(self, inputs: Inputs) -> Source:
-        return Source(components=inputs.components, index=inputs.index)
+        return Source(inputs.preset, inputs.components, inputs.index)
 
     def fit(
         self,
@@ -64,7 +64,7 @@ class ConfidenceStage(HeldOutStage[ConfidenceSettings]):
         return Fitted({"confidence": dataclasses.asdict(curves)}, metrics)
 
 
-STAGE = ConfidenceStage("confidence", ConfidenceSettings())
+STAGE = ConfidenceStage("confidence", ConfidenceSettings(), of_decoder=True)
 
 
 def fit_curves(answered: Answered, threshold: float, ridge: float) -> ConfidenceConfig:

@@ -52,7 +52,7 @@ class FastPathSettings:
 class FastPathStage(HeldOutStage[FastPathSettings]):
     def source(self, inputs: Inputs) -> Source:
         # The default index, as people ask with it: neither kind of question needs Pocket-KB's
-        return Source(components=inputs.components)
+        return Source(inputs.preset, inputs.components)
 
     def fit(
         self,
@@ -90,7 +90,7 @@ class FastPathStage(HeldOutStage[FastPathSettings]):
         return asked + more[: settings.counting]
 
 
-STAGE = FastPathStage("fast_path", FastPathSettings())
+STAGE = FastPathStage("fast_path", FastPathSettings(), of_decoder=True)
 
 
 def choose(answered: Answered, settings: FastPathSettings) -> float:

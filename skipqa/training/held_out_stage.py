@@ -60,8 +60,9 @@ class HeldOutStage(TrainingStage, Generic[S]):
     ) -> Fitted: ...
 
     def run(self, inputs: Inputs, settings: Any, run: Run) -> Metrics:
-        mixed = mixture.read(inputs.require_data(self.name), inputs.pocket_kb, inputs.limit)
-        source = self.source(inputs)
+        data, source = inputs.require_data(self.name), self.source(inputs)
+        start = source.folder  # before anything is read: there has to be one
+        mixed = mixture.read(data, inputs.pocket_kb, inputs.limit)
         run.claim(
             {
                 "stage": self.name,
@@ -73,7 +74,7 @@ class HeldOutStage(TrainingStage, Generic[S]):
             }
         )
         if self.name not in run.metrics():
-            copy_components(source.folder, run.folder)
+            copy_components(start, run.folder)
             asked = self.draw(mixed, settings, run.seed)
             with open_workers(source, settings.workers or None) as workers:
                 answered = answer_all(asked, workers, run, self.name)

@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 
-from skipqa.components import SETTINGS, bundled, read_settings
+from skipqa.components import BASED_ON, SETTINGS, bundled, read_settings, settings_for
 from skipqa.config import Config, merged, preset
 from skipqa.costs.environment import available_cores
+from skipqa.errors import UserError
 from skipqa.files import read_text
 from skipqa.knowledge.default import DEFAULT, default_indexes
 from skipqa.knowledge.engines import parse_uri
@@ -50,41 +51,51 @@ class Source:
         )
 
     @property
+    def start(self) -> Path | None:
+        """The folder of the components, the bundled ones if none are named."""
+        return self.components or bundled(self.preset)
+
+    @property
     def folder(self) -> Path:
-        """Of the components, the bundled ones if none are named."""
-        folder = self.components or bundled(self.preset)
-        assert folder is not None, f"no components are bundled with {self.preset}"
-        return folder
+        """The same, for a stage that needs one to begin with."""
+        if self.start is None:
+            raise UserError(f"nothing is bundled with preset {self.preset}: give --components")
+        return self.start
 
     @property
     def config(self) -> Config:
         """As the pipeline will have it, without loading that."""
-        return preset(self.preset, merged(read_settings(self.folder / SETTINGS), self.overrides))
+        return preset(self.preset, merged(settings_for(self.preset, self.start), self.overrides))
 
     def fingerprint(
         self, without: Sequence[str] = (), without_settings: Sequence[str] = ()
     ) -> dict[str, Any]:
         """Of the preset, the indexes, the components but those named, and the settings that came
         with them but those named, as `group` or as `group.name`."""
+        own = {} if self.start is None else read_settings(self.start / SETTINGS)
         settings = {
             f"{group}.{name}": value
-            for group, values in read_settings(self.folder / SETTINGS).items()
+            for group, values in own.items()
             for name, value in values.items()
             if not {group, f"{group}.{name}"} & set(without_settings)
         }
+        based_on = BASED_ON.get(self.preset)
+        base = None if based_on is None else bundled(based_on)
+        below = {} if base is None else {"base": components_digest(base)}
         return {
             "preset": self.preset,
-            "components": components_digest(self.folder, without),
+            **below,
+            "components": components_digest(self.start, without),
             "component_settings": settings,
             "indexes": index_digests(self.index),
             "overrides": dict(self.overrides),
         }
 
 
-def components_digest(folder: Path, without: Sequence[str] = ()) -> str:
+def components_digest(folder: Path | None, without: Sequence[str] = ()) -> str:
     """Of all components in a folder but those named; of a folder that is not there, of none."""
     digest = hashlib.sha256()
-    for path in sorted(folder.glob("*.safetensors")):
+    for path in sorted(folder.glob("*.safetensors") if folder is not None else ()):
         if path.stem not in without:
             digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()[:16]

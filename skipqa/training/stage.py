@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from skipqa.components import BASED_ON
 from skipqa.errors import UserError
 from skipqa.knowledge.library import Uri
 from skipqa.training.run import Run
 
 Metrics = dict[str, Any]
+POCKET = "pocket"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,8 @@ class Inputs:
     components: Path | None = None  # what later stages begin with, else the bundled checkpoint
     index: tuple[Uri, ...] = ()  # one has Pocket-KB's passages; none: the default library
     records: Path | None = None  # of the pathway stages, else next to the stage's folder
+    preset: str = POCKET  # whose pipeline is trained
+    settings: Path | None = None  # TOML with a table of settings for each stage
 
     def require_data(self, stage: str) -> Path:
         if self.data is None:
@@ -49,12 +53,24 @@ class TrainingStage(ABC):
 
     name: str  # as the command line has it, and as "all" names its folder
     settings: Any  # the defaults, a frozen dataclass; `--set` changes them
+    # Why it trains nothing for presets with other networks; empty: it knows the interface alone
+    needs_pocket: str = field(default="", kw_only=True)
+    # Whether the result depends on the decoder: a preset based on another's encoders has its own
+    of_decoder: bool = field(default=False, kw_only=True)
 
     @abstractmethod
     def run(self, inputs: Inputs, settings: Any, run: Run) -> Metrics:
         """Check the inputs, claim the folder with everything the result depends on, train what is
         not finished there. The folder is then a folder of components: what the stage began with,
         and what it trained where that ships. The metrics of all parts come back."""
+
+    def refuses(self, preset: str) -> str:
+        """Why it cannot train for that preset; empty where it can."""
+        if preset == POCKET:
+            return ""
+        if preset in BASED_ON:
+            return "" if self.of_decoder else f"it uses what is trained for {BASED_ON[preset]}"
+        return self.needs_pocket
 
     @property
     def makes_backbone(self) -> bool:

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from skipqa.config import override, read_settings
+from skipqa import components
+from skipqa.config import override, preset, read_settings
 from skipqa.errors import UserError, choices
 from skipqa.training import confidence, fast_path, text_gate
 from skipqa.training.grounding import stage as grounding
@@ -28,6 +30,7 @@ from skipqa.training.pathway import (
     stage5_budget,
     stage6_joint,
 )
+from skipqa.training.reader import stage as reader
 from skipqa.training.retrieval import sparse_query
 from skipqa.training.run import Run
 from skipqa.training.stage import Inputs, Metrics, TrainingStage
@@ -36,6 +39,7 @@ from skipqa.training.stage1 import backbone
 STAGES: tuple[TrainingStage, ...] = (
     sparse_query.STAGE,  # "splade": what to ask an index
     backbone.STAGE,  # the backbone: encoder, tagger, drafter, and a reader of what is found
+    reader.STAGE,  # of a preset with another decoder, by LoRA
     grounding.STAGE,  # QVS: which tokens show what is asked about
     stage2_saliency.STAGE,  # QVS of each token by itself
     stage3_fusion.STAGE,  # BSCA
@@ -67,20 +71,43 @@ def train(
     if name not in by_name:
         raise UserError(f"no stage {name!r}; there is {choices(name, (*by_name, ALL))}")
     stage = by_name[name]
-    return stage.run(inputs, override(stage.settings, read_settings(changes)), run)
+    preset(inputs.preset)  # an unknown name is reported first
+    if why := stage.refuses(inputs.preset):
+        raise UserError(f"{name} trains nothing for preset {inputs.preset}: {why}")
+    settings = settings_of(inputs.settings, stages)[name]
+    return stage.run(inputs, override(settings, read_settings(changes)), run)
+
+
+def settings_of(path: Path | None, stages: Sequence[TrainingStage] = STAGES) -> dict[str, Any]:
+    """Of every stage, as its table in a TOML file changes them."""
+    found = {stage.name: stage.settings for stage in stages}
+    if path is None:
+        return found
+    if not path.is_file():
+        raise UserError(f"no settings at {path}")
+    for name, changes in components.read_settings(path).items():
+        if name not in found:
+            raise UserError(f"{path}: no stage {name!r}; there is {choices(name, found)}")
+        found[name] = override(found[name], changes, f"{name}.")
+    return found
 
 
 def _train_all(inputs: Inputs, run: Run, stages: Sequence[TrainingStage]) -> Metrics:
-    """One folder per stage, each beginning with the components of the one before; the last folder
-    is a complete checkpoint. Given components stand in for the stages that make the backbone."""
+    """One folder per stage that trains for the preset, each beginning with the components of the
+    one before; the last folder is a complete checkpoint. Given components stand in for the stages
+    that make the backbone."""
     inputs.require_pocket_kb(ALL)  # before stage I, which would do without
     inputs = dataclasses.replace(inputs, records=inputs.records or run.folder / "records")
     metrics: dict[str, Any] = {}
+    preset(inputs.preset)
+    settings = settings_of(inputs.settings, stages)
     for stage in stages:
+        if stage.refuses(inputs.preset):
+            continue
         if stage.makes_backbone and inputs.components and not metrics:
             continue
         folder = run.folder / stage.name
-        found = stage.run(inputs, stage.settings, dataclasses.replace(run, folder=folder))
+        found = stage.run(inputs, settings[stage.name], dataclasses.replace(run, folder=folder))
         metrics[stage.name] = found
         if inputs.limit is None:  # a trial need not pass
             stage.check(found)

@@ -108,7 +108,7 @@ class TextGateStage(TrainingStage):
 
     def run(self, inputs: Inputs, settings: TextGateSettings, run: Run) -> Metrics:
         data = inputs.require_data(self.name)
-        source = Source(components=inputs.components, index=inputs.index)
+        source = Source(inputs.preset, inputs.components, inputs.index)
         whole = mixture.read(data, inputs.pocket_kb, inputs.limit)
         run.claim(
             {

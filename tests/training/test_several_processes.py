@@ -121,6 +121,16 @@ def test_one_goes_on_where_two_were_killed(
     assert_same(alone, tmp_path)
 
 
+@pytest.mark.parametrize("form", ["ddp", "fsdp2"])
+def test_factors_beside_a_decoder_in_two_processes(
+    form: str, server: ForkServerContext, tmp_path: Path
+) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    together.lora(one)
+    assert train_in_two(server, form, partial(together.lora, two)) == [0, 0]
+    assert_same(one, two)
+
+
 @pytest.mark.slow
 def test_a_whole_stage_in_two_processes(server: ForkServerContext, tmp_path: Path) -> None:
     """Every part of the first stage, from the encoder to the reader, as one process trains it."""

@@ -47,6 +47,9 @@ class Noted(TrainingStage):
     def check(self, metrics: Mapping[str, Any]) -> None:
         self.stage.check(metrics)
 
+    def refuses(self, preset: str) -> str:
+        return self.stage.refuses(preset)
+
 
 def stage1_read(okvqa: float) -> Metrics:
     """Metrics of a stage I whose image adds so much to a question of OK-VQA."""
@@ -67,7 +70,7 @@ LATER = [
 
 
 def test_the_order_is_the_papers_after_what_to_ask() -> None:
-    assert ("splade", "stage1", *LATER, "all") == NAMES
+    assert ("splade", "stage1", "reader", *LATER, "all") == NAMES
     assert [stage.name for stage in STAGES if stage.makes_backbone] == ["splade", "stage1"]
     for stage in STAGES:
         assert dataclasses.is_dataclass(stage.settings)
@@ -91,7 +94,7 @@ def test_all_begins_each_stage_with_what_the_one_before_left(tmp_path: Path) -> 
 def test_all_goes_from_photos_to_a_whole_checkpoint(tmp_path: Path) -> None:
     stages, begun = noted(stage1_read(0.1))
     metrics = train("all", Inputs(tmp_path, tmp_path), Run(tmp_path / "out"), (), stages)
-    assert (*metrics, "all") == NAMES
+    assert list(metrics) == ["splade", "stage1", *LATER]
     assert begun["splade"].components is None
     assert begun["stage1"].components == tmp_path / "out" / "splade"
     left = {path.stem for path in (tmp_path / "out" / "confidence").glob("*.safetensors")}
@@ -105,7 +108,7 @@ def test_an_image_that_adds_nothing_stops_what_would_build_on_it(tmp_path: Path)
         train("all", inputs, Run(tmp_path / "out"), (), stages)
     assert list(begun) == ["splade", "stage1"]
     train("all", replace(inputs, limit=9), Run(tmp_path / "trial"), (), stages)
-    assert len(begun) == len(STAGES)
+    assert len(begun) == len(STAGES) - 1  # no reader: stage1 trains it
 
 
 def test_the_gate_is_stage1s() -> None:
@@ -174,10 +177,19 @@ def test_bad_input_is_one_line(tmp_path: Path, name: str, changes: list[str], sa
     assert not (tmp_path / "out").exists()
 
 
+def test_all_of_a_preset_based_on_another_is_what_depends_on_its_decoder(tmp_path: Path) -> None:
+    stages, begun = noted({"reader": {"ships": True}})
+    inputs = Inputs(tmp_path, tmp_path, preset="desk")
+    train("all", inputs, Run(tmp_path / "out"), (), stages)
+    assert list(begun) == ["reader", "fast_path", "confidence"]
+    assert begun["fast_path"].components == tmp_path / "out" / "reader"
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("splade", "all")])
 def test_only_splade_learns_without_photos(tmp_path: Path, name: str) -> None:
+    preset = "desk" if name == "reader" else "pocket"
     with pytest.raises(UserError, match=f"{name} learns from photos: give --data"):
-        train(name, Inputs(pocket_kb=tmp_path), Run(tmp_path / "out"))
+        train(name, Inputs(pocket_kb=tmp_path, preset=preset), Run(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
 

@@ -19,11 +19,16 @@ from torch import Tensor, nn
 from skipqa import components
 from skipqa.config import RetrieveConfig
 from skipqa.knowledge import Library
+from skipqa.nn.lora import LoraConfig
 from skipqa.training.loop import Optimisation, batches, fit
 from skipqa.training.processes import joined
+from skipqa.training.reader import adapter
+from skipqa.training.reader.settings import LoraTraining
 from skipqa.training.run import Run
 from skipqa.training.stage1 import backbone, mixture
+from skipqa.training.stage1.drafter import TRAIN_GROUPS
 from skipqa.training.stage1.finding import Retrieval
+from skipqa.training.stage1.reader import Prompts, ReaderInputs, ReaderTrainer
 
 STEPS = 12
 
@@ -75,6 +80,22 @@ def main(folder: Path, accumulate: int, stop: int) -> None:
         trained = fit("toy", network, loss, steps, run, [(network.first, 0.1)])
         if processes.rank == 0:
             torch.save(trained.state_dict(), folder / "weights.pt")
+
+
+def lora(folder: Path) -> None:
+    """Factors beside a tiny decoder, with dropout and layers that are computed again."""
+    training = LoraTraining(epochs=4.0, focus_epochs=2.0, batch=4, lr=1e-2, warmup=2)
+    texts = [f"{number} ?" for number in range(12)]
+    examples = [tiny_training.make_example(0, t, {t[0]: 1.0}, "okvqa", "train") for t in texts]
+    groups = dict.fromkeys(TRAIN_GROUPS, torch.zeros(0, dtype=torch.long))
+    groups["okvqa/train"] = torch.arange(12)
+    prompts = ReaderInputs(Prompts(texts, tiny_training.tokenizer()), examples, groups)
+    with joined() as processes:
+        run = Run(folder, 5, processes=processes, accumulate=2)
+        trainer = ReaderTrainer(prompts, run, training, training.recompute)
+        learned = adapter.train(tiny_training.qwen(), trainer, training, LoraConfig(4, mlp=True))
+        if processes.rank == 0:
+            torch.save(learned.state_dict(), folder / "weights.pt")
 
 
 def write_world(folder: Path) -> Path:

@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,16 +265,20 @@ class Llama(nn.Module):
             x_1ND = layer.packed(x_1ND, rope, pieces)
         return list(self.norm(x_1ND).split(lengths, dim=1))
 
-    def states(self, x_BTD: Tensor) -> Tensor:
-        """Hidden states [B, T, D] of whole texts, without a cache: the form used in training."""
-        return self.norm(self.early_states(x_BTD, len(self.layers)))
+    def states(self, x_BTD: Tensor, *, recompute: bool = False) -> Tensor:
+        """Hidden states [B, T, D] of whole texts, without a cache: the form used in training. With
+        `recompute`, what a layer computes is not kept for the backward pass but computed again."""
+        return self.norm(self.early_states(x_BTD, len(self.layers), recompute=recompute))
 
-    def early_states(self, x_BTD: Tensor, layers: int) -> Tensor:
+    def early_states(self, x_BTD: Tensor, layers: int, *, recompute: bool = False) -> Tensor:
         """What the first so many layers leave of whole texts, [B, T, D]."""
         rope = rotation(self.config, torch.arange(x_BTD.shape[1], device=x_BTD.device), x_BTD.dtype)
         for layer in self.layers[:layers]:
             assert isinstance(layer, Layer)
-            x_BTD = layer.without_cache(x_BTD, rope)
+            if recompute:
+                x_BTD = checkpoint(layer.without_cache, x_BTD, rope, use_reentrant=False)
+            else:
+                x_BTD = layer.without_cache(x_BTD, rope)
         return x_BTD
 
     @property

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from skipqa.backbones.backbone import Completion, Decoding
 from skipqa.backbones.networks import llama
-from skipqa.backbones.presets.pocket import Pocket
+from skipqa.backbones.presets.pocket import Pocket, PromptForm
 from skipqa.backbones.weights import gguf_decoder
 from skipqa.backbones.weights.gguf_decoder import PublishedDecoder
 
@@ -28,19 +28,13 @@ STEPS = 4  # passes after the prompt's, where candidates were read together with
 
 class Desk(Pocket):
     published: ClassVar[PublishedDecoder] = gguf_decoder.QWEN
+    form: ClassVar[PromptForm] = PromptForm(CHAT, before_answer="")  # the reply to the user's turn
     _said_how_long = False
 
     @cached_property
     def decoder(self) -> llama.Llama:
         self.report(f"reading {self.published.asset.name}")
         return super().decoder
-
-    def embed_prompt(self, prompt: str, visual: Tensor | None = None) -> Tensor:
-        """[1, T, D] as the user's turn; the completion is the reply."""
-        return super().embed_prompt(CHAT.format(prompt=prompt), visual)
-
-    def answer_tokens(self, text: str) -> list[int]:
-        return [*self.decoder_tokenizer.encode(text).ids, self._end_token]
 
     def generate_embedded(
         self, prompt_1TD: Tensor, decoding: Decoding, past: llama.KVCache | None = None

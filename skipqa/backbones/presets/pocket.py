@@ -40,6 +40,21 @@ END = "<|im_end|>"
 
 
 @dataclass(frozen=True, slots=True)
+class PromptForm:
+    """How a decoder is spoken to, in training as in answering."""
+
+    template: str = "{prompt}"  # no chat: the completion continues the last line
+    before_answer: str = " "
+
+    def written(self, prompt: str) -> str:
+        return self.template.format(prompt=prompt)
+
+    def answer_ids(self, text: str, tokenizer: Tokenizer) -> list[int]:
+        """Without the end."""
+        return list(tokenizer.encode(self.before_answer + text).ids) if text else []
+
+
+@dataclass(frozen=True, slots=True)
 class FineTuned:
     """What training added to the published networks: a tagger, and weight deltas as files."""
 
@@ -55,6 +70,7 @@ class Pocket(GenerationMixin):
 
     projector = None  # what its decoder reads besides words comes from a fusion reader
     published: ClassVar[PublishedDecoder] = gguf_decoder.SMOLLM2
+    form: ClassVar[PromptForm] = PromptForm()
 
     def __init__(
         self,
@@ -68,6 +84,7 @@ class Pocket(GenerationMixin):
         self.report = report
         self._weights = weights
         self.learned = learned = learned or FineTuned()
+        self.published.check_base(learned.reader)
         self.texts = MiniLm(report)
         self.questions = MiniLm(report, learned.question)
         self.pairs = MiniLm(report, learned.pairs, PAIR_LAYERS)
@@ -80,6 +97,7 @@ class Pocket(GenerationMixin):
 
     def with_reader(self, delta: Path) -> Pocket:
         """The same with another decoder."""
+        self.published.check_base(delta)
         other = copy.copy(self)
         other.learned = replace(self.learned, reader=delta)
         for name in ("decoder", "_decoder_folder"):
@@ -143,17 +161,16 @@ class Pocket(GenerationMixin):
         return None if self.learned.question is None else self.questions.encode([question])
 
     def embed_prompt(self, prompt: str, visual: Tensor | None = None) -> Tensor:
-        """[1, T, D] without a chat template: the completion continues the last line. Visual tokens
-        stand in front of it."""
-        ids, embedding = self.decoder_tokenizer.encode(prompt).ids, self.decoder.embedding
+        """[1, T, D]; visual tokens stand in front of all words."""
+        ids = self.decoder_tokenizer.encode(self.form.written(prompt)).ids
+        embedding = self.decoder.embedding
         words_1TD = embedding(torch.tensor([ids], device=embedding.weight.device))
-        return (
-            words_1TD if visual is None else torch.cat((visual[None].to(words_1TD), words_1TD), 1)
-        )
+        if visual is None:
+            return words_1TD
+        return torch.cat((visual[None].to(words_1TD), words_1TD), dim=1)
 
     def answer_tokens(self, text: str) -> list[int]:
-        words = self.decoder_tokenizer.encode(f" {text}").ids if text else []
-        return [*words, self._end_token]
+        return [*self.form.answer_ids(text, self.decoder_tokenizer), self._end_token]
 
     @cached_property
     def _end_token(self) -> int:

@@ -63,7 +63,7 @@ def decoder(
         reader = gguf_decoder.open_file(next(source.glob("*.gguf")))
         named = gguf_decoder.weights(reader, published)
         if delta is not None:
-            named = iter(loading.tuned(dict(named), delta).items())
+            named = loading.tuned_one_by_one(named, delta)
         path = target / "weights.safetensors"
         save_file(dict(int8.stored_as(weights, named)), path)
         if weights == "int8":

@@ -19,6 +19,8 @@ from torch import Tensor
 
 from skipqa import assets
 from skipqa.backbones.networks import llama
+from skipqa.errors import UserError
+from skipqa.nn import checkpoint
 
 if TYPE_CHECKING:  # read only when something is converted
     from gguf import GGUFReader
@@ -52,6 +54,22 @@ class PublishedDecoder:
     # Whether the file has the two halves of each head of q and k interleaved, as GGUF does for its
     # rotary kernel of Llama's and not for that of Qwen2's
     interleaved: bool = False
+
+    def as_base(self) -> dict[str, str]:
+        """What a delta's file says of the weights that it was trained on."""
+        return {"base": self.asset.name, "base_sha256": self.asset.sha256}
+
+    def check_base(self, delta: Path | None) -> None:
+        """Refuse a delta that says it belongs to other weights; older files say nothing."""
+        if delta is None:
+            return
+        stored = checkpoint.read_header(delta).config
+        if stored.get("base_sha256", self.asset.sha256) != self.asset.sha256:
+            raise UserError(
+                f"{delta} was trained on {stored['base']} with sha256 "
+                f"{stored['base_sha256'][:12]}…, not on {self.asset.name} with "
+                f"{self.asset.sha256[:12]}…: it cannot be added to these weights"
+            )
 
 
 SMOLLM2 = PublishedDecoder(assets.SMOLLM2, llama.SMOLLM2_135M, interleaved=True)

@@ -6,7 +6,7 @@ inference. It is built without initialising weights that would be overwritten at
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -41,8 +41,15 @@ def load(build: Callable[[], Network], folder: Path) -> Network:
 
 def tuned(published: Mapping[str, Tensor], delta: Path) -> dict[str, Tensor]:
     """Published weights plus the trained delta in a file."""
+    return dict(tuned_one_by_one(published.items(), delta))
+
+
+def tuned_one_by_one(
+    published: Iterable[tuple[str, Tensor]], delta: Path
+) -> Iterator[tuple[str, Tensor]]:
+    """As `tuned`, for a network that is too large to be in memory twice."""
     try:
-        return low_rank.apply(published, compact.unpack(load_file(delta)))
+        yield from low_rank.applied(published, compact.unpack(load_file(delta)))
     except (
         OSError,
         SafetensorError,

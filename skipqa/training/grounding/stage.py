@@ -93,7 +93,7 @@ class GroundingStage(TrainingStage):
 
     def run(self, inputs: Inputs, settings: GroundingSettings, run: Run) -> Metrics:
         data, pocket_kb = inputs.require_data(self.name), inputs.require_pocket_kb(self.name)
-        source = Source(components=inputs.components, index=inputs.index)
+        source = Source(inputs.preset, inputs.components, inputs.index)
         whole = mixture.read(data, pocket_kb, inputs.limit)
         examples = grounded_examples(whole, read_boxes(data), settings.train.unboxed, run.seed)
         run.claim(
@@ -124,7 +124,9 @@ class GroundingStage(TrainingStage):
         return run.metrics()
 
 
-STAGE = GroundingStage("grounding", GroundingSettings())
+STAGE = GroundingStage(
+    "grounding", GroundingSettings(), needs_pocket="it reads maps of pocket's vision encoder"
+)
 
 
 def encode_all(

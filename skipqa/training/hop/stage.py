@@ -63,7 +63,7 @@ class HopStage(TrainingStage):
 
     def run(self, inputs: Inputs, settings: HopSettings, run: Run) -> Metrics:
         data, pocket_kb = inputs.require_data(self.name), inputs.require_pocket_kb(self.name)
-        source = Source(components=inputs.components, index=inputs.index)
+        source = Source(inputs.preset, inputs.components, inputs.index)
         run.claim(
             {
                 "stage": self.name,
@@ -112,7 +112,7 @@ class HopStage(TrainingStage):
         return run.metrics()
 
 
-STAGE = HopStage("hop", HopSettings())
+STAGE = HopStage("hop", HopSettings(), needs_pocket="it reads states of pocket's text encoder")
 
 
 def train_steps(tokens: Tokens, asked: Sequence[Spanned]) -> tuple[nn.Linear, Metrics]:

@@ -27,7 +27,9 @@ class Openness:
 
 
 def openness(gates: Tensor) -> Openness:
-    """Gates as 0 or 1, or between."""
+    """Gates as 0 or 1, or between; where there are none, none is open."""
+    if not len(gates):
+        return Openness(0.0, True, 0.0, True)
     probs = (float((gates > 0.5).float().mean()), float(gates.float().mean()))
     decided, drawn = (not NEAR <= fraction <= 1 - NEAR for fraction in probs)
     return Openness(probs[0], decided, probs[1], drawn)

@@ -153,7 +153,9 @@ class AnswerScorer:
     def __call__(self, readings: Sequence[Reading], counted: Counted = lambda *_: None) -> Tensor:
         """log of the summed p(answer) * score over the right answers, of each reading."""
         prompts = Prompts(
-            [self.prompt(i, passages) for i, passages in readings], self.pocket.decoder_tokenizer
+            [self.prompt(i, passages) for i, passages in readings],
+            self.pocket.decoder_tokenizer,
+            self.pocket.form,
         )
         pairs = [
             (number, place, answer, math.log(score))

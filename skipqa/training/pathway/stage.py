@@ -107,14 +107,14 @@ class PathwayStage(TrainingStage):
 
     def run(self, inputs: Inputs, settings: PathwaySettings, run: Run) -> Metrics:
         pocket_kb, data = inputs.require_pocket_kb(self.name), inputs.require_data(self.name)
-        source = Source(components=inputs.components, index=inputs.index)
+        source = Source(inputs.preset, inputs.components, inputs.index)
         run.claim(
             {
                 "stage": self.name,
                 "seed": run.seed,
                 "limit": inputs.limit,
                 **source.fingerprint(),
-                TRAINED: components_digest(source.folder / TRAINED),
+                TRAINED: components_digest(source.start and source.start / TRAINED),
                 "settings": dataclasses.asdict(settings),
             }
         )

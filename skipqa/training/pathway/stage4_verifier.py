@@ -136,7 +136,12 @@ class VerifierPart(PathwayPart[VerifierTraining, VerifierInputs, Verifier]):
         return {"verifier": model}
 
 
-STAGE = PathwayStage("stage4", PathwaySettings(VerifierTraining()), (VerifierPart(), PairPart()))
+STAGE = PathwayStage(
+    "stage4",
+    PathwaySettings(VerifierTraining()),
+    (VerifierPart(), PairPart()),
+    needs_pocket="its oracle is pocket's reader",
+)
 
 
 def _labelled(context: TrainingContext, cases: Cases, split: str) -> list[int]:

@@ -269,7 +269,12 @@ def best_gains(context: TrainingContext, on_cpu: int = ON_CPU) -> Tensor:
     return load_or_measure(context, on_cpu).of_best()
 
 
-STAGE = PathwayStage("stage5", PathwaySettings(BudgetTraining()), (BudgetPart(best_gains),))
+STAGE = PathwayStage(
+    "stage5",
+    PathwaySettings(BudgetTraining()),
+    (BudgetPart(best_gains),),
+    needs_pocket="what looking up gains is measured with pocket's reader",
+)
 
 
 def _num_tokens(context: TrainingContext) -> int:

@@ -170,7 +170,12 @@ class JointPart(PathwayPart[JointTraining, JointInputs, JointModel]):
         return self.fusion.chosen_settings(context, compared, ships)
 
 
-STAGE = PathwayStage("stage6", PathwaySettings(JointTraining()), (JointPart(),))
+STAGE = PathwayStage(
+    "stage6",
+    PathwaySettings(JointTraining()),
+    (JointPart(),),
+    needs_pocket="its oracle is pocket's reader",
+)
 
 
 @torch.inference_mode()

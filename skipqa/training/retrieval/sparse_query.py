@@ -113,7 +113,7 @@ class RetrievalStage(TrainingStage):
         return run.metrics()
 
 
-STAGE = RetrievalStage("splade", SparseTraining())
+STAGE = RetrievalStage("splade", SparseTraining(), needs_pocket="it trains pocket's text encoder")
 
 
 def _questions_digest(pocket_kb: Path | None) -> str | None:

@@ -14,7 +14,7 @@ exported.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -72,7 +72,7 @@ class BackboneStage(TrainingStage):
 
     def run(self, inputs: Inputs, settings: Stage1Settings, run: Run) -> Metrics:
         mixed = mixture.read(inputs.require_data(self.name), inputs.pocket_kb, inputs.limit)
-        _add_common(mixed, inputs, settings, run.seed)
+        add_common(mixed, inputs, settings, run.seed)
         run.claim(
             {
                 "stage": self.name,
@@ -107,7 +107,7 @@ class BackboneStage(TrainingStage):
                 )
 
 
-STAGE = BackboneStage("stage1", Stage1Settings())
+STAGE = BackboneStage("stage1", Stage1Settings(), needs_pocket="it trains pocket's networks")
 
 
 def _retrieval(inputs: Inputs, folder: Path) -> Retrieval:
@@ -120,7 +120,7 @@ def _retrieval(inputs: Inputs, folder: Path) -> Retrieval:
     return Retrieval(open_library, found, preset(parts.PRESET, found.settings).retrieve)
 
 
-def _add_common(mixed: Mixture, inputs: Inputs, settings: Stage1Settings, seed: int) -> None:
+def add_common(mixed: Mixture, inputs: Inputs, settings: Stage1Settings, seed: int) -> None:
     """Questions made from ConceptNet, if the library has it, and about made-up notes; for a trial
     as many as of a file."""
     library = Library.open(inputs.index or [DEFAULT])
@@ -148,7 +148,7 @@ def train(
     if all(part in run.metrics() for part in done):
         return run.metrics()
     groups = group_rows(mixed)
-    _check_enough(mixed, groups, settings)
+    check_enough(mixed, groups, mixture.answer_vocabulary(mixed.examples, settings.answers))
     inputs = StageInputs(mixed, groups, networks(run.say), settings, run, device)
     labelled = {name for names in mixed.labels.values() for name in names}
     nouns = Nouns(assets.fetch(assets.WORDNET, run.say))
@@ -173,7 +173,7 @@ def _size(mixed: Mixture, settings: Stage1Settings, device: torch.device) -> str
     return (
         f"{len(mixed.examples):,} questions on {len(mixed.photos):,} photos, "
         f"{memory_bytes(mixed, settings) / 1e9:.1f} GB of features, on {where}: about "
-        f"{_duration(SECONDS[device.type] * len(mixed.examples))}"
+        f"{duration(SECONDS[device.type] * len(mixed.examples))}"
     )
 
 
@@ -183,19 +183,19 @@ def memory_bytes(mixed: Mixture, settings: Stage1Settings) -> int:
     return 2 * len(mixed.photos) * views * efficientnet_lite.LITE2.features
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     if seconds < 100:
         return f"{max(1, round(seconds))} s"
     return f"{seconds / 60:.0f} min" if seconds < 6_000 else f"{seconds / 3_600:.0f} h"
 
 
-def _check_enough(mixed: Mixture, groups: dict[str, Tensor], settings: Stage1Settings) -> None:
+def check_enough(mixed: Mixture, groups: Mapping[str, Tensor], answers: Sequence[str]) -> None:
     """Before anything is computed: there is something to train on and something to choose by."""
-    answers = set(mixture.answer_vocabulary(mixed.examples, settings.answers))
+    known = set(answers)
 
     def answered(name: str) -> bool:
         rows = groups.get(name, torch.zeros(0)).tolist()
-        return any(not answers.isdisjoint(mixed.examples[row].answers) for row in rows)
+        return any(not known.isdisjoint(mixed.examples[row].answers) for row in rows)
 
     if not all(map(answered, (HELD_OUT, PERCEPTUAL, "okvqa/train", "coco/train"))):
         raise UserError("too few questions to train on and to choose by: raise the limit")

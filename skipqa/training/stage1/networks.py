@@ -1,4 +1,4 @@
-"""The published networks that stage I starts from.
+"""The published networks that stage I, or a reader of another decoder, starts from.
 
 Leaves: the vision encoder, the text encoder, the decoder and the concepts, with their published
 weights. Nothing is trained here.
@@ -13,11 +13,14 @@ from tokenizers import Tokenizer
 from skipqa.assets import Report
 from skipqa.backbones import concepts
 from skipqa.backbones.concepts import Concepts
+from skipqa.backbones.networks import int8
 from skipqa.backbones.networks.bert import Bert
 from skipqa.backbones.networks.efficientnet_lite import EfficientNetLite
-from skipqa.backbones.networks.llama import SMOLLM2_135M, Llama
+from skipqa.backbones.networks.llama import Llama
+from skipqa.backbones.presets.pocket import Pocket
 from skipqa.backbones.text_encoder import MiniLm
 from skipqa.backbones.weights import convert, loading
+from skipqa.config import Weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +34,18 @@ class Networks:
 
     @staticmethod
     def pocket(report: Report = lambda _: None) -> Networks:
-        texts, decoder = MiniLm(report), convert.decoder(report)
+        return Networks.of(Pocket, "float32", report)
+
+    @staticmethod
+    def of(kind: type[Pocket], weights: Weights, report: Report) -> Networks:
+        """With the decoder of that backbone, in that precision."""
+        published, texts = kind.published, MiniLm(report)
+        decoder = convert.decoder(report, published=published, weights=weights)
         return Networks(
             vision=loading.load(EfficientNetLite, convert.vision(report)),
             text=texts.network,
             text_tokenizer=texts.tokenizer,
-            decoder=loading.load(lambda: Llama(SMOLLM2_135M), decoder),
+            decoder=loading.load(lambda: int8.build(published.config, weights), decoder),
             decoder_tokenizer=loading.load_tokenizer(decoder),
             concepts=concepts.load(lambda names: texts.encode(names).embeddings, report),
         )

@@ -7,17 +7,14 @@ folder, and what the next part reads. A part that an earlier call finished is re
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from skipqa.components import SETTINGS, change_settings
 from skipqa.data.held_out import Split
 from skipqa.files import atomic
 from skipqa.nn import checkpoint
@@ -26,7 +23,7 @@ from skipqa.nn.tagger import TaggerConfig
 from skipqa.training.example import TrainExample
 from skipqa.training.export import Truncation, export, read_back, write_delta
 from skipqa.training.stage import Metrics
-from skipqa.training.stage1 import drafter, encoder, mixture, photos, reader, routing, tagger
+from skipqa.training.stage1 import drafter, encoder, mixture, photos, reader, tagger
 from skipqa.training.stage1.drafter import (
     TRAIN_GROUPS,
     DrafterEval,
@@ -38,18 +35,15 @@ from skipqa.training.stage1.encoder import LabelledPhotos
 from skipqa.training.stage1.inputs import HELD_OUT, PERCEPTUAL, StageInputs
 from skipqa.training.stage1.photos import PhotoFeatures, Things
 from skipqa.training.stage1.pocket_kb import Thing
-from skipqa.training.stage1.reader import Prompts, ReaderInputs, ReaderTrainer
-from skipqa.training.stage1.reading import Form, PromptWriter
-from skipqa.training.stage1.routing import Candidates, Drafted
+from skipqa.training.stage1.reader import ReaderInputs, ReaderTrainer
+from skipqa.training.stage1.reader_quality import PromptMaker, ReaderEval
+from skipqa.training.stage1.reading import PromptWriter
 from skipqa.training.stage1.tagger import TagProbs, Targets
 from skipqa.training.stage1.words import Words, best_words, embed
 from skipqa.types import Box
 
 PRESET = "pocket"
 SMALL = 0.1  # of an image's area
-READ_FORMS: tuple[Form, ...] = ("few", "found", "unread", "blind")  # that the reader is scored in
-# That candidates are ranked in, by the same weights: with what retrieval finds, and without
-RANKED_FORMS: tuple[Form, ...] = ("found", "unread")
 VISION, TAGGER, DRAFTER, QUESTION, READER, DENSE_READER = (
     f"{name}.safetensors"
     for name in ("vision", "tagger", "drafter", "question", "reader", "dense_reader")
@@ -68,10 +62,18 @@ def finetune_encoder(inputs: StageInputs, targets: Targets) -> PhotoFeatures:
         tuned = encoder.finetune(published, labelled, run, settings.encoder)
         write_delta(tuned, published.state_dict(), path, preset=PRESET)
         run.finish("encoder", {"photos": len(labelled.rows), "of_things": len(mixed.things)})
+    return see(inputs, pixels, path, views=settings.views)
+
+
+def see(
+    inputs: StageInputs, pixels: Tensor, delta: Path, *, views: int, crops: int = photos.CROPS
+) -> PhotoFeatures:
+    """The features of all photos, with the encoder as a file has it."""
+    published = inputs.networks.vision.float().to(inputs.device)
     exported = copy.deepcopy(published).eval()
-    read_back(exported, published.state_dict(), path)
-    counted = run.counted("seeing photos")
-    return photos.extract(exported, pixels, things, views=settings.views, counted=counted)
+    read_back(exported, published.state_dict(), delta)
+    things, counted = Things.of(inputs.mixed), inputs.run.counted("seeing photos")
+    return photos.extract(exported, pixels, things, views=views, crops=crops, counted=counted)
 
 
 def train_tagger(
@@ -101,12 +103,25 @@ def train_tagger(
         }
         metrics = _tagger_metrics(inputs, targets, probs)
         run.finish("tagger", metrics | {"recognised_in_crowds": crowded})
-    known, found = networks.concepts, load_file(path)
+    return words_shown(inputs, features, config, meanings, TagProbs(**load_file(path)))
+
+
+def words_shown(
+    inputs: StageInputs,
+    features: PhotoFeatures,
+    config: TaggerConfig,
+    meanings: Tensor,
+    probs: TagProbs,
+) -> tuple[Words, Words]:
+    """The words of every photo, at low and at high resolution, from a tagger's probabilities and
+    the encoder's own."""
+    known, device = inputs.networks.concepts, inputs.device
+    tag_words = (config.word(i) for i in range(len(config.names)))
     names = (*tag_words, *(concept.name for concept in known.entries))
-    embeddings = torch.cat((meanings, known.embeddings.to(device)))
+    embeddings = torch.cat((meanings.to(device), known.embeddings.to(device)))
     low_res, high_res = (
         best_words(names, embeddings, prob.to(device), features.overview, inputs.settings.words)
-        for prob in (found["low_res"], found["high_res"])
+        for prob in (probs.low_res, probs.high_res)
     )
     return low_res, high_res
 
@@ -175,11 +190,17 @@ def log_frequency(answers: Sequence[str], examples: Iterable[TrainExample]) -> T
 
 
 def _exported_drafter(inputs: StageInputs) -> DrafterModel:
-    folder, text = inputs.run.folder, inputs.networks.text
+    folder = inputs.run.folder
     exported = Drafter(checkpoint.read_config(folder / DRAFTER, DrafterConfig))
     checkpoint.load(exported, folder / DRAFTER, preset=PRESET)
+    return drafter_model(inputs, exported, folder / QUESTION)
+
+
+def drafter_model(inputs: StageInputs, exported: Drafter, question: Path) -> DrafterModel:
+    """An exported drafter with its question encoder, whose delta is in a file."""
+    text = inputs.networks.text
     model = DrafterModel(exported, copy.deepcopy(text)).to(inputs.device).eval()
-    read_back(model.text, text.state_dict(), folder / QUESTION)
+    read_back(model.text, text.state_dict(), question)
     return model
 
 
@@ -187,51 +208,19 @@ def train_reader(
     inputs: StageInputs, writer: PromptWriter, model: DrafterModel, drafted: dict[str, Tensor]
 ) -> Metrics:
     networks, run, settings = inputs.networks, inputs.run, inputs.settings
-    examples, tokenizer = inputs.mixed.examples, networks.decoder_tokenizer
     decoder = copy.deepcopy(networks.decoder).float().to(inputs.device)
-    rows_of = {name: rows.tolist() for name, rows in inputs.read().items()}
-
-    def prompts_of(form: Form | None, groups: Iterable[list[int]]) -> Prompts:
-        rows = chain.from_iterable(groups)
-        return Prompts(writer.prompts(examples, rows, run.seed, form), tokenizer)
-
-    train_prompts = prompts_of(None, (inputs.groups[name].tolist() for name in TRAIN_GROUPS))
+    make = PromptMaker(inputs, writer)
+    prompts = make(None, (inputs.groups[name].tolist() for name in TRAIN_GROUPS))
     trainer = ReaderTrainer(
-        ReaderInputs(train_prompts, examples, inputs.groups), run, settings.reader
+        ReaderInputs(prompts, inputs.mixed.examples, inputs.groups), run, settings.reader
     )
     decoder = reader.train(decoder, trainer, rank=max(settings.ranks))
-    prompts = {form: prompts_of(form, rows_of.values()) for form in READ_FORMS}
-
-    def accuracy(form: Form, name: str) -> float:
-        counted = run.counted(f"reading {name}, {form}")
-        given = reader.generate(decoder, prompts[form], rows_of[name], counted)
-        pairs = zip(rows_of[name], given, strict=True)
-        return _mean(examples[row].answers.get(text, 0.0) for row, text in pairs)
-
-    ranks = _export(
-        inputs, decoder, networks.decoder, partial(accuracy, "found", HELD_OUT), run.folder / READER
-    )
-    shipped = {form: {name: accuracy(form, name) for name in rows_of} for form in READ_FORMS}
-    vocabulary = model.drafter.vocabulary()
-    is_read = {
-        name: torch.isin(inputs.scored[name], rows).to(inputs.device)
-        for name, rows in inputs.read().items()
-    }
-    sets = {
-        form: {
-            name: routing.gather(
-                decoder,
-                prompts[form],
-                examples,
-                rows,
-                Drafted(vocabulary, model.drafter.log_probs(drafted[name])[is_read[name]]),
-                run.counted(f"scoring candidates, {name}, {form}"),
-            )
-            for name, rows in rows_of.items()
-        }
-        for form in RANKED_FORMS
-    }
-    return {"ranks": ranks, "shipped": shipped} | _rank(inputs, sets)
+    evaluation = ReaderEval.of(inputs, make)
+    accuracy = partial(evaluation.accuracy, decoder, "found", HELD_OUT)
+    ranks = _export(inputs, decoder, networks.decoder, accuracy, run.folder / READER)
+    shipped = evaluation.accuracies(decoder)
+    reads = {"prompt": "short", "lower_case": True}
+    return {"ranks": ranks, "shipped": shipped} | evaluation.rank(decoder, model, drafted, reads)
 
 
 def train_dense_reader(inputs: StageInputs, writer: PromptWriter) -> Metrics:
@@ -241,53 +230,23 @@ def train_dense_reader(inputs: StageInputs, writer: PromptWriter) -> Metrics:
     examples, published = inputs.mixed.examples, networks.decoder.state_dict()
     decoder = copy.deepcopy(networks.decoder).float().to(inputs.device)
     read_back(decoder, published, run.folder / READER)
-    rows = chain.from_iterable(some.tolist() for some in inputs.groups.values())
-    texts = writer.prompts(examples, rows, run.seed, "many")
-    prompts = Prompts(texts, networks.decoder_tokenizer)
+    prompts = PromptMaker(inputs, writer)(
+        "many", (some.tolist() for some in inputs.groups.values())
+    )
     rows_of = {name: some.tolist()[:DENSE_SCORED] for name, some in inputs.read().items()}
 
     def accuracy(name: str) -> float:
         given = reader.generate(decoder, prompts, rows_of[name])
-        pairs = zip(rows_of[name], given, strict=True)
-        return _mean(examples[row].answers.get(text, 0.0) for row, text in pairs)
+        return reader.mean_score(examples, rows_of[name], given)
 
     before = {name: accuracy(name) for name in rows_of}
     trainer = ReaderTrainer(ReaderInputs(prompts, examples, inputs.groups), run, settings.reader)
     rank = max(settings.ranks)
-    decoder = reader.train_dense(decoder, published, trainer, rank)
+    decoder = reader.train_dense(decoder, published, trainer, settings.reader, rank)
     truncation = Truncation((rank,), settings.max_loss)
     path = run.folder / DENSE_READER
     export(decoder, published, partial(accuracy, HELD_OUT), path, truncation, preset=PRESET)
     return {"before": before, "after": {name: accuracy(name) for name in rows_of}}
-
-
-def _rank(inputs: StageInputs, sets: Mapping[Form, Mapping[str, Candidates]]) -> Metrics:
-    """Chooses how candidates are ranked and when drafts are enough, and writes both down."""
-    held_out = routing.concatenated([some[HELD_OUT] for some in sets.values()])
-    weights, ranking = routing.choose_weights(held_out)
-    found = sets["found"]
-    threshold, routed = routing.open_fast_path(found, (HELD_OUT, PERCEPTUAL), weights)
-    change_settings(
-        inputs.run.folder / SETTINGS,
-        draft={"threshold": threshold, "counting_threshold": threshold},
-        decode={"prompt": "short", "lower_case": True} | asdict(weights),
-    )
-    joint: dict[str, Metrics] = {}
-    for name, rows in inputs.read().items():
-        types = [inputs.mixed.examples[row].type for row in rows.tolist()]
-        joint[name] = {"accuracy": found[name].accuracy(weights)} | {
-            form: {
-                "accuracy": some[name].accuracy(weights),
-                "by_type": routing.accuracy_by_type(some[name], weights, types),
-            }
-            for form, some in sets.items()
-        }
-    return {
-        "weights": asdict(weights),
-        "ranking": ranking,
-        "joint": joint,
-        "fast_path": {"threshold": threshold} | routed,
-    }
 
 
 def _export(
@@ -304,8 +263,3 @@ def _export(
 def _area(box: Box) -> float:
     left, top, right, bottom = box
     return (right - left) * (bottom - top)
-
-
-def _mean(values: Iterable[float]) -> float:
-    found = list(values)
-    return sum(found) / max(1, len(found))

@@ -12,14 +12,15 @@ import copy
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer
-from torch import Tensor
+from torch import Tensor, nn
 
-from skipqa.backbones.networks.llama import Llama
-from skipqa.backbones.presets.pocket import END
+from skipqa.backbones.networks.llama import SMOLLM2_135M, Llama
+from skipqa.backbones.presets.pocket import END, Pocket, PromptForm
 from skipqa.config import Count, Weight
 from skipqa.errors import UserError
 from skipqa.nn import low_rank
@@ -34,8 +35,11 @@ IGNORED = -100  # no label: the prompt and padding
 MOST_TOKENS = 24_576  # of a batch: with many passages it has fewer questions
 
 
+M = TypeVar("M", bound=nn.Module)
+
+
 @dataclass(frozen=True, slots=True)
-class ReaderTraining:
+class ReaderSchedule:
     epochs: Weight = 1.5
     focus_epochs: Weight = 3.0  # on knowledge questions alone, at focus_lr; 0: none
     batch: Count = 128
@@ -45,25 +49,42 @@ class ReaderTraining:
     # are few next to those that passages answer
     knowledge_times: Count = 2
     focus_okvqa_times: Count = 3
+
+    def mixed(self, groups: Mapping[str, Tensor]) -> list[Tensor]:
+        """Rows of all groups that are trained on."""
+        *knowledge, common, perceptual = (groups[name] for name in TRAIN_GROUPS)
+        return knowledge * self.knowledge_times + [common, perceptual]
+
+    def focused(self, groups: Mapping[str, Tensor]) -> list[Tensor]:
+        """Rows of those that may need knowledge."""
+        okvqa, *others, _ = (groups[name] for name in TRAIN_GROUPS)
+        return [okvqa] * self.focus_okvqa_times + others
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderTraining(ReaderSchedule):
     # Of a reader for the dense baseline alone, which goes on from this one in its form; 0: none
     dense_epochs: Weight = 0.0
 
 
 class Prompts:
-    """Prompts and answers as token ids."""
+    """Prompts and answers as token ids, in the decoder's form."""
 
-    def __init__(self, texts: Sequence[str], tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, texts: Sequence[str], tokenizer: Tokenizer, form: PromptForm = Pocket.form
+    ) -> None:
         end = tokenizer.token_to_id(END)
         if end is None:
             raise UserError(f"the decoder's tokenizer has no {END}")
-        self.ids = [one.ids for one in tokenizer.encode_batch(list(texts))]
-        self.tokenizer, self.end = tokenizer, end
+        written = [form.written(text) if text else "" for text in texts]
+        self.ids = [one.ids for one in tokenizer.encode_batch(written)]
+        self.tokenizer, self.form, self.end = tokenizer, form, end
         self._answers: dict[str, list[int]] = {}
 
     def answer(self, text: str) -> list[int]:
-        """After the prompt's colon, hence with a space before it; then the end."""
+        """And then the end."""
         if text not in self._answers:
-            self._answers[text] = [*self.tokenizer.encode(" " + text).ids, self.end]
+            self._answers[text] = [*self.form.answer_ids(text, self.tokenizer), self.end]
         return self._answers[text]
 
     def batch(
@@ -82,11 +103,14 @@ class Prompts:
         return ids.to(device, non_blocking=True), labels.to(device, non_blocking=True)
 
 
-def losses(decoder: Llama, ids: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """The loss of each labelled token, and which these are, [B, L - 1]."""
+def losses(
+    decoder: Llama, ids: Tensor, labels: Tensor, *, recompute: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The loss of each labelled token, and which these are, [B, L - 1]. `recompute` as of
+    `Llama.states`."""
     kind = ids.device.type
     with torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda"):
-        hidden = decoder.states(decoder.embedding(ids))[:, :-1]
+        hidden = decoder.states(decoder.embedding(ids), recompute=recompute)[:, :-1]
         chosen = labels[:, 1:] != IGNORED
         logits = decoder.logits(hidden[chosen])
     return F.cross_entropy(logits.float(), labels[:, 1:][chosen], reduction="none"), chosen
@@ -105,12 +129,19 @@ class ReaderTrainer:
 
     inputs: ReaderInputs
     run: Run
-    training: ReaderTraining
+    training: ReaderSchedule
+    recompute: bool = False  # as of `Llama.states`
 
     def phase(
-        self, name: str, decoder: Llama, mixed: Sequence[Tensor], epochs: float, lr: float
-    ) -> Llama:
-        """`mixed` are rows of the prompts."""
+        self,
+        name: str,
+        decoder: Llama,
+        module: M,
+        mixed: Sequence[Tensor],
+        optimisation: Optimisation,
+    ) -> M:
+        """`module` is trained: the decoder, or what stands beside it. `mixed` are rows of the
+        prompts."""
         prompts, examples, seed = self.inputs.prompts, self.inputs.examples, self.run.seed
         device, batch = decoder.embedding.weight.device, self.training.batch
         lengths = torch.tensor([len(ids) for ids in prompts.ids])
@@ -120,40 +151,48 @@ class ReaderTrainer:
             rows = batch_at(step).tolist()
             draw = random.Random(seed * 1_000_003 + step)
             answers = [_draw(examples[row], draw) for row in rows]
-            return losses(decoder, *prompts.batch(rows, answers, device))[0].mean()
+            ids, labels = prompts.batch(rows, answers, device)
+            return losses(decoder, ids, labels, recompute=self.recompute)[0].mean()
 
-        steps = steps_for(epochs, mixed, batch)
-        return fit(name, decoder, loss, Optimisation(steps, lr), self.run)
+        return fit(name, module, loss, optimisation, self.run)
+
+    def all_weights(
+        self, name: str, decoder: Llama, mixed: Sequence[Tensor], epochs: float, lr: float
+    ) -> Llama:
+        steps = steps_for(epochs, mixed, self.training.batch)
+        return self.phase(name, decoder, decoder, mixed, Optimisation(steps, lr))
 
 
 def train(decoder: Llama, trainer: ReaderTrainer, rank: int) -> Llama:
     """All weights are trained on the mixture, then factors of `rank` on knowledge questions, so
     that truncating the delta to it costs nothing."""
     training, published = trainer.training, copy.deepcopy(decoder.state_dict())
+    groups = trainer.inputs.groups
     _train_all_but_embeddings(decoder)
-    *knowledge, common, perceptual = (trainer.inputs.groups[name] for name in TRAIN_GROUPS)
-    mixed = knowledge * training.knowledge_times + [common, perceptual]
-    decoder = trainer.phase("reader", decoder, mixed, training.epochs, training.lr)
+    mixed = training.mixed(groups)
+    decoder = trainer.all_weights("reader", decoder, mixed, training.epochs, training.lr)
     if training.focus_epochs:
         low_rank.factor(decoder, published, rank)
-        okvqa, *others = knowledge
-        focused = [okvqa] * training.focus_okvqa_times + [*others, common]
-        epochs, lr = training.focus_epochs, training.focus_lr
-        decoder = trainer.phase("reader/focus", decoder, focused, epochs, lr)
+        focused, epochs, lr = training.focused(groups), training.focus_epochs, training.focus_lr
+        decoder = trainer.all_weights("reader/focus", decoder, focused, epochs, lr)
         low_rank.merge(decoder)
     return decoder
 
 
 def train_dense(
-    decoder: Llama, published: Mapping[str, Tensor], trainer: ReaderTrainer, rank: int
+    decoder: Llama,
+    published: Mapping[str, Tensor],
+    trainer: ReaderTrainer,
+    training: ReaderTraining,
+    rank: int,
 ) -> Llama:
     """A trained reader, of that rank, goes on with the knowledge questions in a dense system's
     form, as many weights as before being trained."""
     _train_all_but_embeddings(decoder)
     low_rank.factor(decoder, published, rank)
     *knowledge, _, _ = (trainer.inputs.groups[name] for name in TRAIN_GROUPS)
-    epochs, lr = trainer.training.dense_epochs, trainer.training.focus_lr
-    decoder = trainer.phase("dense_reader", decoder, knowledge, epochs, lr)
+    epochs, lr = training.dense_epochs, training.focus_lr
+    decoder = trainer.all_weights("dense_reader", decoder, knowledge, epochs, lr)
     low_rank.merge(decoder)
     return decoder
 
@@ -168,15 +207,30 @@ def _draw(example: TrainExample, draw: random.Random) -> str:
     return draw.choices(texts, [example.answers[text] ** 2 for text in texts])[0]
 
 
+def mean_score(
+    examples: Sequence[TrainExample], rows: Sequence[int], given: Sequence[str]
+) -> float:
+    """Of the answers given to these rows."""
+    scores = [examples[row].answers.get(text, 0.0) for row, text in zip(rows, given, strict=True)]
+    return sum(scores) / max(1, len(scores))
+
+
+def _at_once(decoder: Llama, most: int) -> int:
+    """Prompts that are scored together: `most` by the smallest decoder, by a larger one as many as
+    fill the same memory."""
+    return max(1, min(most, most * SMOLLM2_135M.ffn // decoder.config.ffn))
+
+
 @torch.inference_mode()
 def generate(
     decoder: Llama,
     prompts: Prompts,
     rows: Sequence[int],
     counted: Counted = lambda *_: None,
-    size: int = 256,
+    size: int | None = None,
 ) -> list[str]:
     """Greedy answers, normalised. No KV cache: the prompts are short and few."""
+    size = size or _at_once(decoder, 256)
     device = decoder.embedding.weight.device
     kind = device.type
     found: dict[int, list[int]] = {row: [] for row in rows}
@@ -210,9 +264,10 @@ def log_probs(
     prompts: Prompts,
     pairs: Sequence[tuple[int, str]],
     counted: Counted = lambda *_: None,
-    size: int = 1_024,
+    size: int | None = None,
 ) -> Tensor:
     """Log-probability of each (row, answer), the end token included."""
+    size = size or _at_once(decoder, 1_024)
     device = decoder.embedding.weight.device
     found = torch.zeros(len(pairs))
     order = sorted(range(len(pairs)), key=lambda i: len(prompts.ids[pairs[i][0]]))

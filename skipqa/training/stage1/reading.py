@@ -9,7 +9,7 @@ one that holds the answer, so that reading is learned at all; or none.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -43,6 +43,8 @@ class PromptWriter:
     high_res: Words
     found: Mapping[int, Sequence[str]]  # excerpts by row, the best first; none where not looked for
     facts: Mapping[str, str]  # passages that state answers, by id; those of others are distractors
+    write: Callable[[Sequence[str], Sequence[str], str], str] = trained_prompt
+    read: int = READ  # passages of the form "found"
 
     def prompts(
         self,
@@ -59,9 +61,9 @@ class PromptWriter:
             example, draw = examples[row], random.Random(seed + row)
             kind = form or draw.choices(list(FORMS), list(FORMS.values()))[0]
             words = low_res if kind == "unread" else high_res
-            facts = facts_shown(example, kind, self.found.get(row, ()), near, draw)
+            facts = facts_shown(example, kind, self.found.get(row, ()), near, draw, self.read)
             shown = [] if kind == "blind" else words.written(example.photo)
-            texts[row] = trained_prompt(facts, shown, example.question)
+            texts[row] = self.write(facts, shown, example.question)
         return texts
 
 
@@ -71,13 +73,14 @@ def facts_shown(
     found: Sequence[str],
     near: HardNegatives,
     draw: random.Random,
+    read: int = READ,
 ) -> list[str]:
     """The passages of a prompt, the best last: what supports the answer, if it is to be there,
     after others that were found; where too little was, hard negatives."""
     if form in ("blind", "unread"):
         return []
     if form == "found":
-        return list(reversed(found[:READ]))
+        return list(reversed(found[:read]))
     gold = _supporting(example, found, draw)
     count = MANY if form == "many" else max(len(gold), draw.choice(FEW))
     others = [text for text in found if text not in gold]

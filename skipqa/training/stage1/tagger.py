@@ -131,9 +131,8 @@ def train(
     probs = TagProbs(torch.empty_like(views.labels), torch.empty_like(views.labels))
 
     def judge(tagger: Tagger, chosen: Tensor) -> None:
-        probs.low_res[chosen] = probabilities(tagger, views.pooled[0, chosen])
-        windows = probabilities(tagger, features.windows[chosen]).amax(1)
-        probs.high_res[chosen] = torch.maximum(probs.low_res[chosen], windows)
+        found = tag(tagger, views.pooled[0, chosen], features.windows[chosen])
+        probs.low_res[chosen], probs.high_res[chosen] = found.low_res, found.high_res
 
     for held_out in range(FOLDS):
         chosen = labelled & (fold == held_out)
@@ -143,6 +142,12 @@ def train(
     tagger = _fit("tagger", views, config, labelled, run, training)
     judge(tagger, ~labelled)
     return tagger, probs
+
+
+def tag(tagger: Tagger, pooled_P2F: Tensor, windows_PW2F: Tensor) -> TagProbs:
+    """Of photos by their whole views and by their windows at high resolution."""
+    low_res = probabilities(tagger, pooled_P2F)
+    return TagProbs(low_res, torch.maximum(low_res, probabilities(tagger, windows_PW2F).amax(1)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,65 @@
+"""The settings of the stage `reader`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from torch import Tensor
+
+from skipqa.config import Count, NonNegative, Weight
+from skipqa.nn.lora import LoraConfig
+from skipqa.training.loop import Decay, Optimisation, steps_for
+from skipqa.training.stage1.inputs import Stage1Settings
+from skipqa.training.stage1.reader import ReaderSchedule
+
+PART = "reader"
+STAGE1 = Stage1Settings()
+
+
+class Phase(NamedTuple):
+    rows: list[Tensor]  # of the prompts, in groups
+    optimisation: Optimisation
+
+
+@dataclass(frozen=True, slots=True)
+class LoraTraining(ReaderSchedule):
+    epochs: Weight = 1.0
+    focus_epochs: Weight = 1.0
+    batch: Count = 32
+    focus_lr: Weight = 1e-4
+    steps: NonNegative = 0  # on the mixture; 0: as its epochs have
+    warmup: NonNegative = 100
+    weight_decay: Decay = 0.05
+    # Gradient checkpointing: half as many FLOPs again, a tenth of the memory
+    recompute: bool = True
+
+    def _optimisation(self, steps: int, lr: float) -> Optimisation:
+        return Optimisation(steps, lr, self.warmup, self.weight_decay)
+
+    def phases(self, groups: Mapping[str, Tensor]) -> dict[str, Phase]:
+        """By name: the mixture, then knowledge questions alone."""
+        mixed, focused = self.mixed(groups), self.focused(groups)
+        steps = self.steps or steps_for(self.epochs, mixed, self.batch)
+        found = {PART: Phase(mixed, self._optimisation(steps, self.lr))}
+        if self.focus_epochs:
+            steps = steps_for(self.focus_epochs, focused, self.batch)
+            found[f"{PART}/focus"] = Phase(focused, self._optimisation(steps, self.focus_lr))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderSettings:
+    common: NonNegative = STAGE1.common  # as in stage I
+    notes: NonNegative = STAGE1.notes
+    words: Count = STAGE1.words
+    scored: Count = 400  # questions of each group, at most, but for those it chooses by
+    train: LoraTraining = field(default_factory=LoraTraining)
+    lora: LoraConfig = field(default_factory=LoraConfig)
+
+    def as_stage1(self) -> Stage1Settings:
+        """For the parts of stage I that prompts are made with."""
+        return Stage1Settings(
+            common=self.common, notes=self.notes, words=self.words, scored=self.scored
+        )

@@ -1,0 +1,197 @@
+"""The stage `reader` as a whole, on what a tiny stage I left; what the command refuses."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_training
+import torch
+from safetensors.torch import load_file
+from tiny_training import QWEN, SETTINGS
+
+from skipqa import assets, components
+from skipqa.backbones.presets import build
+from skipqa.backbones.presets.desk import CHAT, Desk
+from skipqa.backbones.weights.gguf_decoder import PublishedDecoder
+from skipqa.config import RetrieveConfig, preset
+from skipqa.errors import UserError
+from skipqa.knowledge import Library
+from skipqa.nn.lora import LoraConfig
+from skipqa.training.pipelines import Source
+from skipqa.training.reader.settings import LoraTraining, ReaderSettings
+from skipqa.training.reader.stage import ReaderStage
+from skipqa.training.run import Run
+from skipqa.training.stage import Inputs
+from skipqa.training.stage1 import backbone, mixture, reader_quality
+from skipqa.training.stage1.finding import Retrieval
+from skipqa.training.stage1.networks import Networks
+from skipqa.training.stage1.reader import Prompts
+from skipqa.training.stages import train
+
+LORA = LoraConfig(rank=2)
+TRAINING = LoraTraining(epochs=0.3, focus_epochs=0.2, batch=8)
+STAGE = ReaderStage("reader", ReaderSettings(0, 0, words=4, train=TRAINING, lora=LORA))
+
+
+class TinyDesk(Desk):
+    published = PublishedDecoder(assets.QWEN, QWEN)
+
+
+def networks(*_: object) -> Networks:
+    return replace(tiny_training.networks(), decoder=tiny_training.qwen())
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inputs]:
+    """Data, an index, and in place of what is bundled with the pocket a tiny stage I."""
+    folder = tmp_path_factory.mktemp("world")
+    data = tiny_training.write_data(folder / "data")
+    pocket_kb = tiny_training.write_pocket_kb(folder / "pocket-kb")
+    index = tiny_training.write_index(folder / "colours")
+    library = partial(Library.open, [index])
+    retrieval = Retrieval(library, components.TRAINING_FREE, RetrieveConfig())
+    with pytest.MonkeyPatch.context() as patch:
+        tiny_training.shrink_pictures(patch)
+        backbone.train(
+            mixture.read(data, pocket_kb),
+            SETTINGS,
+            Run(folder / "pocket", seed=5),
+            lambda _: tiny_training.networks(),
+            torch.device("cpu"),
+            lambda: retrieval,
+        )
+        here = {"pocket": folder / "pocket"}
+        patch.setattr(components, "bundled", here.get)
+        patch.setitem(build.SMALL, "desk", TinyDesk)
+        yield Inputs(data, pocket_kb, index=(index,), preset="desk")
+
+
+def begin(world: Inputs, folder: Path, **changes: Any) -> dict[str, Any]:
+    return STAGE.run(world, STAGE.settings, Run(folder, seed=5, **changes))
+
+
+@pytest.fixture(scope="module")
+def trained(
+    world: Inputs, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[str, Any], list[str], list[str]]:
+    """The folder, the metrics, what was said, and the prompts that were made."""
+    folder, said, written = tmp_path_factory.mktemp("desk") / "run", [], []
+
+    class Noted(Prompts):
+        def __init__(self, texts: Any, tokenizer: Any, form: Any) -> None:
+            super().__init__(texts, tokenizer, form)
+            written.extend(form.written(text) for text in texts if text)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reader_quality, "Prompts", Noted)
+        stage = ReaderStage("reader", STAGE.settings, networks)
+        metrics = stage.run(world, stage.settings, Run(folder, seed=5, say=said.append))
+    return folder, metrics, said, written
+
+
+Trained = tuple[Path, dict[str, Any], list[str], list[str]]
+
+
+def test_what_it_takes_is_said_before_it_starts(trained: Trained) -> None:
+    _, _, (line,), _ = trained
+    assert line.startswith("reader: 0.0M factors of rank 2 beside 4 matrices, ")
+    assert "on the CPU: about" in line
+    assert "by computation" in line
+
+
+def test_prompts_are_the_presets_own(trained: Trained) -> None:
+    _, _, _, written = trained
+    before, after = CHAT.split("{prompt}")
+    assert all(text.startswith(before) and text.endswith(after) for text in written)
+    assert any("\nThe photo shows: " in text for text in written)
+    assert any(text.count("Fact: ") == 3 for text in written)  # as many as the preset reads
+
+
+def test_it_leaves_a_reader_its_settings_and_a_card(trained: Trained) -> None:
+    folder, metrics, _, _ = trained
+    found = metrics["reader"]
+    assert found["ships"]
+    assert found["before"].keys() == {"found", "unread"}
+    assert found["shipped"].keys() == {"few", "found", "unread", "blind"}
+    assert found["bytes"] == (folder / "reader.safetensors").stat().st_size
+    loaded = components.load_for("desk", folder)
+    assert loaded.reader == folder / "reader.safetensors"
+    assert loaded.tagger is not None  # the pocket's
+    config = preset("desk", loaded.settings)
+    assert config.decode.prompt == "chat"
+    assert config.decode.drafter_weight == found["weights"]["drafter_weight"]
+    assert config.draft.threshold == found["fast_path"]["threshold"]
+    assert tomllib.loads((folder / "settings.toml").read_text()).keys() == {"draft", "decode"}
+    card = (folder / "README.md").read_text()
+    assert assets.QWEN.sha256 in card
+    assert "| okvqa/held-out | " in card
+    assert not (folder / "state").exists()
+    named = {name for name in load_file(folder / "reader.safetensors") if name.endswith(".up")}
+    assert named == {f"layers.{i}.{part}.weight.up" for i in range(2) for part in ("qkv", "out")}
+
+
+def test_later_stages_begin_with_it_and_the_pockets_settings(trained: Trained) -> None:
+    source = Source("desk", trained[0])
+    below = components.read_settings(components.bundled("pocket") / "settings.toml")  # type: ignore[operator]
+    assert below["decode"]["prompt"] == "short"
+    assert source.config == preset("desk", components.load_for("desk", trained[0]).settings)
+    assert source.config.decode.prompt == "chat"
+    fingerprint = source.fingerprint()
+    assert (fingerprint["preset"], len(fingerprint["base"])) == ("desk", 16)
+    assert "base" not in Source("pocket", components.bundled("pocket")).fingerprint()
+
+
+def test_a_finished_run_is_read_and_another_refused(world: Inputs, trained: Trained) -> None:
+    folder, metrics, _, _ = trained
+    again = begin(world, folder)
+    assert again == json.loads(json.dumps(metrics))
+    with pytest.raises(UserError, match="holds a run with other seed"):
+        STAGE.run(world, STAGE.settings, Run(folder, seed=6))
+
+
+def test_a_reader_that_loses_does_not_ship(
+    world: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader_quality.ReaderEval, "accuracy", lambda *_: 0.5)
+    monkeypatch.setattr(
+        reader_quality.ReaderEval,
+        "accuracies",
+        lambda self, _: {form: dict.fromkeys(self.rows_of, 0.4) for form in self.prompts},
+    )
+    stage = ReaderStage("reader", STAGE.settings, networks)
+    metrics = stage.run(world, stage.settings, Run(tmp_path / "run", seed=5))
+    assert not metrics["reader"]["ships"]
+    with pytest.raises(UserError, match="worse than the decoder as published: it stays"):
+        stage.check(metrics)
+    assert (tmp_path / "run" / "trained" / "reader.safetensors").is_file()
+    left = {path.name for path in (tmp_path / "run").iterdir()}
+    assert not left & {"reader.safetensors", "settings.toml", "README.md"}
+
+
+@pytest.mark.parametrize(
+    ("name", "preset", "says"),
+    [
+        ("reader", "pocket", "reader trains nothing for preset pocket: stage1 trains its reader"),
+        ("reader", "submission-7b", "preset submission-7b: its decoder reads visual tokens"),
+        ("stage1", "desk", "stage1 trains nothing for preset desk: it uses what is trained for"),
+        ("stage4", "desk", "stage4 trains nothing for preset desk: it uses what is trained for"),
+        ("splade", "ablation-13b", "preset ablation-13b: it trains pocket's text encoder"),
+        ("stage5", "ablation-13b", "what looking up gains is measured with pocket's reader"),
+        ("confidence", "desk", "nothing is bundled with preset desk: give --components"),
+        ("reader", "dusk", "no preset 'dusk'; there is"),
+    ],
+)
+def test_other_presets_are_one_line(
+    name: str, preset: str, says: str, data: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=says) as error:
+        train(name, Inputs(data, tmp_path, preset=preset), Run(tmp_path / "out"))
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "out").exists()
