@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from skipqa.errors import UserError
 from skipqa.knowledge.coverage import Coverage
-from skipqa.knowledge.default import DEFAULT, built_default
+from skipqa.knowledge.default import DEFAULT, built_default, default_indexes
 from skipqa.knowledge.encoder_reader import EncoderReader
 from skipqa.knowledge.engines import parse_uri
 from skipqa.knowledge.index.index import Index
@@ -75,6 +75,12 @@ class Library:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self.indexes)
+
+    @property
+    def is_default(self) -> bool:
+        """Whether nothing but default corpora is searched."""
+        ours = {folder.resolve() for folder in default_indexes().values()}
+        return ours.issuperset(index.folder.resolve() for index in self.indexes.values())
 
     @cached_property
     def bases(self) -> NDArray[np.int64]:

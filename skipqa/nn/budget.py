@@ -97,11 +97,15 @@ class BudgetController(nn.Module):
         num_tokens: int,
         num_passages: int,
         signals: Tensor = NO_SIGNALS,
+        *,
+        may_close: bool = True,
     ) -> Budget:
-        """The hard form, for one question; nothing exceeds what there is."""
-        counts = self.relaxed(self(visual, question, num_tokens, num_passages, signals), 0.0)
-        difficulty = None if counts.difficulty is None else float(counts.difficulty)
-        gain = None if counts.gain is None else float(counts.gain)
+        """The hard form, for one question; nothing exceeds what there is. Retrieval stays open
+        unless it `may_close`."""
+        allocation = self(visual, question, num_tokens, num_passages, signals)
+        counts = self.relaxed(allocation if may_close else self.opened(allocation), 0.0)
+        difficulty = None if allocation.difficulty is None else float(allocation.difficulty)
+        gain = None if allocation.gain is None else float(allocation.gain)
         return Budget(
             int(counts.tokens),
             int(counts.passages),
@@ -109,6 +113,10 @@ class BudgetController(nn.Module):
             self.level(difficulty),
             expected_gain=gain,
         )
+
+    def opened(self, allocation: Allocation) -> Allocation:
+        """One that closes retrieval for no question."""
+        return allocation
 
     def level(self, difficulty: float | None) -> Level:
         """Which prompt the decoder gets (prompt E.4); the middle one where nothing is known."""
@@ -170,6 +178,12 @@ class DiscreteBudget(BudgetController):
             assert gain is not None
             counts = counts * _opened(gain - self.gate.threshold, temperature)
         return Allocation(_staircase(tokens, temperature), counts, gain=gain)
+
+    def opened(self, allocation: Allocation) -> Allocation:
+        if self.gate is None:
+            return allocation
+        assert allocation.gain is not None
+        return allocation._replace(gain=torch.full_like(allocation.gain, torch.inf))
 
     @property
     def chooses_indexes(self) -> bool:
@@ -258,6 +272,10 @@ class DifficultyBudget(BudgetController):
             difficulty,
         )
 
+    def opened(self, allocation: Allocation) -> Allocation:
+        assert allocation.difficulty is not None
+        return allocation._replace(difficulty=allocation.difficulty.clamp(min=self.config.easy))
+
     def decide(
         self,
         visual: Tensor,
@@ -265,9 +283,13 @@ class DifficultyBudget(BudgetController):
         num_tokens: int,
         num_passages: int,
         signals: Tensor = NO_SIGNALS,
+        *,
+        may_close: bool = True,
     ) -> Budget:
         """As always, but verification applies rho_r: only there is the retrieved K known."""
-        budget = super().decide(visual, question, num_tokens, num_passages, signals)
+        budget = super().decide(
+            visual, question, num_tokens, num_passages, signals, may_close=may_close
+        )
         assert budget.difficulty is not None
         if budget.passages == 0:  # SKIP-NR, or there is nothing to retrieve
             return budget

@@ -2,11 +2,12 @@
 
 A trained controller decides by the mean low-resolution token, the question and what the draft said,
 before the image is encoded again; it may close retrieval altogether (K' = 0, SKIP-NR) and leave
-indexes out. Untrained, every question gets the same (V', K') and every index is searched; a drafter
-that may abstain can still close retrieval for the easy ones. Whether high resolution pays depends
-on the question alone: small things matter where it is about one kind of thing, and seldom where it
-is about a scene. So does H: a further round is for a question with words that stand for what a
-passage has to name (SKIP-Iter).
+indexes out, but only where nothing but the default corpora is searched: it learned what those are
+good for, and people who bring documents want them read. Untrained, every question gets the same
+(V', K') and every index is searched; a drafter that may abstain can still close retrieval for the
+easy ones. Whether high resolution pays depends on the question alone: small things matter where it
+is about one kind of thing, and seldom where it is about a scene. So does H: a further round is for
+a question with words that stand for what a passage has to name (SKIP-Iter).
 """
 
 from __future__ import annotations
@@ -75,19 +76,23 @@ class TrainedBudgeter:
         config: BudgetConfig,
         num_tokens: int,
         indexes: DescribedIndexes,
+        may_close: bool = True,
     ) -> None:
+        """Retrieval stays open and every index is searched unless it `may_close`."""
         if (read := controller.config.signals) not in (0, NUM_SIGNALS):
             raise UserError(f"this controller reads {read} signals, not {NUM_SIGNALS}: train again")
         self.controller, self.config, self.num_tokens = controller, config, num_tokens
-        self.indexes = indexes
+        self.indexes, self.may_close = indexes, may_close
 
     def __call__(self, question: Question, low_res: VisualTokens, draft: Draft) -> Decision:
         visual, controller = low_res.meaning.mean(0), self.controller
         known = signals(question, low_res, draft)[: controller.config.signals]
         most = self.config.max_passages
-        budget = controller.decide(visual, question.embedding, self.num_tokens, most, known)
+        budget = controller.decide(
+            *(visual, question.embedding, self.num_tokens, most, known), may_close=self.may_close
+        )
         num_indexes = 0
-        if budget.passages and controller.chooses_indexes:
+        if budget.passages and self.may_close and controller.chooses_indexes:
             names, embeddings_ID = self.indexes.names, self.indexes.embeddings_ID
             useful = controller.useful(visual, question.embedding, known, embeddings_ID).tolist()
             skipped = tuple(name for name, use in zip(names, useful, strict=True) if not use)
@@ -142,7 +147,8 @@ def build(parts: Parts) -> SetBudget:
     if controller is None:
         return SetBudget(config, _rule(parts, num_tokens))
     indexes = DescribedIndexes(parts.library, parts.backbone)
-    return SetBudget(config, TrainedBudgeter(controller, config, num_tokens, indexes))
+    may_close = parts.library.is_default
+    return SetBudget(config, TrainedBudgeter(controller, config, num_tokens, indexes, may_close))
 
 
 def _rule(parts: Parts, num_tokens: int) -> Budgeter:

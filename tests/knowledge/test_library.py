@@ -180,6 +180,7 @@ def vectors(tmp_path: Path) -> Library:
 
 
 def test_rows_number_all_indexes_in_order(vectors: Library) -> None:
+    assert not vectors.is_default
     assert vectors.bases.tolist() == [0, 40, 110, 135]
     assert len(vectors) == 40 + 68 + 25
     for name, base in zip(vectors.names, vectors.bases.tolist(), strict=False):
@@ -323,6 +324,8 @@ def test_the_default_library_has_an_index_for_each_corpus(two_corpora: Path) -> 
     assert all(total is not None for _, _, total in steps)
     library = Library.open(["default"])
     assert library.names == ("birds", "drinks")
+    assert library.is_default
+    assert Library.open([two_corpora / f"birds-{VERSION}"]).is_default
     assert library.passage(1) == Passage("drinks:1", "drinks", "drinks are brewed", "drinks")
     with pytest.raises(UserError, match="is given twice"):
         named(["default", two_corpora / f"birds-{VERSION}"])

@@ -54,13 +54,14 @@ def decided(
     config: BudgetConfig,
     controller: BudgetController | None = None,
     prior: ConceptPrior | None = None,
+    may_close: bool = True,
     **more: Draft,
 ) -> tuple[Budget, StageRecord]:
     asked = replace(question(), concept_prior=prior)
     entering = state(question=asked, low_res=visual_tokens(grid, 3, seed=0), **more)
     budgeter: Budgeter = FixedBudgeter(config, grid * grid)
     if controller is not None:
-        budgeter = TrainedBudgeter(controller, config, grid * grid, Described())
+        budgeter = TrainedBudgeter(controller, config, grid * grid, Described(), may_close)
     leaving, record = run(SetBudget(config, budgeter), entering)
     return leaving.budget, record
 
@@ -162,6 +163,33 @@ def test_a_confident_draft_is_not_looked_up() -> None:
     assert opened.high_res
     assert record.why.endswith("expected gain +0.40")
     assert opened.skipped_indexes == ()
+
+
+def test_among_documents_of_ones_own_everything_is_looked_up() -> None:
+    """However certain the controller is, and in every index."""
+    controller = gated(0.5)
+    assert controller.sources is not None
+    controller.sources.threshold.fill_(0.99)
+    certain = Draft("a", 0.98, "")
+    allowed, record = decided(4, BudgetConfig(), controller, may_close=False, draft=certain)
+    assert allowed.passages >= 2
+    assert allowed.high_res
+    assert allowed.skipped_indexes == ()
+    assert record.why.endswith("expected gain +0.01")
+
+
+@given(st.floats(-6, 6))
+def test_an_opened_difficulty_keeps_its_tokens(logit: float) -> None:
+    controller = build_budget(B)
+    assert isinstance(controller, DifficultyBudget)
+    with torch.no_grad():
+        controller.difficulty.weight.zero_()
+        controller.difficulty.bias.fill_(logit)
+    config = BudgetConfig(max_passages=10)
+    allowed, _ = decided(4, config, controller)
+    opened, _ = decided(4, config, controller, may_close=False)
+    assert opened.passages == 10
+    assert (opened.tokens, opened.difficulty) == (allowed.tokens, allowed.difficulty)
 
 
 def test_without_a_draft_its_signals_are_0() -> None:

@@ -40,8 +40,12 @@ class FixedBudget(BudgetController):
         num_tokens: int,
         num_passages: int,
         signals: Tensor = NO_SIGNALS,
+        *,
+        may_close: bool = True,
     ) -> Budget:
-        decided = self.controller.decide(visual, question, num_tokens, num_passages, signals)
+        decided = self.controller.decide(
+            visual, question, num_tokens, num_passages, signals, may_close=may_close
+        )
         tokens = decided.tokens if self.tokens is None else min(self.tokens, num_tokens)
         if self.passages is None:
             return dataclasses.replace(decided, tokens=tokens)

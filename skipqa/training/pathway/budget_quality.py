@@ -63,8 +63,7 @@ def decide(
         known = grid.signals[i, : controller.config.signals]
         allocation = controller(grid.visual[i], grid.question[i], num_tokens, PASSAGES[-1], known)
         if isinstance(controller, DiscreteBudget) and controller.gate is not None:
-            opened = allocation._replace(gain=torch.full((), torch.inf))
-            counts = controller.relaxed(opened, 0.0)
+            counts = controller.relaxed(controller.opened(allocation), 0.0)
             budgets.append((int(counts.tokens), int(counts.passages), float(allocation.gain)))
         else:
             one = controller.decide(
