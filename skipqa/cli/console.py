@@ -54,7 +54,7 @@ ComponentsFolder = Annotated[
     typer.Option(help="Folder of trained components. Default: those shipped with the preset."),
 ]
 Preset = Annotated[
-    str, typer.Option(help="Models and budgets: pocket, submission-7b or ablation-13b.")
+    str, typer.Option(help="Models and budgets: pocket, desk, submission-7b or ablation-13b.")
 ]
 WeightsFolder = Annotated[
     Path | None,
