@@ -7,7 +7,8 @@ retrieval vocabulary (A) or dense (B). It neither forms regions nor searches.
 
 What is learned is a residual: a module that was not trained yet asks what the names ask. The last
 layer starts with small random weights and a small positive bias, not with zeros, because relu has
-no gradient at 0: terms outside the query by names could never join in.
+no gradient at 0: terms outside the query by names could never join in. The layer that reads
+evidence does start with zeros, so that a concept that no training question showed adds nothing.
 
 Shape letters: R regions, F features, C concepts, d text width, N terms.
 """
@@ -58,6 +59,7 @@ class RegionQuery(nn.Module):
         self.standardise = nn.LayerNorm(config.vision_width, elementwise_affine=False)
         self.of_features = nn.Linear(config.vision_width, config.hidden)
         self.of_evidence = nn.Linear(config.concepts, config.hidden, bias=False)
+        nn.init.zeros_(self.of_evidence.weight)
         self.of_question = nn.Linear(config.question_width, config.hidden, bias=False)
 
     def before_activation(self, views: RegionViews, question: Tensor) -> Tensor:

@@ -85,6 +85,7 @@ class TrainingContext:
     run: Run
     workers: PipelineWorkers  # the same pipeline in other processes
     records_folder: Path  # for what else is computed from the records alone
+    unseen_passages: frozenset[str] = frozenset()  # about entities that nothing is trained on
     texts: dict[str, Tensor] = field(default_factory=dict)  # embeddings
     computed: dict[str, Any] = field(default_factory=dict)  # what the parts of a stage share
 

@@ -5,8 +5,9 @@ what the loss reads of each question, computed once, and the logit of every pass
 passage is scored as retrieval does: the inner product with its stored vector, by the best region,
 each region counting by its saliency and each index as it does when lists are merged. Passages that
 another question of the batch has are in-batch negatives, what today's query finds and is not gold
-are hard ones. The cut to the heaviest terms is left to answering; the regulariser over the whole
-vocabulary keeps queries short.
+are hard ones; but for passages about unseen entities, as a query that learned not to find these
+would find them no more when they are asked about. The cut to the heaviest terms is left to
+answering; the regulariser over the whole vocabulary keeps queries short.
 
 Shape letters: B questions, R regions, M passages of a batch, I indexes, T terms that occur in these
 passages, N all terms, F features, C concepts, d text width.
@@ -14,7 +15,7 @@ passages, N all terms, F features, C concepts, d text width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -163,12 +164,13 @@ def prepare(
     """Of these questions, which name their passages."""
     records, library = context.records, context.pipeline.library
     asked = context.spread(ask_by_names, rows, "asking by names", variant)
+    unseen = {library.row_of(id) for id in context.unseen_passages}
     return QueryInputs(
         records,
         library,
         variant,
         dict(zip(rows, asked, strict=True)),
-        {i: _targets(records, i, gains) for i in rows},
+        {i: _targets(records, i, gains, unseen) for i in rows},
         {i: _scales(records, i, library, variant) for i in rows},
     )
 
@@ -205,13 +207,17 @@ def _padded(values_R: Tensor) -> Tensor:
     return F.pad(values_R, (0, 0) * (values_R.ndim - 1) + (0, MOST_REGIONS - len(values_R)))
 
 
-def _targets(records: Records, i: int, gains: Gains) -> dict[int, float]:
-    """1 for gold passages; for others what the reader gains by them, where that is known."""
+def _targets(
+    records: Records, i: int, gains: Gains, unseen: Collection[int | None]
+) -> dict[int, float]:
+    """1 for gold passages; for others what the reader gains by them, where that is known. Without
+    those at `unseen` rows."""
     found = {row: 0.0 for row in records["passages"][i].tolist() if row >= 0}
     if bool(gains.known[i]):
         gained = gains.passage[i].nan_to_num(0.0).clamp(min=0.0) / LARGEST
         found = {row: float(gain) for row, gain in zip(found, gained.tolist(), strict=False)}
-    return found | dict.fromkeys(records.about[i]["gold_rows"], 1.0)
+    found |= dict.fromkeys(records.about[i]["gold_rows"], 1.0)
+    return {row: target for row, target in found.items() if row not in unseen}
 
 
 def _scales(records: Records, i: int, library: Library, variant: Variant) -> Tensor:

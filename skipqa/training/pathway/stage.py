@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, TypeVar
 
 from torch import nn
@@ -22,6 +22,7 @@ from skipqa.training.pathway.context import TRAINED, Gathering, TrainingContext,
 from skipqa.training.pipelines import Source, components_digest
 from skipqa.training.run import Run
 from skipqa.training.stage import Inputs, Metrics, TrainingStage
+from skipqa.training.stage1.pocket_kb import HeldOut
 
 S = TypeVar("S")  # settings
 D = TypeVar("D")  # what a loss and a comparison read besides the records
@@ -124,6 +125,7 @@ class PathwayStage(TrainingStage):
         rows = gather.questions(data, pocket_kb, gathering.counts(), QUESTIONS_SEED)
         folder = inputs.records or run.folder.parent / "records"
         with begin(source, rows, gathering, folder, run) as context:
+            context = replace(context, unseen_passages=HeldOut.of(pocket_kb).passages)
             for part in self.parts:
                 part.run(context, settings.train)
         run.forget_states()

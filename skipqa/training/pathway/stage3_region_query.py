@@ -37,13 +37,13 @@ UNSEEN = "unseen"  # its questions are all of val; they decide whether anything 
 
 @dataclass(frozen=True, slots=True)
 class RegionQueryTraining:
-    steps: Count = 600
+    steps: Count = 250
     lr: LearningRate = 1e-3
     warmup: NonNegative = 50
-    batch: Count = 16
+    batch: Count = 32
     weight_decay: Decay = 0.05
     variant: Literal["A", "B"] = "A"
-    hidden: Count = 128
+    hidden: Count = 64
     max_terms: Count = 128
     sparsity: Weight = 1e-2
     gains_on_cpu: NonNegative = 0  # questions whose gains are measured where there is no GPU

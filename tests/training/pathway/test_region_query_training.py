@@ -224,6 +224,20 @@ def test_what_it_ships_by() -> None:
     assert not ships({"pocket-kb": better}, {"unseen": worse})
 
 
+def test_nothing_is_trained_on_passages_about_unseen_things(context: TrainingContext) -> None:
+    """Neither as a target nor as a passage to stay away from."""
+    rows, unknown = context.rows("train", gold=True), Gains.unknown(context.records)
+    before = region_query.prepare(context, rows, "A", unknown)
+    hidden = f"passages:{THINGS[1]}-{SIDES[0]}"
+    after = region_query.prepare(
+        replace(context, unseen_passages=frozenset({hidden})), rows, "A", unknown
+    )
+    row = context.pipeline.library.row_of(hidden)
+    assert all(row in targets for targets in before.targets.values())
+    for i, targets in after.targets.items():
+        assert targets == {k: t for k, t in before.targets[i].items() if k != row}
+
+
 def test_gains_are_soft_targets(context: TrainingContext) -> None:
     """A passage that is not gold counts by what the reader gains with it."""
     records = context.records
