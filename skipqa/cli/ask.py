@@ -98,7 +98,7 @@ def ask(
         from skipqa.explain import draw
 
         draw(answer, pipeline.backbone.concepts, explain)
-        err.print(f"trace drawn into {explain}", markup=False, highlight=False, soft_wrap=True)
+        err.print(f"trace drawn into {explain}", highlight=False, soft_wrap=True)
     if json:
         print_json(answer.as_dict())
     else:

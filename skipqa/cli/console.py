@@ -6,7 +6,7 @@ import ctypes
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,6 +21,7 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
+from rich.text import Text
 
 from skipqa.assets import Report
 
@@ -71,8 +72,10 @@ Untrained = Annotated[
     typer.Option("--untrained", help="Answer without the trained components."),
 ]
 
-out = Console()
-err = Console(stderr=True)
+# What is printed are users' words: a passage id such as "conceptnet:coffee:2" holds no emoji, and a
+# question or a folder with "[/x]" in its name no markup. Styles are given by `Text` and `style=`.
+out = Console(markup=False, emoji=False)
+err = Console(stderr=True, markup=False, emoji=False)
 
 
 def plural(number: int, noun: str) -> str:
@@ -89,14 +92,21 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
+def print_facts(facts: Mapping[str, Any]) -> None:
+    """A line for each, its name in bold."""
+    for name, value in facts.items():
+        shown = value if isinstance(value, str | int | float) else json.dumps(value)
+        out.print(Text.assemble((name.replace("_", " "), "bold"), f": {shown}"))
+
+
 @contextmanager
 def working(first: str) -> Iterator[Report]:
     """A spinner on standard error; call the value to change its text. Where standard error is no
     terminal, every text is printed as a line."""
-    with err.status(first) as status:
+    with err.status(Text(first)) as status:  # which takes a plain string for markup
 
         def report(message: str) -> None:
-            status.update(message)
+            status.update(Text(message))
             if not err.is_terminal:
                 err.print(message)
 
@@ -109,7 +119,7 @@ def counting(expected: int | None = None) -> Iterator[Callable[[str, int, int | 
 
     If the total is None, `expected` is used.
     """
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=err) as bars:
         tasks: dict[str, TaskID] = {}
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from skipqa.cli.console import Json, err, out, print_json, working
 
@@ -43,7 +44,8 @@ def demo(
     if json:
         print_json(answer.as_dict())
         return
-    out.print(f"\n[bold]Q.[/bold] {QUESTION}   (a photo of a cup, {folder / 'coffee.png'})")
+    where = folder / "coffee.png"
+    out.print(Text.assemble("\n", ("Q.", "bold"), f" {QUESTION}   (a photo of a cup, {where})"))
     show(answer)
     err.print(f"\nThe trace as an image: {folder / 'trace.png'} and {folder / 'trace.html'}")
     err.print('Now try your own: skipqa ask PHOTO "QUESTION"')

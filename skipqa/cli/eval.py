@@ -127,7 +127,7 @@ def _typed(examples: list[Example], types: Path | None) -> list[Example]:
         return examples
     typed, lacking = with_types(examples, types)
     if lacking:
-        err.print(f"note: {lacking}", markup=False, highlight=False, soft_wrap=True)
+        err.print(f"note: {lacking}", highlight=False, soft_wrap=True)
     return typed
 
 

@@ -236,4 +236,4 @@ def _warn(bad: list[str]) -> None:
     lines = [f"skipped rows: {len(bad)}", *bad[:SHOWN_BAD_ROWS]]
     if len(bad) > SHOWN_BAD_ROWS:
         lines.append("the others are in summary.json")
-    err.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+    err.print("\n".join(lines), highlight=False, soft_wrap=True)

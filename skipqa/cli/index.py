@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 import shutil
 import time
 from dataclasses import asdict
@@ -20,6 +19,7 @@ from skipqa.cli.console import (
     megabytes,
     out,
     plural,
+    print_facts,
     print_json,
 )
 from skipqa.errors import UserError
@@ -372,9 +372,7 @@ def info(folder: Folder, json: Json = False) -> None:
     if json:
         print_json(held)
         return
-    for name, value in held.items():
-        shown = value if isinstance(value, str | int | float) else json_format.dumps(value)
-        out.print(f"[bold]{name.replace('_', ' ')}[/]: {shown}", highlight=False)
+    print_facts(held)
 
 
 @app.command()
@@ -422,8 +420,7 @@ def bench(
     if json:
         print_json(found)
     else:
-        for name, value in found.items():
-            out.print(f"[bold]{name.replace('_', ' ')}[/]: {value}", highlight=False)
+        print_facts(found)
 
 
 def _embed(enabled: bool) -> Embed | None:
@@ -462,7 +459,7 @@ def _conclude(folder: Path, outcome: Outcome, seconds: float, json: bool) -> Non
     progress = outcome.progress
     if not json:
         for place, reason in progress.bad_rows_named:
-            err.print(f"skipped {place}: {reason}", highlight=False, markup=False, soft_wrap=True)
+            err.print(f"skipped {place}: {reason}", highlight=False, soft_wrap=True)
     if progress.bad_rows:
         named = len(progress.bad_rows_named)
         first = f"; the first {named} are named" if named < progress.bad_rows else ""

@@ -84,10 +84,10 @@ def judge(
             reviews[case.question_id] = row
             spent += asking.usage
             report("reviews", len(reviews), len(judged))
-    err.print(tokens(spent), markup=False, highlight=False)
+    err.print(tokens(spent), highlight=False)
     found = evaluate(list(reviews.values()), [case.question_id for case in judged])
     for note in found.notes:
-        err.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
+        err.print(f"note: {note}", highlight=False, soft_wrap=True)
     if json:
         print_json({**found.as_dict(), "judge": model, "reviews": str(out_file)})
     else:

@@ -129,9 +129,9 @@ def ask_all(system: Prompted, asked: list[tuple[Path, str]], *, json: bool) -> N
         else:
             print(f"{image}\t{answer.question}\t{answer.text or answer.error}")
     spent = sum((answer.usage for answer in answers), Usage())
-    err.print(tokens(spent), markup=False, highlight=False)
+    err.print(tokens(spent), highlight=False)
     if failed := sum(bool(answer.error) for answer in answers):
-        err.print(f"{plural(failed, 'question')} without an answer", markup=False)
+        err.print(f"{plural(failed, 'question')} without an answer")
         raise typer.Exit(1)
 
 

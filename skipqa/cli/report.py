@@ -77,7 +77,7 @@ def runs(
         sets = read_runs(folders, reference, {} if types is None else read_types(types))
         figures = write(sets, out_folder)
     if figures.missing:
-        err.print(f"no figures: {figures.missing}", markup=False, highlight=False, soft_wrap=True)
+        err.print(f"no figures: {figures.missing}", highlight=False, soft_wrap=True)
     report = out_folder / "report.md"
     if json:
         print_json({"report": str(report), "figures": figures.files})

@@ -65,7 +65,7 @@ def score(
     with working(f"scoring {benchmark}"):
         report = SCORE_FILES[benchmark](**files)
     for note in report.notes:
-        err.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
+        err.print(f"note: {note}", highlight=False, soft_wrap=True)
     if json:
         print_json(report.as_dict())
     else:

@@ -118,4 +118,4 @@ def _show(title: str, indexes: Mapping[str, IndexSummary]) -> None:
 
 
 def _say(line: str) -> None:
-    err.print(line, markup=False, highlight=False, soft_wrap=True)
+    err.print(line, highlight=False, soft_wrap=True)

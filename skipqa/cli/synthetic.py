@@ -104,9 +104,9 @@ def synthetic(
         outcome = generator.run(
             images, names, out_folder, about, lambda done, total: report("photos", done, total)
         )
-    err.print(tokens(outcome.usage), markup=False, highlight=False)
+    err.print(tokens(outcome.usage), highlight=False)
     for line in outcome.failed[:SHOWN_FAILURES]:
-        err.print(line, markup=False, highlight=False, soft_wrap=True)
+        err.print(line, highlight=False, soft_wrap=True)
     if json:
         print_json({**asdict(outcome), "usage": as_dict(outcome.usage), "folder": str(out_folder)})
     else:

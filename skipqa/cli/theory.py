@@ -207,7 +207,7 @@ def fidelity(
                 bad.append(f"{row.place}: {row.image}: {error}")
         bar("asking without each token", len(rows), len(rows))
     for line in bad:
-        err.print(f"skipped: {line}", markup=False, highlight=False, soft_wrap=True)
+        err.print(f"skipped: {line}", highlight=False, soft_wrap=True)
     found = saliency_fidelity((one.saliency, one.worth) for one in measured)
     said = {
         "proxy": proxy,

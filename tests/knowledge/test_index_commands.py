@@ -160,3 +160,15 @@ def test_a_missing_index_is_one_clear_line(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="no index at"):
             run(command[0], tmp_path / "none", *command[1:])
         assert not (tmp_path / "none").exists()
+
+
+def test_users_words_are_printed_as_they_are(tmp_path: Path) -> None:
+    """Not as an emoji, and not as markup, of which a wrong one would end in a traceback."""
+    corpus, folder = tmp_path / "cafe.jsonl", tmp_path / "notes [/draft]"
+    corpus.write_text('{"id": "coffee:2", "text": "Espresso [1] is [bold]strong[/bold] coffee."}\n')
+    assert folder.name in run("build", folder, corpus).replace("\n", "")
+    found = run("search", folder, "coffee [/x]")
+    assert "coffee [/x]" in found
+    assert "cafe:coffee:2" in found
+    assert "[1] is [bold]strong[/bold]" in found
+    assert 'sources: ["cafe"]' in run("info", folder)
