@@ -33,6 +33,7 @@ from skipqa.errors import UserError
 
 # A given path cannot be read or written: a file instead of a folder, no permission, ...
 NO_PLACE = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS)
+INTERRUPTED = 130  # the exit code that typer makes of a KeyboardInterrupt
 
 app = typer.Typer(
     name="skipqa",
@@ -83,9 +84,10 @@ def run() -> None:
     except UserError as error:
         print("error:", " ".join(str(error).split()), file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("interrupted; run the same command again to continue", file=sys.stderr)
-        sys.exit(130)
+    except SystemExit as stop:
+        if stop.code == INTERRUPTED:
+            print("interrupted; run the same command again to continue", file=sys.stderr)
+        raise
     except BrokenPipeError:  # `skipqa … | head`
         sys.stderr.close()
         sys.exit(1)

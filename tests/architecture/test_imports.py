@@ -74,6 +74,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "serve": BELOW_CLI | {"cluster", "evaluation", "text_only"},
     "cli": BELOW_CLI
     | {"training", "evaluation", "claims", "serve", "prompted", "batch", "synthetic"},
+    "__main__": {"cli"},
 }
 
 

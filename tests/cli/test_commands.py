@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -82,6 +83,25 @@ def test_help_names_every_command(skipqa: Command) -> None:
 def test_version(skipqa: Command) -> None:
     outcome = skipqa("version")
     assert (outcome.code, outcome.out.strip(), outcome.err) == (0, __version__, "")
+
+
+def test_the_package_is_the_command() -> None:
+    command = [sys.executable, "-m", "skipqa", "version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == f"{__version__}\n"
+
+
+def test_interrupted_says_how_to_go_on(tmp_path: Path) -> None:
+    waits = tmp_path / "predictions.json"
+    os.mkfifo(waits)
+    files = [word for name in ("predictions", "annotations") for word in (f"--{name}", str(waits))]
+    command = [sys.executable, "-m", "skipqa", "score", "aokvqa", *files]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    with process, waits.open("w"):  # which opens when the command reads it
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert told == "interrupted; run the same command again to continue\n"
 
 
 def test_ask_json_is_all_that_is_on_stdout(home: Path, photo: Path) -> None:
