@@ -18,8 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Protocol
 
 from skipqa.errors import UserError
-from skipqa.knowledge.sources import FILE_FORMATS
-from skipqa.knowledge.sources.folder import PDF
+from skipqa.knowledge.sources import FILE_FORMATS, PDF, UNREAD
 from skipqa.knowledge.sources.lines import COMPRESSED
 from skipqa.serve.index_jobs import (
     DISK_FULL,
@@ -221,7 +220,7 @@ def why_skipped(path: PurePosixPath) -> str:
     if max(lengths) > MAX_PART_BYTES or sum(lengths) + len(lengths) > MAX_PATH_BYTES:
         return "its name is too long"
     if name.endswith(PDF):
-        return "a PDF, convert it to text first"
+        return UNREAD[PDF]
     if name.endswith(tuple(COMPRESSED)):
         return "compressed, unpack it first"
     if not name.endswith(ENDINGS):

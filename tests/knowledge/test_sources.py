@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import json
 import lzma
@@ -191,6 +192,8 @@ def test_a_folder_is_read_in_order_with_titles(tmp_path: Path) -> None:
     (folder / "empty.txt").write_text(" \n")
     (folder / "photo.jpg").write_bytes(b"not a text, and nobody expects it to be one")
     (folder / "paper.pdf").write_bytes(b"%PDF")
+    (folder / "table.csv").write_text("text\nA table is a corpus of its own.\n")
+    (folder / "letter.docx").write_bytes(b"PK")
     documents, bad = read(folder)
     assert [(d.id, d.title, d.text) for d in documents] == [
         ("notes:a.md", "Heading", "Body *text*."),
@@ -198,8 +201,29 @@ def test_a_folder_is_read_in_order_with_titles(tmp_path: Path) -> None:
         ("notes:sub/c.html", "Page & co", "One\ntwo"),
     ]
     reasons = {b.place: b.reason for b in bad}
-    assert reasons.keys() == {"bad.txt:2", "empty.txt", "paper.pdf"}
-    assert "convert it to text first" in reasons["paper.pdf"]
+    assert reasons == {
+        "bad.txt:2": "not UTF-8 (byte 3), save it as UTF-8",
+        "empty.txt": "empty",
+        "letter.docx": "convert it to text first",
+        "paper.pdf": "a PDF, convert it to text first",
+        "table.csv": "a table, give it by its own name",
+    }
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+def test_a_text_is_read_by_its_byte_order_mark(tmp_path: Path, encoding: str) -> None:
+    mark = {"utf-16-le": codecs.BOM_UTF16_LE, "utf-16-be": codecs.BOM_UTF16_BE}.get(encoding, b"")
+    (tmp_path / "piano.txt").write_bytes(mark + "Built by Blüthner.\n".encode(encoding))
+    [document], _ = read(tmp_path)
+    assert document.text == "Built by Blüthner."
+
+
+@pytest.mark.parametrize("raw", [b"\x00\x01\x02", "no mark".encode("utf-16-le"), b"\xff\xfe\0"])
+def test_what_is_no_text_is_not_taken_for_one(tmp_path: Path, raw: bytes) -> None:
+    (tmp_path / "piano.txt").write_bytes(raw)
+    documents, [bad] = read(tmp_path)
+    assert not documents
+    assert bad.place.startswith("piano.txt")
 
 
 def read_cards(path: Path) -> Iterator[Document | BadRow]:
@@ -416,7 +440,7 @@ def test_a_pdf_is_told_to_be_converted(tmp_path: Path) -> None:
     (tmp_path / "Paper.PDF").write_bytes(b"%PDF-1.7")
     with pytest.raises(UserError, match=r"Paper\.PDF is a PDF: convert it to text first"):
         open_source(str(tmp_path / "Paper.PDF"))
-    with pytest.raises(UserError, match=r"holds no .* file: convert its PDFs to text first"):
+    with pytest.raises(UserError, match=r"holds no .* file \(Paper\.PDF: a PDF, convert it"):
         open_source(str(tmp_path))
 
 

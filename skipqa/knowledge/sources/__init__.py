@@ -6,7 +6,8 @@
   files and folders, also of several formats, are then read.
 - A file that is a whole corpus, such as a dump or a table: write a class that follows the protocol
   `Source` (source.py), that is `name`, `fingerprint()` and `read()`; `tables.py` is an example. Add
-  it to `FILE_FORMATS`. Inside a folder such a file is not read.
+  it to `FILE_FORMATS`. Inside a folder such a file is not read; if people may expect it to be, say
+  so in `UNREAD`.
 - A corpus with a name that is downloaded: write a `Source` like `wordnet.py` and add it to
   `BUILT_IN`.
 
@@ -34,7 +35,7 @@ from skipqa.knowledge.sources import (
     wikipedia,
     wordnet,
 )
-from skipqa.knowledge.sources.folder import PDF, Folder
+from skipqa.knowledge.sources.folder import Folder
 from skipqa.knowledge.sources.lines import COMPRESSED
 from skipqa.knowledge.sources.source import BadRow, Document, ReadFile, Source
 
@@ -42,6 +43,8 @@ __all__ = [
     "BUILT_IN",
     "DOCUMENT_READERS",
     "FILE_FORMATS",
+    "PDF",
+    "UNREAD",
     "BadRow",
     "Document",
     "ReadFile",
@@ -87,11 +90,18 @@ BUILT_IN: Mapping[str, BuiltIn] = {
 DOCUMENT_READERS: Mapping[str, ReadFile] = {
     **dict.fromkeys(texts.ENDINGS, texts.read_file),
 }
+PDF = ".pdf"
+# ending -> why a file of a folder is not read, for what people take for a document too
+UNREAD: Mapping[str, str] = {
+    PDF: "a PDF, convert it to text first",
+    **dict.fromkeys((".doc", ".docx", ".epub", ".odt", ".rtf"), "convert it to text first"),
+    **dict.fromkeys((".csv", ".jsonl", ".ndjson", ".tsv"), "a table, give it by its own name"),
+}
 
 
 def open_documents(path: Path) -> Folder:
     """A folder, or one file, of the formats in `DOCUMENT_READERS`."""
-    return Folder(path, DOCUMENT_READERS)
+    return Folder(path, DOCUMENT_READERS, UNREAD)
 
 
 def _also_compressed(*endings: str) -> tuple[str, ...]:

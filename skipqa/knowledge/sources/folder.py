@@ -1,7 +1,8 @@
 """A folder of documents, or one of its files: every file is read by the reader of its ending.
 
-Enters: a path, and a table of readers. Leaves: documents whose ids are relative paths, in the order
-of the paths. It knows nothing of any format.
+Enters: a path, a table of readers, and which other files are worth a word because people take them
+for documents too. Leaves: documents whose ids are relative paths, in the order of the paths. It
+knows nothing of any format.
 """
 
 from __future__ import annotations
@@ -10,26 +11,32 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from skipqa.errors import UserError
 from skipqa.knowledge.sources.lines import file_fingerprint
 from skipqa.knowledge.sources.source import BadRow, Document, ReadFile
 
-PDF = ".pdf"  # not supported, but reported
-
 
 class Folder:
-    def __init__(self, path: Path, readers: Mapping[str, ReadFile]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        readers: Mapping[str, ReadFile],
+        unread: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`unread`: endings of files that are reported, and why they are not read."""
         self.path = path
         self.readers = readers
+        self.unread = unread
         self.name = path.resolve().name
         self.folder = path if path.is_dir() else path.parent
-        endings = {file.suffix.lower() for file in self._files()}
-        if not endings - {PDF}:
+        if not any(file.suffix.lower() in readers for file in self._files()):
             *others, last = readers
             known = f"{', '.join(others)} or {last}" if others else last
-            advice = ": convert its PDFs to text first" if endings else ""
-            raise UserError(f"{path} holds no {known} file{advice}")
+            first = next(self._files(), None)
+            why = "" if first is None else f" ({first.name}: {unread[first.suffix.lower()]})"
+            raise UserError(f"{path} holds no {known} file{why}")
 
     def fingerprint(self) -> str:
         everything = "\n".join(map(file_fingerprint, self._files()))
@@ -38,8 +45,8 @@ class Folder:
     def read(self) -> Iterator[Document | BadRow]:
         for path in self._files():
             place = path.relative_to(self.folder).as_posix()
-            if path.suffix.lower() == PDF:
-                yield BadRow(place, "a PDF, convert it to text first")
+            if (reason := self.unread.get(path.suffix.lower())) is not None:
+                yield BadRow(place, reason)
                 continue
             try:
                 for row in self.readers[path.suffix.lower()](path):
@@ -56,7 +63,7 @@ class Folder:
     def _files(self) -> Iterator[Path]:
         for path in sorted(self.path.rglob("*")) if self.path.is_dir() else [self.path]:
             ending = path.suffix.lower()
-            if (ending in self.readers or ending == PDF) and path.is_file():
+            if (ending in self.readers or ending in self.unread) and path.is_file():
                 yield path
 
 

@@ -55,9 +55,13 @@ def read_lines(path: Path, max_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[in
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
-                yield BadRow(place, f"not UTF-8 (byte {error.start})")
+                yield BadRow(place, not_utf8(error))
                 continue
             yield number, text.rstrip("\r\n")
+
+
+def not_utf8(error: UnicodeDecodeError) -> str:
+    return f"not UTF-8 (byte {error.start}), save it as UTF-8"
 
 
 def parse_line(text: str, place: str) -> Any | BadRow:
