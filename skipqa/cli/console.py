@@ -24,6 +24,7 @@ from rich.progress import (
 from rich.text import Text
 
 from skipqa.assets import Report
+from skipqa.config import PRESETS
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from malloc.h
 
@@ -54,9 +55,7 @@ ComponentsFolder = Annotated[
     Path | None,
     typer.Option(help="Folder of trained components. Default: those shipped with the preset."),
 ]
-Preset = Annotated[
-    str, typer.Option(help="Models and budgets: pocket, desk, submission-7b or ablation-13b.")
-]
+Preset = Annotated[str, typer.Option(help=f"Models and budgets: {', '.join(PRESETS)}.")]
 WeightsFolder = Annotated[
     Path | None,
     typer.Option(

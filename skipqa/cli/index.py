@@ -34,6 +34,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 
+NAMES_SHOWN = 10  # of things known by sight, so that a badly named photo is noticed
 Folder = Annotated[Path, typer.Argument(help="Folder of the index.", show_default=False)]
 Uri = Annotated[
     str, typer.Argument(help="Folder of the index, or ENGINE:folder.", show_default=False)
@@ -144,7 +145,7 @@ def add(folder: Folder, corpus: Corpus, json: Json = False) -> None:
     started = time.perf_counter()
     with counting() as report:
         outcome = index.add(folder, sources, embed, index.Execution(report))
-    _conclude(folder, outcome, time.perf_counter() - started, json)
+    _conclude(folder, outcome, time.perf_counter() - started, json, "added to")
 
 
 @app.command()
@@ -202,9 +203,10 @@ def photos(
             }
         )
     else:
+        more = "" if len(found) <= NAMES_SHOWN else ", …"
         out.print(
             f"{plural(len(found), 'thing')} known by sight, {new:,} of them new to the tagger, in "
-            f"{megabytes(path.stat().st_size)}"
+            f"{megabytes(path.stat().st_size)}: {', '.join(found.names[:NAMES_SHOWN])}{more}"
         )
 
 
@@ -449,13 +451,15 @@ def _announce(folder: Path, corpus: list[str], timed: bool) -> int:
     )
     if needed > free:
         raise UserError(
-            f"building {folder} needs about {needed / 1e9:.1f} GB, but only {free / 1e9:.1f} GB "
-            "are free: choose a larger disk"
+            f"building {folder} needs {megabytes(needed)} and {megabytes(free)} is free there: "
+            "choose a larger disk"
         )
     return expected.passages
 
 
-def _conclude(folder: Path, outcome: Outcome, seconds: float, json: bool) -> None:
+def _conclude(
+    folder: Path, outcome: Outcome, seconds: float, json: bool, where: str = "in"
+) -> None:
     progress = outcome.progress
     if not json:
         for place, reason in progress.bad_rows_named:
@@ -478,5 +482,5 @@ def _conclude(folder: Path, outcome: Outcome, seconds: float, json: bool) -> Non
         print_json(summary)
         return
     out.print(
-        f"{plural(outcome.passages, 'passage')} in {folder} ({seconds:.1f} s)", soft_wrap=True
+        f"{plural(outcome.passages, 'passage')} {where} {folder} ({seconds:.1f} s)", soft_wrap=True
     )

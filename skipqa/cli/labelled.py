@@ -16,7 +16,12 @@ from skipqa.image import open_image
 from skipqa.knowledge.photos import LabelledPhoto
 from skipqa.tasks.photos import Photos
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"})
+SUFFIXES = frozenset(
+    {
+        *(".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif"),
+        *(".heic", ".heif"),  # of phones: cannot be opened, which is said
+    }
+)
 FIELDS = {"name": str, "image": str}
 _NUMBER = re.compile(r"[ _-]*\(?\d+\)?$")  # of several photos of one thing: "Rex 2", "Rex (2)"
 Progress = Callable[[str, int, int | None], None]
@@ -35,6 +40,10 @@ def labelled_photos(
             if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
         ]
         photos = Photos(source)
+    elif source.suffix.lower() in SUFFIXES:
+        raise UserError(
+            f"{source} is one photo: give the folder of all, or a .jsonl that lists them"
+        )
     else:
         rows = check_rows(str(source), read_jsonl(source), FIELDS)
         listed = [(row["name"], row["image"], str(row.get("kind") or "")) for row in rows]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import sys
+from typing import Annotated
 
 import typer
 
@@ -61,6 +62,24 @@ app.command("train")(train.train)
 app.command("costs")(costs.costs)
 app.add_typer(theory.app, name="theory")
 app.add_typer(report.app, name="report")
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Of the command itself; its help is that of `app`."""
 
 
 @app.command("version")

@@ -21,6 +21,7 @@ from skipqa import __version__, assets
 from skipqa.backbones.networks import mobile_sam
 from skipqa.backbones.segmenter import Segmenter
 from skipqa.cli.main import app
+from skipqa.config import PRESETS
 from skipqa.knowledge.default import DEFAULT_SOURCES, OPTIONAL, default_indexes
 
 if TYPE_CHECKING:
@@ -80,8 +81,14 @@ def test_help_names_every_command(skipqa: Command) -> None:
     assert all(words[0] in out for words in COMMANDS)
 
 
-def test_version(skipqa: Command) -> None:
-    outcome = skipqa("version")
+def test_help_names_every_preset(skipqa: Command) -> None:
+    told = " ".join(skipqa("ask", "--help").out.replace("│", " ").split())
+    assert f"Models and budgets: {', '.join(PRESETS)}." in told
+
+
+@pytest.mark.parametrize("word", ["version", "--version"])
+def test_version(skipqa: Command, word: str) -> None:
+    outcome = skipqa(word)
     assert (outcome.code, outcome.out.strip(), outcome.err) == (0, __version__, "")
 
 

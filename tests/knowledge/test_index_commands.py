@@ -125,6 +125,7 @@ def test_small_numbers_read_well(tmp_path: Path) -> None:
     assert err.startswith(
         "about 1 passage: less than 1 MB of index, less than 1 MB while building, about 1 s\n"
     )
+    assert run("add", tmp_path / "i", corpus).startswith("1 passage added to ")
     _, err = run_both("search", tmp_path / "i", "dogs")
     assert err.endswith(" ms over 1 passage\n")
 
@@ -143,7 +144,8 @@ def test_estimates_come_first_and_too_little_space_stops(
 
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(1, 1, 0))
-    with pytest.raises(UserError, match="larger disk"):
+    too_little = "needs less than 1 MB and less than 1 MB is free there: choose a larger disk"
+    with pytest.raises(UserError, match=too_little):
         run("build", tmp_path / "i", corpus)
     assert not (tmp_path / "i").exists()
 

@@ -193,6 +193,19 @@ def test_bad_lists_are_one_line(
         photos.describe(labelled_photos(listed, album, lambda *_: None), backbone.vision)
 
 
+def test_a_photo_that_cannot_be_opened_is_named(album: Path, tmp_path: Path) -> None:
+    """Not passed over: it is somebody's photo of a thing."""
+    folder = shutil.copytree(album, tmp_path / "album")
+    (folder / "Rex.HEIC").write_bytes(b"\0\0\0\x18ftypheic")
+    with pytest.raises(UserError, match=r"Rex\.HEIC is not an image that can be read: save it as"):
+        list(labelled_photos(folder, None, lambda *_: None))
+
+
+def test_one_photo_is_no_list_of_photos(album: Path) -> None:
+    with pytest.raises(UserError, match=r"Zorblax\.png is one photo: give the folder"):
+        list(labelled_photos(album / "Zorblax.png", None, lambda *_: None))
+
+
 def test_a_folder_without_photos_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no photos"):
         next(labelled_photos(tmp_path, None, lambda *_: None))

@@ -436,6 +436,11 @@ def test_a_misspelt_corpus_is_told_the_nearest(spec: str) -> None:
         open_source(spec)
 
 
+def test_no_name_is_not_the_working_folder() -> None:
+    with pytest.raises(UserError, match="no corpus at ''"):
+        open_source("")
+
+
 def test_a_pdf_is_told_to_be_converted(tmp_path: Path) -> None:
     (tmp_path / "Paper.PDF").write_bytes(b"%PDF-1.7")
     with pytest.raises(UserError, match=r"Paper\.PDF is a PDF: convert it to text first"):

@@ -122,9 +122,9 @@ def open_source(spec: str) -> Source:
     if spec in BUILT_IN:
         return BUILT_IN[spec].open()
     path = Path(spec).expanduser()
-    if not path.exists():
+    if not spec or not path.exists():  # the path of no name is the working folder
         raise UserError(
-            f"no corpus at {spec}: give a file, a folder, or one of the built-in "
+            f"no corpus at {spec or repr(spec)}: give a file, a folder, or one of the built-in "
             f"{choices(spec, BUILT_IN)}"
         )
     if path.is_dir():
