@@ -135,6 +135,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
             if schema["title"].startswith("Body_"):  # a form has no null: its field is left out
                 for field in schema["properties"].values():
                     field |= next(iter(field.pop("anyOf", [{}])))
+                schema["additionalProperties"] = False  # as `ask.py` sees to it
         for name in ("HTTPValidationError", "ValidationError"):
             document["components"]["schemas"].pop(name, None)
         scheme = {"type": "http", "scheme": "bearer"}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from typing import Annotated
 
 from fastapi import APIRouter, File, Form, Request, UploadFile
 from starlette.responses import JSONResponse
 
+from skipqa.errors import choices
 from skipqa.serve.errors import bad_request
 from skipqa.serve.schemas import (
     AskReply,
@@ -41,6 +43,11 @@ def router(service: Service) -> APIRouter:
         model: Annotated[Name | None, Form()] = None,
     ) -> JSONResponse:
         """Answer a question about a photo, with everything that led to the answer."""
+        # A photo under another name would else be left out, and the question answered without it
+        for name in await request.form():
+            if name not in fields:
+                told = f"the form has no such field, but {choices(name, fields)}"
+                raise bad_request("unknown_field", told)
         skip = SkipOptions(
             tokens=tokens,
             passages=passages,
@@ -64,4 +71,5 @@ def router(service: Service) -> APIRouter:
             }
         )
 
+    fields = [name for name in inspect.signature(ask).parameters if name != "request"]
     return routes

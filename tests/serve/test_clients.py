@@ -185,6 +185,15 @@ def test_the_openai_client_knows_our_errors(client: Any) -> None:
 # Our own
 
 
+def test_a_photo_under_another_name_is_not_left_out(server: Running) -> None:
+    """The question would be answered without it, as if nothing were wrong."""
+    reply = server.process.ask(QUESTION, image="the photo").reply()
+    assert reply.status == 400
+    error = reply.json()["error"]
+    assert error["code"] == "unknown_field"
+    assert error["message"].startswith("the form has no such field, but question, photo, ")
+
+
 def test_our_client_asks_and_indexes(server: Running, tmp_path: Path) -> None:
     client = Client(server.url, KEY)
     answer = client.ask(photo(), QUESTION)
