@@ -55,7 +55,7 @@ def theory(
 
       skipqa theory --V 2880 --eps 0.02 --eta 0.018
 
-      skipqa theory --measured benchmarks/results/sweep.json --plot bound.svg
+      skipqa theory --measured sweep.json --plot bound.svg
     """
     if context.invoked_subcommand is not None:
         return
@@ -257,7 +257,7 @@ def quantities(
 
     Examples:
 
-      skipqa theory quantities benchmarks/runs/pocket-kb-crowded --results benchmarks/results
+      skipqa theory quantities benchmarks/runs/pocket-kb-val --results benchmarks/results
     """
     from dataclasses import asdict
 

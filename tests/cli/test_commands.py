@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from skipqa.knowledge.default import DEFAULT_SOURCES, OPTIONAL, default_indexes
 if TYPE_CHECKING:
     from conftest import Command
 
+ROOT = Path(__file__).parents[2]
 QUESTION = "How is this drink brewed?"
 KEYS = (
     "answer route confidence grounded evidence text regions tokens passages stages flops latency_ms"
@@ -79,6 +81,16 @@ def test_help_is_in_plain_words(skipqa: Command) -> None:
 def test_help_names_every_command(skipqa: Command) -> None:
     out = skipqa("--help").out
     assert all(words[0] in out for words in COMMANDS)
+
+
+def test_an_example_over_shipped_runs_can_be_run(
+    skipqa: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = COMMANDS["theory", "quantities"].help or ""
+    (example,) = (line for line in told.splitlines() if "skipqa theory" in line)
+    monkeypatch.chdir(ROOT)
+    outcome = skipqa(*shlex.split(example)[1:])
+    assert (outcome.code, outcome.err) == (0, "")
 
 
 def test_help_names_every_preset(skipqa: Command) -> None:
