@@ -436,6 +436,18 @@ def test_a_misspelt_corpus_is_told_the_nearest(spec: str) -> None:
         open_source(spec)
 
 
+def test_a_header_that_cannot_be_read_is_not_the_next_line(tmp_path: Path) -> None:
+    (tmp_path / "excel.csv").write_bytes("title,text\nLamp,From Oslo\n".encode("utf-16"))
+    with pytest.raises(UserError, match=r"^excel\.csv:1, the header line: not UTF-8 \(byte 0\)"):
+        read(tmp_path / "excel.csv")
+
+
+def test_a_list_of_documents_is_told_where_to_go(tmp_path: Path) -> None:
+    (tmp_path / "notes.json").write_text('[{"title": "Lamp", "text": "From Oslo"}]')
+    _, [bad] = read(tmp_path / "notes.json")
+    assert "rows of your own are read from a .jsonl or .csv" in bad.reason
+
+
 def test_no_name_is_not_the_working_folder() -> None:
     with pytest.raises(UserError, match="no corpus at ''"):
         open_source("")

@@ -68,6 +68,8 @@ class Table:
             except csv.Error as error:
                 yield BadRow(f"{self.path.name}:{lines.first}", f"invalid row: {error}")
                 continue
+            if header is None and skipped:  # the next line would be taken for the header
+                raise UserError(f"{skipped[0].place}, the header line: {skipped[0].reason}")
             yield from skipped
             skipped.clear()
             if cells is None:

@@ -21,6 +21,8 @@ from skipqa.knowledge.triples import Statement, sentences
 
 MIN_WORDS = 50
 MIN_PROPERTIES = 3
+# Most .json files of people's own are lists of documents
+NOT_AN_ENTITY = "no id, so no entity of Wikidata; rows of your own are read from a .jsonl or .csv"
 MAX_ENTITY_BYTES = 16 << 20  # some entities (countries, papers) are far larger than a text row
 
 
@@ -73,7 +75,7 @@ class Wikidata:
             ):
                 yield place, entity
             else:
-                yield place, BadRow(place, "not an entity: it has no id")
+                yield place, BadRow(place, NOT_AN_ENTITY)
 
     def _document(self, entity: Mapping[str, Any], labels: _Labels) -> Document | None:
         """None if the entity is filtered out, which is not an error."""
