@@ -43,6 +43,16 @@ def read_text(path: Path, newline: str | None = None) -> str:
     return text
 
 
+def is_text(value: str) -> bool:
+    """Without halves of characters, which no tokenizer takes and no file: JSON may hold them, and
+    names of files and arguments have them for bytes that are not UTF-8."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def read_json(path: Path) -> Any:
     return _parse(read_text(path), str(path))
 

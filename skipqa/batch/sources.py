@@ -18,7 +18,7 @@ from typing import Any
 
 from skipqa.assets import Report, sha256_of
 from skipqa.errors import UserError
-from skipqa.files import kind_of, parse_json
+from skipqa.files import is_text, kind_of, parse_json
 
 PARQUET, CSV = ".parquet", ".csv"
 JSON_LINES = (".jsonl", ".ndjson")
@@ -218,14 +218,10 @@ def _csv_rows(path: Path, fragment: Fragment) -> Iterator[Row]:
         for fields in islice(rows, fragment.rows):
             if len(fields) != len(names):
                 yield UserError(f"{len(fields)} fields, but the header has {len(names)}")
-            elif not all(map(_is_text, fields)):
+            elif not all(map(is_text, fields)):
                 yield UserError("not UTF-8 text")
             else:
                 yield dict(zip(names, fields, strict=True))
-
-
-def _is_text(field: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in field)
 
 
 def _json_rows(path: Path, fragment: Fragment) -> Iterator[Row]:

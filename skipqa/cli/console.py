@@ -87,8 +87,10 @@ def megabytes(size: int) -> str:
 
 
 def print_json(value: Any) -> None:
-    """Plain JSON on standard output: no colours and no wrapping on any terminal."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    """Plain JSON on standard output: no colours and no wrapping on any terminal. Characters that a
+    stream of another encoding might lack are escaped."""
+    escaped = (sys.stdout.encoding or "").lower() not in ("utf-8", "utf8")
+    print(json.dumps(value, indent=2, ensure_ascii=escaped))
 
 
 def print_facts(facts: Mapping[str, Any]) -> None:

@@ -229,7 +229,11 @@ def delete(
     from skipqa.knowledge import index
 
     if ids == ["-"]:
-        ids = [line.strip() for line in typer.get_text_stream("stdin") if line.strip()]
+        ids = [
+            line.strip()
+            for line in typer.get_text_stream("stdin", errors="replace")
+            if line.strip()
+        ]
     with counting() as report:
         deleted = index.delete(folder, ids, report)
     if json:
@@ -286,10 +290,13 @@ def search(
       skipqa index search default "strong black coffee" --index my-index
     """
     from skipqa.config import RetrieveConfig
+    from skipqa.files import is_text
     from skipqa.knowledge import Library
     from skipqa.knowledge.library import merge
     from skipqa.knowledge.text_query import same_length
 
+    if not all(map(is_text, questions)):
+        raise UserError("a question is not UTF-8 text")
     sharpness = RetrieveConfig().index_sharpness
     library = Library.open([uri, *(index or ())])
     sources = library.searched({})

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from skipqa.errors import UserError
-from skipqa.files import check_rows, read_jsonl
+from skipqa.files import check_rows, is_text, read_jsonl
 from skipqa.image import open_image
 from skipqa.knowledge.photos import LabelledPhoto
 from skipqa.tasks.photos import Photos
@@ -51,6 +51,8 @@ def labelled_photos(
     if not listed:
         raise UserError(f"{source} has no photos")
     for done, (name, image, kind) in enumerate(listed, 1):
+        if not is_text(name):
+            raise UserError(f"the name of the photo {image!a} is not UTF-8: rename it")
         if image not in photos:
             raise UserError(f"{photos.folder} has no photo {image!r}")
         yield LabelledPhoto(name, open_image(photos.open(image)), kind)

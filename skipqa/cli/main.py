@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import sys
 from typing import Annotated
 
@@ -98,6 +99,9 @@ def version(json: Json = False) -> None:
 
 def run() -> None:
     """The entry point. A `UserError` is printed as one line with exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal without "ü" is no reason to fail
+            stream.reconfigure(errors="replace")
     try:
         app()
     except UserError as error:

@@ -15,6 +15,7 @@ from torch import Tensor
 from skipqa.backbones.backbone import Backbone, EncodedTexts
 from skipqa.config import EncodeConfig
 from skipqa.errors import UserError
+from skipqa.files import is_text
 from skipqa.image import open_image
 from skipqa.language import content_words
 from skipqa.nn import bridge, concept_prior, span
@@ -175,5 +176,7 @@ def check_question(text: str, config: EncodeConfig) -> None:
         )
     if len(text) > (limit := config.max_question_characters):
         raise UserError(f"the question has {len(text):,} characters, over the limit of {limit:,}")
+    if not is_text(text):
+        raise UserError("the question is not UTF-8 text")
     if not any(character.isalnum() for character in text):
         raise UserError(f"the question {text.strip()[:80]!r} has no words")

@@ -86,8 +86,14 @@ class TestPhoto:
 class TestQuestion:
     @pytest.mark.parametrize(
         ("question", "complaint"),
-        [("", "empty"), ("  ", "empty"), ("?!", "no words"), ("why " * 2_000, "2000 words")],
-        ids=["empty", "blank", "no words", "2,000 words"],
+        [
+            ("", "empty"),
+            ("  ", "empty"),
+            ("?!", "no words"),
+            ("why " * 2_000, "2000 words"),
+            (os.fsdecode(b"caf\xe9 or tea?"), "not UTF-8"),
+        ],
+        ids=["empty", "blank", "no words", "2,000 words", "latin-1"],
     )
     def test_refused(self, refuses: Command, photo: Path, question: str, complaint: str) -> None:
         assert complaint in refuses("ask", photo, question)

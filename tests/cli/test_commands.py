@@ -24,6 +24,9 @@ from skipqa.backbones.segmenter import Segmenter
 from skipqa.cli.main import app
 from skipqa.config import PRESETS
 from skipqa.knowledge.default import DEFAULT_SOURCES, OPTIONAL, default_indexes
+from skipqa.knowledge.index.build import build
+from skipqa.knowledge.sources.tables import JsonLines
+from skipqa.knowledge.sparse_encoder import LexicalEncoder
 
 if TYPE_CHECKING:
     from conftest import Command
@@ -108,6 +111,23 @@ def test_the_package_is_the_command() -> None:
     command = [sys.executable, "-m", "skipqa", "version"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == f"{__version__}\n"
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]], ids=["table", "json"])
+def test_a_terminal_of_another_encoding_is_written_to(tmp_path: Path, more: list[str]) -> None:
+    corpus, index = tmp_path / "piano.jsonl", tmp_path / "index"
+    corpus.write_text('{"id": 1, "text": "Blüthner built the piano."}\n', encoding="utf-8")
+    build(index, [JsonLines(corpus)], LexicalEncoder.default())
+    command = [sys.executable, "-m", "skipqa", "index", "search", str(index), "piano →", *more]
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, env=ascii_only, timeout=60, check=True)
+    told = done.stdout.decode("ascii")
+    if more:
+        (result,) = json.loads(told)["results"]
+        assert result["question"] == "piano →"
+        assert result["hits"][0]["text"] == "Blüthner built the piano."
+    else:
+        assert "Bl?thner built the piano." in told
 
 
 def test_interrupted_says_how_to_go_on(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -174,3 +175,18 @@ def test_users_words_are_printed_as_they_are(tmp_path: Path) -> None:
     assert "cafe:coffee:2" in found
     assert "[1] is [bold]strong[/bold]" in found
     assert 'sources: ["cafe"]' in run("info", folder)
+
+
+def test_names_and_ids_that_are_not_utf8_stop_nothing(tmp_path: Path) -> None:
+    notes, folder = tmp_path / "notes", tmp_path / "i"
+    notes.mkdir()
+    (notes / "good.txt").write_text("dogs bark")
+    (notes / os.fsdecode(b"caf\xe9.txt")).write_text("cats meow")
+    built = json.loads(run("build", folder, notes, "--json"))
+    assert built["passages"] == 1
+    (bad,) = built["bad_rows_named"]
+    assert bad["place"] == "notes:caf\\udce9.txt"
+    with pytest.raises(UserError, match="not UTF-8"):
+        run("search", folder, os.fsdecode(b"caf\xe9"))
+    outcome = CliRunner().invoke(app, ["delete", str(folder), "-", "--json"], input=b"caf\xe9\n")
+    assert json.loads(outcome.stdout) == {"asked": 1, "deleted": 0}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -199,6 +200,12 @@ def test_a_photo_that_cannot_be_opened_is_named(album: Path, tmp_path: Path) -> 
     (folder / "Rex.HEIC").write_bytes(b"\0\0\0\x18ftypheic")
     with pytest.raises(UserError, match=r"Rex\.HEIC is not an image that can be read: save it as"):
         list(labelled_photos(folder, None, lambda *_: None))
+
+
+def test_a_name_that_is_not_utf8_is_one_line(tmp_path: Path) -> None:
+    picture("red").save(tmp_path / os.fsdecode(b"caf\xe9.png"))
+    with pytest.raises(UserError, match=r"the name of the photo .* is not UTF-8: rename it"):
+        list(labelled_photos(tmp_path, None, lambda *_: None))
 
 
 def test_one_photo_is_no_list_of_photos(album: Path) -> None:

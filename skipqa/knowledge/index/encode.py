@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from skipqa.files import is_text
 from skipqa.knowledge.chunk import MAX_TOKENS, OVERLAP, Chunk, chunk
 from skipqa.knowledge.index.parts import Journal, PartWriter
 from skipqa.knowledge.sources import BadRow, Document, Source
@@ -103,12 +104,8 @@ def encode(journal: Journal, job: Job) -> None:
 
 
 def _is_text(document: Document) -> bool:
-    """Whether it can be written as UTF-8; JSON may hold halves of characters (lone surrogates)."""
-    try:
-        f"{document.id}{document.title}{document.text}{document.lead}{document.subject}".encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    said = (document.id, document.title, document.text, document.lead, document.subject)
+    return all(map(is_text, said))
 
 
 def _vectors(chunks: list[Chunk], job: Job) -> tuple[SparseRows, NDArray[np.floating] | None]:

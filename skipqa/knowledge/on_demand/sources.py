@@ -16,6 +16,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 
 from skipqa.errors import UserError
+from skipqa.files import is_text
 from skipqa.knowledge.on_demand.cache import Cache
 from skipqa.knowledge.on_demand.source import Answers, KnowledgeSource, SourceFailed, Told
 
@@ -140,7 +141,5 @@ class _Desk:
 
 
 def _is_text(told: Told) -> bool:
-    """JSON may hold half of a surrogate pair, which no tokenizer and no database takes."""
     passage, origin = told
-    said = (passage.id, passage.title, passage.text, origin.address)
-    return not any("\ud800" <= c <= "\udfff" for text in said for c in text)
+    return all(map(is_text, (passage.id, passage.title, passage.text, origin.address)))

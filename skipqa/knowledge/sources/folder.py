@@ -8,6 +8,7 @@ knows nothing of any format.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +41,7 @@ class Folder:
 
     def fingerprint(self) -> str:
         everything = "\n".join(map(file_fingerprint, self._files()))
-        return hashlib.sha256(everything.encode()).hexdigest()
+        return hashlib.sha256(os.fsencode(everything)).hexdigest()
 
     def read(self) -> Iterator[Document | BadRow]:
         for path in self._files():
