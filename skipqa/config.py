@@ -63,6 +63,9 @@ class EncodeConfig:
 class DraftConfig:
     threshold: Fraction = 0.82  # tau_SKV
     counting_threshold: Fraction = 0.91  # "how many…"
+    # The least threshold where somebody's own documents could be searched instead: a drafter knows
+    # nothing of what they say
+    own_documents_threshold: Fraction = 0.82
     candidates: Count = 24  # of a trained drafter's answers, for the decoder to score
     # Start the full path next to the drafter, as the paper allows: its latency is hidden, but a
     # question that the drafter answers is paid for twice. Off, as two cores have none to spare.

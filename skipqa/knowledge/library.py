@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from skipqa.errors import UserError
 from skipqa.knowledge.coverage import Coverage
-from skipqa.knowledge.default import DEFAULT, built_default, default_indexes
+from skipqa.knowledge.default import DEFAULT, built_default
 from skipqa.knowledge.encoder_reader import EncoderReader
 from skipqa.knowledge.engines import parse_uri
 from skipqa.knowledge.index.index import Index
-from skipqa.knowledge.sources import BUILT_IN
+from skipqa.knowledge.sources import BUILT_IN, GENERAL_KNOWLEDGE
 from skipqa.types import Hit, Passage, SparseVector
 
 Uri = str | Path  # a folder, `engine:folder?option=value`, or `default`
@@ -77,10 +77,13 @@ class Library:
         return tuple(self.indexes)
 
     @property
-    def is_default(self) -> bool:
-        """Whether nothing but default corpora is searched."""
-        ours = {folder.resolve() for folder in default_indexes().values()}
-        return ours.issuperset(index.folder.resolve() for index in self.indexes.values())
+    def has_own_documents(self) -> bool:
+        """Whether anything but corpora of general knowledge is searched."""
+        return any(
+            source not in GENERAL_KNOWLEDGE
+            for index in self.indexes.values()
+            for source in index.manifest["corpus"]["sources"]
+        )
 
     @cached_property
     def bases(self) -> NDArray[np.int64]:

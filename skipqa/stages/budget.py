@@ -2,12 +2,12 @@
 
 A trained controller decides by the mean low-resolution token, the question and what the draft said,
 before the image is encoded again; it may close retrieval altogether (K' = 0, SKIP-NR) and leave
-indexes out, but only where nothing but the default corpora is searched: it learned what those are
-good for, and people who bring documents want them read. Untrained, every question gets the same
-(V', K') and every index is searched; a drafter that may abstain can still close retrieval for the
-easy ones. Whether high resolution pays depends on the question alone: small things matter where it
-is about one kind of thing, and seldom where it is about a scene. So does H: a further round is for
-a question with words that stand for what a passage has to name (SKIP-Iter).
+indexes out, but not where somebody's own documents are searched: it cannot know what they answer.
+Untrained, every question gets the same (V', K') and every index is searched; a drafter that may
+abstain can still close retrieval for the easy ones. Whether high resolution pays depends on the
+question alone: small things matter where it is about one kind of thing, and seldom where it is
+about a scene. So does H: a further round is for a question with words that stand for what a passage
+has to name (SKIP-Iter).
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def build(parts: Parts) -> SetBudget:
     if controller is None:
         return SetBudget(config, _rule(parts, num_tokens))
     indexes = DescribedIndexes(parts.library, parts.backbone)
-    may_close = parts.library.is_default
+    may_close = not parts.library.has_own_documents
     return SetBudget(config, TrainedBudgeter(controller, config, num_tokens, indexes, may_close))
 
 

@@ -3,7 +3,8 @@
 A trained drafter answers from its vocabulary with a calibrated confidence; for yes and no only
 what exceeds chance counts. Untrained, the only questions whose answer certainly lies in the image
 are those that ask what a thing is. They are answered by the concept that the whole image shows,
-with its probability as the confidence; every other question gets confidence 0 and goes on.
+with its probability as the confidence; every other question gets confidence 0 and goes on. Where
+somebody's own documents are searched, a draft has to be far more certain.
 """
 
 from __future__ import annotations
@@ -132,11 +133,23 @@ class DraftAnswer:
 
 def build(parts: Parts) -> DraftAnswer:
     config, trained = parts.config.draft, parts.components.drafter
+    if parts.library.has_own_documents:
+        config = cautious(config)
     drafter: Drafter = IdentityDrafter(parts.backbone)
     if trained is not None:
         drafter = TrainedDrafter(trained, config.candidates)
     gate, min_likeness = text_gate.build(parts), parts.config.read_text.min_likeness
     return DraftAnswer(config, drafter, gate, min_likeness)
+
+
+def cautious(config: DraftConfig) -> DraftConfig:
+    """For somebody's own documents, which a draft would leave unread."""
+    least = config.own_documents_threshold
+    return replace(
+        config,
+        threshold=max(config.threshold, least),
+        counting_threshold=max(config.counting_threshold, least),
+    )
 
 
 def is_counting(question: str) -> bool:

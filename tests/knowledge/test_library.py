@@ -180,7 +180,6 @@ def vectors(tmp_path: Path) -> Library:
 
 
 def test_rows_number_all_indexes_in_order(vectors: Library) -> None:
-    assert not vectors.is_default
     assert vectors.bases.tolist() == [0, 40, 110, 135]
     assert len(vectors) == 40 + 68 + 25
     for name, base in zip(vectors.names, vectors.bases.tolist(), strict=False):
@@ -312,6 +311,26 @@ class MadeCorpus:
         return JsonLines(self.path)
 
 
+def test_own_documents_are_told_from_general_knowledge(
+    encoder: LexicalEncoder, tmp_path: Path
+) -> None:
+    """By what an index was built from, not by where it lies or how it is called."""
+    opened = []
+    for number, source in enumerate(("wordnet", "wikipedia", "notes")):
+        made = JsonLines(_write(tmp_path / f"{number}.jsonl"))
+        made.name = source
+        build(tmp_path / str(number), [made], encoder)
+        opened.append(tmp_path / str(number))
+    assert not Library.open(opened[:2]).has_own_documents
+    assert Library.open(opened[2:]).has_own_documents
+    assert Library.open(opened).has_own_documents
+
+
+def _write(path: Path) -> Path:
+    path.write_text(json.dumps({"id": "1", "title": "tea", "text": "tea is brewed"}) + "\n")
+    return path
+
+
 def test_the_default_library_has_an_index_for_each_corpus(two_corpora: Path) -> None:
     with pytest.raises(UserError, match="of birds and drinks is not built yet: run `skipqa setup`"):
         Library.open(["default"])
@@ -324,8 +343,6 @@ def test_the_default_library_has_an_index_for_each_corpus(two_corpora: Path) -> 
     assert all(total is not None for _, _, total in steps)
     library = Library.open(["default"])
     assert library.names == ("birds", "drinks")
-    assert library.is_default
-    assert Library.open([two_corpora / f"birds-{VERSION}"]).is_default
     assert library.passage(1) == Passage("drinks:1", "drinks", "drinks are brewed", "drinks")
     with pytest.raises(UserError, match="is given twice"):
         named(["default", two_corpora / f"birds-{VERSION}"])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from synthetic import concepts, naming, question, run, state, visual_tokens
 
 from skipqa.config import DraftConfig
-from skipqa.stages.draft import DraftAnswer, IdentityDrafter
+from skipqa.stages.draft import DraftAnswer, IdentityDrafter, cautious
 from skipqa.trace import StageRecord
 from skipqa.types import Draft
 
@@ -99,3 +99,9 @@ def test_counting_has_a_threshold_of_its_own() -> None:
         strict = DraftConfig(threshold=-1.0, counting_threshold=0.99)
         assert not drafted(text, [1.0, 0.0, 0.0], strict)[0].accepted
     assert "0.82" in drafted("What is this?", [1.0, 0.0, 0.0])[1].why
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
+def test_own_documents_only_ever_raise_a_threshold(one: float, counting: float, own: float) -> None:
+    found = cautious(DraftConfig(one, counting, own))
+    assert (found.threshold, found.counting_threshold) == (max(one, own), max(counting, own))

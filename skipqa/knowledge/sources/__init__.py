@@ -43,6 +43,7 @@ __all__ = [
     "BUILT_IN",
     "DOCUMENT_READERS",
     "FILE_FORMATS",
+    "GENERAL_KNOWLEDGE",
     "PDF",
     "UNREAD",
     "BadRow",
@@ -87,6 +88,8 @@ BUILT_IN: Mapping[str, BuiltIn] = {
     "gcide": BuiltIn(gcide.Gcide, gcide.fetch, gcide.MEGABYTES, gcide.LICENCE, 171_750, 19_972_000),
 }
 # ending of a file, lower-case and from its last dot -> reader
+# Corpora about the world; any other one is somebody's own documents
+GENERAL_KNOWLEDGE = frozenset({*BUILT_IN, wikidata.NAME, wikipedia.NAME})
 DOCUMENT_READERS: Mapping[str, ReadFile] = {
     **dict.fromkeys(texts.ENDINGS, texts.read_file),
 }

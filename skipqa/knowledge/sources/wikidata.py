@@ -19,6 +19,7 @@ from skipqa.knowledge.sources.lines import file_fingerprint, parse_line, read_li
 from skipqa.knowledge.sources.source import BadRow, Document
 from skipqa.knowledge.triples import Statement, sentences
 
+NAME = "wikidata"
 MIN_WORDS = 50
 MIN_PROPERTIES = 3
 # Most .json files of people's own are lists of documents
@@ -29,7 +30,7 @@ MAX_ENTITY_BYTES = 16 << 20  # some entities (countries, papers) are far larger 
 class Wikidata:
     def __init__(self, path: Path, language: str = "en") -> None:
         self.path = path
-        self.name = "wikidata"
+        self.name = NAME
         self.language = language
 
     def fingerprint(self) -> str:

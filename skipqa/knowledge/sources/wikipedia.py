@@ -19,6 +19,7 @@ from skipqa.knowledge.sources.lines import UNREADABLE, file_fingerprint, open_bi
 from skipqa.knowledge.sources.markup import html_to_text, tidy
 from skipqa.knowledge.sources.source import BadRow, Document
 
+NAME = "wikipedia"
 ARTICLES = "0"  # the namespace of articles
 # Sections without statements; "related pages" and "other websites" are Simple English Wikipedia's.
 BACK_MATTER = frozenset(
@@ -56,7 +57,7 @@ EMPTY_BRACKETS = re.compile(r"\(\s*[;,]*\s*\)")
 class Wikipedia:
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.name = "wikipedia"
+        self.name = NAME
 
     def fingerprint(self) -> str:
         return file_fingerprint(self.path)
