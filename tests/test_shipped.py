@@ -95,7 +95,7 @@ class TestFolder:
         assert sum(sizes.values()) <= MOST_BYTES
         seeing, reading = ("vision", "tagger"), ("drafter", "question", "reader")
         parts = (*seeing, "grounding", *reading, "sparse_query", "concept_prior", "verifier")
-        parts += ("bridge", "text_gate")
+        parts += ("region_query", "bridge", "text_gate")
         assert sizes.keys() == {f"{part}.safetensors" for part in parts} | {SETTINGS, "README.md"}
 
     def test_others_have_none(self) -> None:
