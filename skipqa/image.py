@@ -77,7 +77,9 @@ def open_image(source: Path | str | IO[bytes] | Image.Image) -> Image.Image:
                     image.draft(None, (image.width // factor or 1, image.height // factor or 1))
                 return _read(image)
     except FileNotFoundError:
-        raise UserError(f"no such file: {name}") from None
+        # A path has one slash where the address had two
+        advice = ": download it first" if name.startswith(("http:/", "https:/")) else ""
+        raise UserError(f"no such file: {name}{advice}") from None
     except IsADirectoryError:
         raise UserError(f"{name} is a folder, not an image") from None
     except PermissionError:

@@ -115,6 +115,7 @@ print((peak_bytes() - before) / 1e6)
 class TestRefused:
     def test_missing(self, tmp_path: Path) -> None:
         assert "no such file" in refusal(tmp_path / "none.jpg")
+        assert refusal(Path("https://example.org/cup.jpg")).endswith("cup.jpg: download it first")
 
     def test_folder(self, tmp_path: Path) -> None:
         assert "folder" in refusal(tmp_path)

@@ -94,15 +94,15 @@ def ask(
         )
         short = pipeline.config.decode.style == "short"  # a draft has no passage to refer to
         answer = pipeline.answer(photo, question, fast_path=draft and short)
-    if explain is not None:
-        from skipqa.explain import draw
-
-        draw(answer, pipeline.backbone.concepts, explain)
-        err.print(f"trace drawn into {explain}", highlight=False, soft_wrap=True)
     if json:
         print_json(answer.as_dict())
     else:
         show(answer)
+    if explain is not None:  # last: a full disk does not take the answer with it
+        from skipqa.explain import draw
+
+        draw(answer, pipeline.backbone.concepts, explain)
+        err.print(f"trace drawn into {explain}", highlight=False, soft_wrap=True)
 
 
 def show(answer: Answer) -> None:

@@ -105,6 +105,8 @@ def claims(
 
       skipqa report claims runs/okvqa runs/pocket-kb --results benchmarks/results --out claims.md
     """
+    if not folders and not RUNS.is_dir():
+        raise UserError(f"no runs in {RUNS}: name their folders, or run this in the repository")
     with working("reading the runs"):
         from skipqa.claims.registry import gather, judge, page
 

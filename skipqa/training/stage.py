@@ -42,7 +42,8 @@ class Inputs:
     def require_pocket_kb(self, stage: str) -> Path:
         if self.pocket_kb is None:
             raise UserError(
-                f"{stage} learns from passages that are known to answer: give Pocket-KB"
+                f"{stage} learns from passages that are known to answer: "
+                "give Pocket-KB by --pocket-kb"
             )
         return self.pocket_kb
 

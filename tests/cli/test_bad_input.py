@@ -311,3 +311,10 @@ def test_the_installed_command_does_the_same(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == f"error: no such file: {missing}\n"
+
+
+def test_claims_without_runs_say_where_they_are_looked_for(
+    refuses: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "no runs in benchmarks/runs" in refuses("report", "claims")
