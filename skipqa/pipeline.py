@@ -113,7 +113,7 @@ class Pipeline:
         """Answer `question` about `image`, which only `text_only` can do without. Without the fast
         path every question is looked up."""
         trace = Trace()
-        state = self.run(State(image, question), stop="encode", trace=trace)
+        state = self.run(State(image, question, fast_path), stop="encode", trace=trace)
         if self.config.draft.parallel and fast_path:
             return self._answer_ahead(state, trace)
         state = self.run(state, start="draft", stop="draft", trace=trace)
@@ -138,7 +138,7 @@ class Pipeline:
         encoded: dict[Any, State] = {}  # the first question about each image
         for source, text, trace in zip(images, questions, traces, strict=True):
             key = source if isinstance(source, str | Path) else id(source)
-            state = State(source, text)
+            state = State(source, text, fast_path)
             if (first := encoded.get(key)) is not None:
                 state = state.add(image=first.image, low_res=first.low_res)
             states.append(self.run(state, stop="draft", trace=trace))

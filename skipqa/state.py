@@ -65,6 +65,7 @@ class FilledBy(Generic[T]):
 class State:
     source: ImageSource | None  # None: a question without an image
     text: str  # the question as it was asked
+    fast_path: bool = False  # whether it may be answered without being looked up
     image: FilledBy[Image.Image] = FilledBy("encode")
     question: FilledBy[Question] = FilledBy("encode")
     low_res: FilledBy[VisualTokens] = FilledBy("encode")  # the whole image, small
@@ -96,5 +97,5 @@ class State:
         return vars(self)[field] is not None
 
     def __repr__(self) -> str:
-        filled = [name for name, value in vars(self).items() if value is not None]
+        filled = [name for name in vars(self) if name != "fast_path" and name in self]
         return f"State({self.text!r}: {', '.join(filled)})"

@@ -39,12 +39,13 @@ def same_but_for_time(answer: Answer) -> dict[str, Any]:
 
 
 CLOSED = {"threshold": 1.0, "counting_threshold": 1.0}  # the fast path
+HARD = {"easy": 0.0}  # every question
 
 
 @pytest.fixture(scope="module")
 def in_the_cup(trained_pipeline: Pipeline, photo: Path) -> Answer:
     """Looked up, however sure the drafter is."""
-    return trained_pipeline.with_config(draft=CLOSED).answer(photo, CUP)
+    return trained_pipeline.with_config(draft=CLOSED, budget=HARD).answer(photo, CUP)
 
 
 class TestAnswers:
@@ -70,7 +71,7 @@ class TestAnswers:
         assert isinstance(trained_pipeline.backbone, Pocket)
         plain = replace(trained_pipeline.backbone.learned, question=None)
         backbone = Pocket(trained_pipeline.config.encode, learned=plain)
-        other = trained_pipeline.with_backbone(backbone).with_config(draft=CLOSED)
+        other = trained_pipeline.with_backbone(backbone).with_config(draft=CLOSED, budget=HARD)
         answer = other.answer(photo, CUP)
         assert answer.evidence == in_the_cup.evidence
         assert answer.state.draft.candidates != in_the_cup.state.draft.candidates
@@ -79,8 +80,18 @@ class TestAnswers:
         self, trained_pipeline: Pipeline, photo: Path, in_the_cup: Answer
     ) -> None:
         """Run again, and with the full path begun before the draft is there."""
-        parallel = trained_pipeline.with_config(draft=CLOSED | {"parallel": True})
+        parallel = trained_pipeline.with_config(draft=CLOSED | {"parallel": True}, budget=HARD)
         assert same_but_for_time(parallel.answer(photo, CUP)) == same_but_for_time(in_the_cup)
+
+    def test_what_the_drafter_would_not_abstain_from_is_not_looked_up(
+        self, trained_pipeline: Pipeline, photo: Path
+    ) -> None:
+        """But for questions that are asked without the fast path."""
+        undrafted = trained_pipeline.with_config(draft=CLOSED)
+        easy, brewed = undrafted.answer(photo, CUP), undrafted.answer(photo, QUESTION)
+        assert (easy.route, easy.evidence) == ("full", ())
+        assert brewed.evidence
+        assert undrafted.answer(photo, CUP, fast_path=False).evidence
 
     def test_an_open_fast_path_is_taken(self, trained_pipeline: Pipeline, photo: Path) -> None:
         eager = trained_pipeline.with_config(draft={"threshold": 0.5, "parallel": True})
@@ -193,7 +204,8 @@ class TestDamage:
             build(replace(PRESETS["pocket"], preset="other"))
 
     def test_any_subset_will_do(self, folder: Path, home: Path) -> None:
-        for name in ("drafter", "tagger", "grounding", "question"):  # two of them know its names
+        # Two of these know the tagger's names
+        for name in ("drafter", "tagger", "grounding", "region_query", "question"):
             (folder / f"{name}.safetensors").unlink()
         found = components.load(folder, preset="pocket")
         assert found.reader == folder / "reader.safetensors"

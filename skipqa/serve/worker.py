@@ -129,10 +129,10 @@ class Worker:
         pipeline = self.pipelines.get(job.options, has_image=bool(job.photo))
         job.pipeline = pipeline
         check_length(job.question, pipeline)
-        state = State(None, job.question)
+        state = State(None, job.question, job.options.fast_path)
         if job.photo:
             image = opened(job.photo)
-            state = State(image, job.question).add(image=image)
+            state = state.add(source=image, image=image)
         state = pipeline.run(state, stop="draft", trace=job.trace)
         if job.options.fast_path and state.draft.accepted:
             self._answered(job, pipeline.route(state, job.trace))

@@ -2,10 +2,11 @@
 
 A trained controller decides by the mean low-resolution token, the question and what the draft said,
 before the image is encoded again; it may close retrieval altogether (K' = 0, SKIP-NR) and leave
-indexes out, but not where somebody's own documents are searched: it cannot know what they answer.
-Untrained, every question gets the same (V', K') and every index is searched; a drafter that may
-abstain can still close retrieval for the easy ones. Whether high resolution pays depends on the
-question alone: small things matter where it is about one kind of thing, and seldom where it is
+indexes out. Without one every question gets the same (V', K') and every index is searched, but a
+drafter that may abstain closes retrieval for the easy ones. Neither closes it where somebody's own
+documents are searched, as they cannot know what these answer, nor where the fast path is off.
+Whether high resolution pays depends on
+the question alone: small things matter where it is about one kind of thing, and seldom where it is
 about a scene. So does H: a further round is for a question with words that stand for what a passage
 has to name (SKIP-Iter).
 """
@@ -37,7 +38,10 @@ class Decision(NamedTuple):
 
 
 class Budgeter(Protocol):
-    def __call__(self, question: Question, low_res: VisualTokens, draft: Draft) -> Decision: ...
+    def __call__(
+        self, question: Question, low_res: VisualTokens, draft: Draft, may_close: bool
+    ) -> Decision:
+        """Retrieval stays open, and every index is searched, unless it `may_close`."""
 
 
 class FixedBudgeter:
@@ -47,7 +51,9 @@ class FixedBudgeter:
         tokens = config.kept_tokens(num_tokens)
         self.budget = Budget(tokens, config.passages, rho_r=config.rho_r)
 
-    def __call__(self, question: Question, low_res: VisualTokens, draft: Draft) -> Decision:
+    def __call__(
+        self, question: Question, low_res: VisualTokens, draft: Draft, may_close: bool
+    ) -> Decision:
         return Decision(self.budget, 0, "the same for every question")
 
 
@@ -59,12 +65,14 @@ class AbstainBudgeter:
     def __init__(self, config: BudgetConfig, num_tokens: int) -> None:
         self.fixed, self.easy = FixedBudgeter(config, num_tokens), config.easy
 
-    def __call__(self, question: Question, low_res: VisualTokens, draft: Draft) -> Decision:
+    def __call__(
+        self, question: Question, low_res: VisualTokens, draft: Draft, may_close: bool
+    ) -> Decision:
         if not draft.candidates:
-            return self.fixed(question, low_res, draft)
+            return self.fixed(question, low_res, draft, may_close)
         difficulty = draft.abstain_prob
         budget = replace(self.fixed.budget, difficulty=difficulty)
-        if difficulty < self.easy:
+        if may_close and difficulty < self.easy:
             budget = replace(budget, passages=0, rho_r=1.0, level="EASY")
         return Decision(budget, 0, f"difficulty {difficulty:.2f}")
 
@@ -76,23 +84,23 @@ class TrainedBudgeter:
         config: BudgetConfig,
         num_tokens: int,
         indexes: DescribedIndexes,
-        may_close: bool = True,
     ) -> None:
-        """Retrieval stays open and every index is searched unless it `may_close`."""
         if (read := controller.config.signals) not in (0, NUM_SIGNALS):
             raise UserError(f"this controller reads {read} signals, not {NUM_SIGNALS}: train again")
         self.controller, self.config, self.num_tokens = controller, config, num_tokens
-        self.indexes, self.may_close = indexes, may_close
+        self.indexes = indexes
 
-    def __call__(self, question: Question, low_res: VisualTokens, draft: Draft) -> Decision:
+    def __call__(
+        self, question: Question, low_res: VisualTokens, draft: Draft, may_close: bool
+    ) -> Decision:
         visual, controller = low_res.meaning.mean(0), self.controller
         known = signals(question, low_res, draft)[: controller.config.signals]
         most = self.config.max_passages
         budget = controller.decide(
-            *(visual, question.embedding, self.num_tokens, most, known), may_close=self.may_close
+            *(visual, question.embedding, self.num_tokens, most, known), may_close=may_close
         )
         num_indexes = 0
-        if budget.passages and self.may_close and controller.chooses_indexes:
+        if budget.passages and may_close and controller.chooses_indexes:
             names, embeddings_ID = self.indexes.names, self.indexes.embeddings_ID
             useful = controller.useful(visual, question.embedding, known, embeddings_ID).tolist()
             skipped = tuple(name for name, use in zip(names, useful, strict=True) if not use)
@@ -115,12 +123,16 @@ class TrainedBudgeter:
 
 
 class SetBudget:
-    def __init__(self, config: BudgetConfig, budgeter: Budgeter) -> None:
-        self.config, self.budgeter = config, budgeter
+    def __init__(
+        self, config: BudgetConfig, budgeter: Budgeter, own_documents: bool = False
+    ) -> None:
+        """Somebody's `own_documents` are always searched."""
+        self.config, self.budgeter, self.own_documents = config, budgeter, own_documents
 
     def __call__(self, state: State, record: StageRecord) -> State:
         draft = state.draft if "draft" in state else UNKNOWN_DRAFT
-        budget, record.flops, why = self.budgeter(state.question, state.low_res, draft)
+        may_close = state.fast_path and not self.own_documents
+        budget, record.flops, why = self.budgeter(state.question, state.low_res, draft, may_close)
         high_res = budget.passages > 0 and is_particular(state.question, self.config)
         budget = replace(budget, high_res=high_res, rounds=self._rounds(state.question, budget))
         kept = f" of which rho_r = {budget.rho_r:.2f}" if budget.rho_r < 1 else ""
@@ -142,21 +154,20 @@ def is_particular(question: Question, config: BudgetConfig) -> bool:
 
 
 def build(parts: Parts) -> SetBudget:
+    return SetBudget(parts.config.budget, _budgeter(parts), parts.library.has_own_documents)
+
+
+def _budgeter(parts: Parts) -> Budgeter:
     config, num_tokens = parts.config.budget, parts.config.encode.num_tokens
-    controller = parts.components.budget
-    if controller is None:
-        return SetBudget(config, _rule(parts, num_tokens))
-    indexes = DescribedIndexes(parts.library, parts.backbone)
-    may_close = not parts.library.has_own_documents
-    return SetBudget(config, TrainedBudgeter(controller, config, num_tokens, indexes, may_close))
-
-
-def _rule(parts: Parts, num_tokens: int) -> Budgeter:
-    config, drafter = parts.config.budget, parts.components.drafter
-    if config.easy == 0:
+    if (controller := parts.components.budget) is not None:
+        indexes = DescribedIndexes(parts.library, parts.backbone)
+        return TrainedBudgeter(controller, config, num_tokens, indexes)
+    if config.easy == 0 or not may_abstain(parts):
         return FixedBudgeter(config, num_tokens)
-    if drafter is None or ABSTAIN not in drafter.config.answers:
-        raise UserError(
-            "budget.easy needs a difficulty: train a budget, or use a drafter that may abstain"
-        )
     return AbstainBudgeter(config, num_tokens)
+
+
+def may_abstain(parts: Parts) -> bool:
+    """Whether there is a drafter that knows when its answer would need retrieval."""
+    drafter = parts.components.drafter
+    return drafter is not None and ABSTAIN in drafter.config.answers

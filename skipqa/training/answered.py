@@ -22,8 +22,10 @@ from torch import Tensor
 from skipqa.data.held_out import Split
 from skipqa.files import write_text
 from skipqa.pipeline import Pipeline
+from skipqa.state import State
 from skipqa.tasks.example import Example
 from skipqa.tasks.okvqa import normalise
+from skipqa.trace import Trace
 from skipqa.training.pipelines import PipelineWorkers, run_jobs
 from skipqa.training.run import Run
 from skipqa.training.stage1.mixture import Mixture
@@ -100,8 +102,12 @@ def _answer(pipeline: Pipeline, photo: tuple[Path, str], example: Example) -> tu
     archive, name = photo
     with zipfile.ZipFile(archive) as photos:
         image = io.BytesIO(photos.read(name))
-    answer = pipeline.answer(image, example.question, fast_path=False)
-    draft, log_prob = answer.state.draft, answer.state.answer.log_prob
+    # As answering would go on if this draft was not accepted
+    trace = Trace()
+    entering = State(image, example.question, fast_path=True)
+    drafted = pipeline.run(entering, stop="draft", trace=trace)
+    answer = pipeline.route(drafted, trace, fast_path=False)
+    draft, log_prob = drafted.draft, answer.state.answer.log_prob
     return (
         draft.confidence,
         _score(example.answers, draft.answer),

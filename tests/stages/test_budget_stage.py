@@ -54,15 +54,16 @@ def decided(
     config: BudgetConfig,
     controller: BudgetController | None = None,
     prior: ConceptPrior | None = None,
-    may_close: bool = True,
+    own_documents: bool = False,
     **more: Draft,
 ) -> tuple[Budget, StageRecord]:
     asked = replace(question(), concept_prior=prior)
     entering = state(question=asked, low_res=visual_tokens(grid, 3, seed=0), **more)
+    entering = entering.add(fast_path=True)
     budgeter: Budgeter = FixedBudgeter(config, grid * grid)
     if controller is not None:
-        budgeter = TrainedBudgeter(controller, config, grid * grid, Described(), may_close)
-    leaving, record = run(SetBudget(config, budgeter), entering)
+        budgeter = TrainedBudgeter(controller, config, grid * grid, Described())
+    leaving, record = run(SetBudget(config, budgeter, own_documents), entering)
     return leaving.budget, record
 
 
@@ -171,7 +172,7 @@ def test_among_documents_of_ones_own_everything_is_looked_up() -> None:
     assert controller.sources is not None
     controller.sources.threshold.fill_(0.99)
     certain = Draft("a", 0.98, "")
-    allowed, record = decided(4, BudgetConfig(), controller, may_close=False, draft=certain)
+    allowed, record = decided(4, BudgetConfig(), controller, own_documents=True, draft=certain)
     assert allowed.passages >= 2
     assert allowed.high_res
     assert allowed.skipped_indexes == ()
@@ -187,7 +188,7 @@ def test_an_opened_difficulty_keeps_its_tokens(logit: float) -> None:
         controller.difficulty.bias.fill_(logit)
     config = BudgetConfig(max_passages=10)
     allowed, _ = decided(4, config, controller)
-    opened, _ = decided(4, config, controller, may_close=False)
+    opened, _ = decided(4, config, controller, own_documents=True)
     assert opened.passages == 10
     assert (opened.tokens, opened.difficulty) == (allowed.tokens, allowed.difficulty)
 
@@ -220,14 +221,22 @@ def test_other_signals_are_refused() -> None:
         TrainedBudgeter(controller, BudgetConfig(), 16, Described())
 
 
-@given(abstain=st.floats(0, 1), easy=st.floats(0.01, 1))
-def test_an_easy_question_is_not_looked_up(abstain: float, easy: float) -> None:
+@given(
+    abstain=st.floats(0, 1),
+    easy=st.floats(0.01, 1),
+    fast_path=st.booleans(),
+    own_documents=st.booleans(),
+)
+def test_an_easy_question_is_not_looked_up(
+    abstain: float, easy: float, fast_path: bool, own_documents: bool
+) -> None:
+    """Unless the fast path is off, or there are documents of one's own to read."""
     config = BudgetConfig(easy=easy, passages=6)
-    stage = SetBudget(config, AbstainBudgeter(config, 16))
+    stage = SetBudget(config, AbstainBudgeter(config, 16), own_documents)
     drafted = Draft("cat", 0.4, "", (("cat", -1.0),), abstain_prob=abstain)
     entering = state(question=question(), low_res=visual_tokens(4, 3, seed=0), draft=drafted)
-    leaving, record = run(stage, entering)
-    closed = abstain < easy
+    leaving, record = run(stage, entering.add(fast_path=fast_path))
+    closed = abstain < easy and fast_path and not own_documents
     assert leaving.budget.passages == (0 if closed else 6)
     assert leaving.budget.high_res is not closed
     assert leaving.budget.level == ("EASY" if closed else "MEDIUM")
@@ -240,4 +249,4 @@ def test_a_draft_that_is_not_known_yet_leaves_retrieval_open() -> None:
     config = BudgetConfig(easy=0.5)
     stage = SetBudget(config, AbstainBudgeter(config, 16))
     entering = state(question=question(), low_res=visual_tokens(4, 3, seed=0))
-    assert run(stage, entering)[0].budget.passages == config.passages
+    assert run(stage, entering.add(fast_path=True))[0].budget.passages == config.passages

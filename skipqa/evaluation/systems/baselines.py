@@ -23,11 +23,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from skipqa.backbones.backbone import Backbone
+from skipqa.errors import UserError
 from skipqa.evaluation.systems.ablations import accept_all, dense
 from skipqa.evaluation.systems.budgets import with_budget
 from skipqa.evaluation.systems.reading_apart import read_apart
 from skipqa.nn.budget import EASY
 from skipqa.pipeline import Pipeline
+from skipqa.stages.budget import may_abstain
 from skipqa.stages.stage import Parts
 from skipqa.stages.verify import already, divided
 from skipqa.state import State
@@ -52,8 +54,13 @@ def suppressed_retrieval(base: Pipeline, seed: int) -> Pipeline:
     easy is looked up. A trained controller has a zero of its own, so there this is `skip`. Without
     one the difficulty is the drafter's probability that the answer needs retrieval.
     """
-    has_controller = base.components.budget is not None
-    return base if has_controller else base.with_config(budget={"easy": EASY})
+    if base.components.budget is not None:
+        return base
+    if not may_abstain(base.parts):
+        raise UserError(
+            "skip-nr needs a difficulty: train a budget, or use a drafter that may abstain"
+        )
+    return base.with_config(budget={"easy": EASY})
 
 
 def fusion_in_decoder(base: Pipeline, seed: int) -> Pipeline:

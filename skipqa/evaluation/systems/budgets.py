@@ -55,9 +55,10 @@ class FixedBudget(BudgetController):
 
 
 def with_budget(base: Pipeline, tokens: int | None = None, passages: int | None = None) -> Pipeline:
-    """A fixed K' is final: verification's own fraction rho_r does not apply on top."""
+    """A fixed K' is final: no question is too easy for it, and verification's own fraction rho_r
+    does not apply on top."""
     fixed: dict[str, Any] = {} if tokens is None else {"tokens": tokens}
-    fixed |= {} if passages is None else {"passages": passages, "rho_r": 1.0}
+    fixed |= {} if passages is None else {"passages": passages, "rho_r": 1.0, "easy": 0.0}
     system = base.with_config(budget=fixed)
     if (controller := base.components.budget) is None:
         return system

@@ -338,19 +338,21 @@ def test_what_was_trained_reads_apart_too(
 def test_easy_questions_are_answered_without_retrieval(
     trained_brief: Pipeline, photo: Path
 ) -> None:
-    system = systems.build("skip-nr", trained_brief)
+    nothing_drafted = {"threshold": 1.0, "counting_threshold": 1.0}
+    everything = trained_brief.with_config(budget={"easy": 0.0}, draft=nothing_drafted)
+    system = systems.build("skip-nr", everything)
     assert system.config.budget.easy == 0.15
     assert system.replaced == trained_brief.replaced
-    none = systems.build("no-retrieval", trained_brief)
+    none = systems.build("no-retrieval", everything)
     closed = []
     for asked in ("What colour is the cup?", "In which country was this drink invented?"):
-        answer = system.answer(photo, asked, fast_path=False)
+        answer = system.answer(photo, asked)
         state, trace = answer.state, answer.trace
         closed.append(state.budget.passages == 0)
         assert closed[-1] == (state.draft.abstain_prob < 0.15)
         assert trace["prune"].kept == state.budget.tokens
-        other = none if closed[-1] else trained_brief
-        expected = other.answer(photo, asked, fast_path=False)
+        other = none if closed[-1] else everything
+        expected = other.answer(photo, asked)
         assert (answer.text, trace.flops) == (expected.text, expected.trace.flops)
     assert closed == [True, False]
 
@@ -363,5 +365,5 @@ def test_a_trained_controller_has_its_own_zero(trained_brief: Pipeline) -> None:
 
 
 def test_without_a_difficulty_nothing_can_be_suppressed(brief: Pipeline) -> None:
-    with pytest.raises(UserError, match="easy needs a difficulty"):
+    with pytest.raises(UserError, match="skip-nr needs a difficulty"):
         systems.build("skip-nr", brief)
