@@ -32,7 +32,8 @@ def main() -> None:
     summaries = [run.header for run in runs.values()]
     assert all(about["questions"] == abouts[0]["questions"] for about in abouts)
     header = {name: summaries[0][name] for name in HEADER}
-    assert all(one[name] == header[name] for one in summaries for name in ("machine", "commit"))
+    assert all(one["machine"] == header["machine"] for one in summaries)
+    assert len({one["commit"].rstrip("+") for one in summaries}) == 1
     file, count = abouts[0]["questions"]["file"], summaries[0]["num_questions"]
     systems = " ".join(f"--system {name}" for name in runs)
     untrained = "" if abouts[0]["components"] else " --untrained"

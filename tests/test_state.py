@@ -13,7 +13,7 @@ from skipqa.pipeline import NAMES
 from skipqa.state import FilledBy, NotRun, State
 from skipqa.types import Budget, Decoded, Draft
 
-GIVEN = {"source", "text"}
+GIVEN = {"source", "text", "fast_path"}
 FILLED_BY = {
     "image": "encode",
     "question": "encode",

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -135,7 +136,9 @@ def test_interrupted_says_how_to_go_on(tmp_path: Path) -> None:
     os.mkfifo(waits)
     files = [word for name in ("predictions", "annotations") for word in (f"--{name}", str(waits))]
     command = [sys.executable, "-m", "skipqa", "score", "aokvqa", *files]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    # A job in the background of a shell ignores the signal, and so would its children
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heed)
     with process, waits.open("w"):  # which opens when the command reads it
         process.send_signal(signal.SIGINT)
         _, told = process.communicate(timeout=60)
