@@ -70,6 +70,7 @@ def adaptive_budget(evidence: Evidence) -> Finding:
         return from_runs(min(better, holds_if(1 / ratio <= 1.02)), said, gain.count, *runs)
 
     if evidence.shipped is not None and "budget" not in evidence.shipped:
-        return Finding(Verdict.FAILS, "no adaptive budget ships: all questions have the same")
+        said = "no trained controller ships; the drafter's abstaining alone sets K' to 0"
+        return Finding(Verdict.FAILS, said)
     needed = needs_runs("skip", "skip-fixed-budget", more=" --components C")
     return on_strongest_set(evidence, rule, f"{needed} with a trained `budget`")
