@@ -42,7 +42,7 @@ from skipqa.types import Decoded, Draft, Question, SeenWords
 
 LONG_NAME = 6  # letters
 ALIKE = 0.9  # of two spellings: the matching letters of all
-ALIKE_IN_PART = 0.8  # the same where a word of the name is right
+ALIKE_IN_PART = 0.75  # the same where a word of the name is right
 SURE_WORD = 4  # letters
 MAX_SHOWN = 2  # regions whose names the decoder reads, the most salient
 

@@ -487,6 +487,7 @@ class TestSpelling:
             ("mrs. oyelaran-szepański", "Mrs. Oyelaran-Szczepański"),
             ("rahma begum", "Rahima Begum"),
             ("raya begum", "Rahima Begum"),  # one word of it is right
+            ("rayah begum", "Rahima Begum"),
             ("lake michigan", "lake michigan"),  # so is "lake", but that is another one
             ("nora begum", "nora begum"),
             ("old begum", "old begum"),
