@@ -83,6 +83,16 @@ def gated(gain_per_confidence: float) -> DiscreteBudget:
     return controller
 
 
+def of_difficulty(logit: float) -> DifficultyBudget:
+    """Finds every question as difficult as that."""
+    controller = build_budget(B)
+    assert isinstance(controller, DifficultyBudget)
+    with torch.no_grad():
+        controller.difficulty.weight.zero_()
+        controller.difficulty.bias.fill_(logit)
+    return controller
+
+
 @given(grid=st.integers(1, 8), tokens=st.integers(1, 100), passages=st.integers(0, 20))
 def test_without_a_controller_every_question_gets_the_same(
     grid: int, tokens: int, passages: int
@@ -123,11 +133,7 @@ def test_a_controller_never_exceeds_what_there_is(
 
 @given(st.floats(-6, 6))
 def test_difficulty_decides_fractions_level_and_whether_to_retrieve(logit: float) -> None:
-    controller = build_budget(B)
-    assert isinstance(controller, DifficultyBudget)
-    with torch.no_grad():
-        controller.difficulty.weight.zero_()
-        controller.difficulty.bias.fill_(logit)
+    controller = of_difficulty(logit)
     allowed, record = decided(4, BudgetConfig(max_passages=10), controller)
     d = allowed.difficulty
     assert d is not None
@@ -181,11 +187,7 @@ def test_among_documents_of_ones_own_everything_is_looked_up() -> None:
 
 @given(st.floats(-6, 6))
 def test_an_opened_difficulty_keeps_its_tokens(logit: float) -> None:
-    controller = build_budget(B)
-    assert isinstance(controller, DifficultyBudget)
-    with torch.no_grad():
-        controller.difficulty.weight.zero_()
-        controller.difficulty.bias.fill_(logit)
+    controller = of_difficulty(logit)
     config = BudgetConfig(max_passages=10)
     allowed, _ = decided(4, config, controller)
     opened, _ = decided(4, config, controller, own_documents=True)
