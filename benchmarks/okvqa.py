@@ -34,11 +34,9 @@ def main() -> None:
     header = {name: summaries[0][name] for name in HEADER}
     assert all(one["machine"] == header["machine"] for one in summaries)
     assert len({one["commit"].rstrip("+") for one in summaries}) == 1
-    file, count = abouts[0]["questions"]["file"], summaries[0]["num_questions"]
-    systems = " ".join(f"--system {name}" for name in runs)
-    untrained = "" if abouts[0]["components"] else " --untrained"
-    where = f"--questions {file} --images {Path(file).with_suffix('.zip')} --out RUNS"
-    header["command"] = f"skipqa eval vqa {where} --limit {count} {systems}{untrained}"
+    # As they were run: of several commands, each is named, and so is a tree with changes
+    for name in ("commit", "command"):
+        header[name] = "; ".join(dict.fromkeys(one[name] for one in summaries))
     results = {
         "questions": abouts[0]["questions"],
         "systems": {name: {key: run.header[key] for key in KEPT} for name, run in runs.items()},

@@ -117,7 +117,7 @@ class Pipeline:
         if self.config.draft.parallel and fast_path:
             return self._answer_ahead(state, trace)
         state = self.run(state, start="draft", stop="draft", trace=trace)
-        return self.route(state, trace, fast_path=fast_path)
+        return self.route(state, trace)
 
     def answer_batch(
         self,
@@ -146,7 +146,7 @@ class Pipeline:
         answers = {
             n: self._drafted(states[n], traces[n])
             for n, state in enumerate(states)
-            if state.draft.accepted and fast_path
+            if state.draft.accepted and state.fast_path
         }
         hard = [n for n in range(len(states)) if n not in answers]
         for start in range(0, len(hard), together):
@@ -163,9 +163,10 @@ class Pipeline:
         state = self.run(drafted, start="budget", stop="hop", trace=trace)
         return Waiting(state, trace, self._builders["decode"], self.parts)
 
-    def route(self, state: State, trace: Trace, *, fast_path: bool = True) -> Answer:
-        """Of a drafted state: the draft if it is accepted, else the answer of the full path."""
-        if state.draft.accepted and fast_path:
+    def route(self, state: State, trace: Trace) -> Answer:
+        """Of a drafted state: the draft, if it is accepted and the state may take the fast path,
+        else the answer of the full path."""
+        if state.draft.accepted and state.fast_path:
             return self._drafted(state, trace)
         return self.looked_up(self.run(state, start="budget", trace=trace), trace)
 

@@ -164,8 +164,7 @@ def test_the_prompt_follows_the_difficulty(
     with torch.no_grad():
         controller.difficulty.weight.zero_()
         controller.difficulty.bias.fill_(bias)
-    nothing_drafted = {"threshold": 1.0, "counting_threshold": 1.0}
-    system = base.with_components(budget=controller).with_config(draft=nothing_drafted)
+    system = systems.build("skip-no-draft", base.with_components(budget=controller))
     answer = system.answer(photo, QUESTION)
     assert f"<difficulty>{level}</difficulty>" in answer.state.prompt
     assert (answer.evidence == ()) == (level == "EASY")

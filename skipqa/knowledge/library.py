@@ -127,6 +127,10 @@ class Library:
                 return int(base) + local
         return None
 
+    def rows_of(self, passage_ids: Iterable[str]) -> list[int]:
+        """Of those that some index has."""
+        return [row for id in passage_ids if (row := self.row_of(id)) is not None]
+
     def searched(self, weights: Mapping[str, float]) -> tuple[SearchedIndex, ...]:
         """The indexes to search, given weights by name: one that is not named counts 1, one of
         weight 0 is left out."""

@@ -134,7 +134,7 @@ class Worker:
             image = opened(job.photo)
             state = state.add(source=image, image=image)
         state = pipeline.run(state, stop="draft", trace=job.trace)
-        if job.options.fast_path and state.draft.accepted:
+        if state.fast_path and state.draft.accepted:
             self._answered(job, pipeline.route(state, job.trace))
             return None
         if not job.photo or state.image.width * state.image.height <= LARGE_PIXELS:

@@ -106,7 +106,7 @@ def _answer(pipeline: Pipeline, photo: tuple[Path, str], example: Example) -> tu
     trace = Trace()
     entering = State(image, example.question, fast_path=True)
     drafted = pipeline.run(entering, stop="draft", trace=trace)
-    answer = pipeline.route(drafted, trace, fast_path=False)
+    answer = pipeline.looked_up(pipeline.run(drafted, start="budget", trace=trace), trace)
     draft, log_prob = drafted.draft, answer.state.answer.log_prob
     return (
         draft.confidence,

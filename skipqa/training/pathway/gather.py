@@ -278,9 +278,7 @@ def observe(
         "gold": of_passages([row.is_gold(p) for p in passages], torch.bool, 0),
         "stated": of_passages([says(p.text, answers) for p in passages], torch.bool, 0),
     }, {
-        "gold_rows": [
-            found for id in row.gold_ids if (found := pipeline.library.row_of(id)) is not None
-        ],
+        "gold_rows": pipeline.library.rows_of(row.gold_ids),
         "excerpts": ["" if p.text == p.passage.text else p.text for p in passages],
         "words": list(question.words),
         "span": question.span,

@@ -15,7 +15,7 @@ passages, N all terms, F features, C concepts, d text width.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -164,7 +164,7 @@ def prepare(
     """Of these questions, which name their passages."""
     records, library = context.records, context.pipeline.library
     asked = context.spread(ask_by_names, rows, "asking by names", variant)
-    unseen = {library.row_of(id) for id in context.unseen_passages}
+    unseen = frozenset(library.rows_of(context.unseen_passages))
     return QueryInputs(
         records,
         library,
@@ -207,9 +207,7 @@ def _padded(values_R: Tensor) -> Tensor:
     return F.pad(values_R, (0, 0) * (values_R.ndim - 1) + (0, MOST_REGIONS - len(values_R)))
 
 
-def _targets(
-    records: Records, i: int, gains: Gains, unseen: Collection[int | None]
-) -> dict[int, float]:
+def _targets(records: Records, i: int, gains: Gains, unseen: Set[int]) -> dict[int, float]:
     """1 for gold passages; for others what the reader gains by them, where that is known. Without
     those at `unseen` rows."""
     found = {row: 0.0 for row in records["passages"][i].tolist() if row >= 0}

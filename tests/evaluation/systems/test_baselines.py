@@ -338,8 +338,7 @@ def test_what_was_trained_reads_apart_too(
 def test_easy_questions_are_answered_without_retrieval(
     trained_brief: Pipeline, photo: Path
 ) -> None:
-    nothing_drafted = {"threshold": 1.0, "counting_threshold": 1.0}
-    everything = trained_brief.with_config(budget={"easy": 0.0}, draft=nothing_drafted)
+    everything = systems.build("skip-no-draft", trained_brief.with_config(budget={"easy": 0.0}))
     system = systems.build("skip-nr", everything)
     assert system.config.budget.easy == 0.15
     assert system.replaced == trained_brief.replaced
