@@ -51,6 +51,10 @@ class ReaderNetworks:
     write: Callable[[Sequence[str], Sequence[str], str], str]  # facts, words, question
     lower_case: bool  # of passages, also in the prompt
     embed: Callable[[Sequence[str]], Tensor]  # [n, d] by the text encoder
+    bfloat16: bool = False  # products of matrices
+
+    def autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16)
 
     @property
     def device(self) -> torch.device:
@@ -229,10 +233,9 @@ def losses(
 ) -> dict[str, Tensor]:
     """Each part, with its weight."""
     decoder, batch = tables.networks.decoder, tables.batch(offers)
-    kind = tables.networks.device.type
     prompts, by_text = zip(*(_prompts(tables, offer, draw) for offer in offers), strict=True)
     answers = [tables.answer(offer.row) for offer in offers]
-    with torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda"):
+    with tables.networks.autocast():
         words = passage_words(decoder, batch, reader.config.early_layers)
         read = reader.relaxed(batch.local, batch.asked_Bd, batch.pooled_BKd, words, opening)
         logits, labels = answer_logits(decoder, prompts, answers, read.tokens_BVD)
@@ -310,7 +313,6 @@ def greedy(
     num_visual = 0 if visual_BVD is None else visual_BVD.shape[1]
     found: list[list[int]] = [[] for _ in prompts]
     unfinished = list(range(len(prompts)))
-    kind = networks.device.type
     for _ in range(MAX_ANSWER_TOKENS):
         if not unfinished:
             break
@@ -318,7 +320,7 @@ def greedy(
         ids = torch.zeros(len(texts), max(map(len, texts)), dtype=torch.long)
         for place, text in enumerate(texts):
             ids[place, : len(text)] = torch.tensor(text)
-        with torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda"):
+        with networks.autocast():
             x_BLD = decoder.embedding(ids.to(networks.device))
             if visual_BVD is not None:
                 x_BLD = torch.cat((visual_BVD[unfinished].to(x_BLD.dtype), x_BLD), dim=1)

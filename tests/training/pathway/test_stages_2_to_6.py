@@ -73,12 +73,12 @@ FUSION = stage3_fusion.FusionTraining(
 
 
 def tiny_reader(
-    context: TrainingContext,
+    context: TrainingContext, bfloat16: bool
 ) -> tuple[ReaderNetworks, Callable[[], Mapping[str, Tensor]]]:
     """A decoder with random weights in place of the real one."""
     decoder = tiny_training.decoder()
     networks = ReaderNetworks(
-        decoder, tiny_training.tokenizer(), trained_prompt, True, context.embed
+        decoder, tiny_training.tokenizer(), trained_prompt, True, context.embed, bfloat16
     )
     return networks, decoder.state_dict
 
