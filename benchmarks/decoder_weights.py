@@ -1,4 +1,4 @@
-"""The decoder's matrices in fewer bits: time, memory, log-probabilities and answers.
+"""The decoder's matrices in fewer bits: time, memory, log-probabilities, answers and scores.
 
 Every question that is looked up goes up to fusion once; then the decoders answer it in turn, from
 the same passages, so that whatever else the machine does hits all of them alike. Log-probabilities
@@ -30,6 +30,7 @@ from skipqa.costs.environment import write_results
 from skipqa.files import read_jsonl
 from skipqa.pipeline import Pipeline, load
 from skipqa.state import State
+from skipqa.tasks.okvqa import normalise
 from skipqa.trace import Trace
 
 SCORED = 8  # of the drafter's answers
@@ -39,6 +40,7 @@ WARM_UP = 2  # questions
 @dataclass(frozen=True, slots=True)
 class Reply:
     answer: str
+    score: float  # by the answers that the question comes with
     before_ms: float  # up to fusion, the same for all
     decode_ms: float
     log_probs: list[float]
@@ -92,14 +94,17 @@ def looked_up(
             if drafted.draft.accepted:
                 continue
             fused = first.run(drafted, start="budget", stop="fuse", trace=trace)
-            asked.append(answered(pipelines, fused, trace.latency_ms))
+            right = {normalise(text): score for text, score in row["answers"].items()}
+            asked.append(answered(pipelines, fused, right, trace.latency_ms))
             progress.advance(task)
             if len(asked) == total:
                 break
     return {weights: [found[weights] for found in asked[WARM_UP:]] for weights in pipelines}
 
 
-def answered(pipelines: Mapping[str, Pipeline], fused: State, before_ms: float) -> dict[str, Reply]:
+def answered(
+    pipelines: Mapping[str, Pipeline], fused: State, right: Mapping[str, float], before_ms: float
+) -> dict[str, Reply]:
     found: dict[str, Reply] = {}
     prompt = ""
     candidates = [answer for answer, _ in fused.draft.candidates[:SCORED]]
@@ -109,7 +114,8 @@ def answered(pipelines: Mapping[str, Pipeline], fused: State, before_ms: float) 
         prompt = prompt or state.prompt
         log_probs, _ = pipeline.backbone.loglikelihood(prompt, candidates)
         text = state.answer.text
-        found[weights] = Reply(text, before_ms, trace.latency_ms, log_probs)
+        score = right.get(normalise(text), 0.0)
+        found[weights] = Reply(text, score, before_ms, trace.latency_ms, log_probs)
     return found
 
 
@@ -121,7 +127,8 @@ def compared(found: Sequence[Reply], reference: Sequence[Reply]) -> dict[str, An
         np.concatenate([one.log_probs for one in found])
         - np.concatenate([one.log_probs for one in reference])
     )
-    both = zip(found, reference, strict=True)
+    both = list(zip(found, reference, strict=True))
+    points = [100 * (one.score - other.score) for one, other in both]
     return {
         "questions": len(found),
         "decode_p50_ms": statistics.median(decode[0]),
@@ -131,6 +138,9 @@ def compared(found: Sequence[Reply], reference: Sequence[Reply]) -> dict[str, An
         "nats_mean": float(differences.mean()),
         "nats_p95": float(np.quantile(differences, 0.95)),
         "nats_max": float(differences.max()),
+        "score": 100 * statistics.mean(one.score for one in found),
+        "points": statistics.mean(points),  # that the reference does not have
+        "points_standard_error": float(np.std(points) / np.sqrt(len(points))),
         "same_answers": sum(one.answer == other.answer for one, other in both),
         "replies": [asdict(one) for one in found],
     }
@@ -143,7 +153,7 @@ def decoder_bytes(pipeline: Pipeline) -> int:
 
 def show(measured: Mapping[str, Mapping[str, Any]], reference: str) -> None:
     columns = ("decode, ms", "ratio", "looked up, ms", "ratio", "nats off, mean", "95 %", "max")
-    table = Table("weights", *columns, f"same as {reference}", "MB")
+    table = Table("weights", *columns, f"same as {reference}", "score", "points", "MB")
     for weights, m in measured.items():
         table.add_row(
             weights,
@@ -153,6 +163,8 @@ def show(measured: Mapping[str, Mapping[str, Any]], reference: str) -> None:
             f"{m['looked_up_ratio']:.2f}",
             *(f"{m[name]:.3f}" for name in ("nats_mean", "nats_p95", "nats_max")),
             f"{m['same_answers']} of {m['questions']}",
+            f"{m['score']:.1f}",
+            f"{m['points']:+.2f} ± {m['points_standard_error']:.2f}",
             f"{m['decoder_bytes'] / 1e6:.0f}",
         )
     out.print(table)
