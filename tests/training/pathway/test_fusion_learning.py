@@ -96,6 +96,22 @@ def test_every_loss_has_something_to_say_at_the_first_step() -> None:
         assert any(p.grad is not None and p.grad.any() for p in reader.parameters()), name
 
 
+def test_bfloat16_on_a_cpu_rounds_losses_and_keeps_every_gradient() -> None:
+    found = {}
+    for bfloat16 in (False, True):
+        networks = replace(tiny_fusion.networks(), bfloat16=bfloat16)
+        networks.decoder.requires_grad_(False)
+        reader = tiny_fusion.reader(networks)
+        tables = FusionTables(tiny_fusion.examples(), tiny_fusion.scenes(), networks)
+        opening = Opening(TAU_G[0], TAU_E[0])
+        parts = tiny_fusion.loss(reader, tables, 0, opening, LossWeights())
+        torch.stack(list(parts.values())).sum().backward()
+        assert all(p.grad is not None and p.grad.any() for p in reader.parameters())
+        found[bfloat16] = {name: float(value.detach()) for name, value in parts.items()}
+    assert found[True] == pytest.approx(found[False], rel=0.05, abs=1e-5)
+    assert found[True] != found[False]
+
+
 def test_it_answers_what_stands_in_passages_alone(learned: Learned) -> None:
     assert tiny_fusion.accuracy(*_of(learned)) >= 0.9
 
