@@ -90,8 +90,12 @@ def factor(network: nn.Module, base: Mapping[str, Tensor], rank: int) -> None:
     """Make every changed matrix of `network` its published value plus factors of that rank, in
     place: what is trained from then on is what will be shipped. Vectors stay as they are."""
     device = next(network.parameters()).device
-    base = {name: value.to(device) for name, value in base.items()}
-    found = delta(base, network.state_dict(), rank)
+    on_device = {name: value.to(device) for name, value in base.items()}
+    factor_as(network, base, delta(on_device, network.state_dict(), rank))
+
+
+def factor_as(network: nn.Module, base: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
+    """As `factor`, with the factors of a delta that `network` has already."""
     for name in [name.removesuffix(UP) for name in found if name.endswith(UP)]:
         owner, _, parameter = name.rpartition(".")
         module = network.get_submodule(owner)
@@ -100,6 +104,20 @@ def factor(network: nn.Module, base: Mapping[str, Tensor], rank: int) -> None:
         weight.requires_grad_(False)
         added = Added(found[name + UP].to(weight), found[name + DOWN].to(weight))
         parametrize.register_parametrization(module, parameter, added)
+
+
+@torch.no_grad()
+def factored(network: nn.Module, base: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The delta of a network after `factor`: factors, and what else it learned."""
+    found: dict[str, Tensor] = {}
+    for name, module in network.named_modules():
+        if isinstance(module, Added):
+            matrix = name.replace(".parametrizations.", ".").removesuffix(".0")
+            found[matrix + UP], found[matrix + DOWN] = balanced(module.up, module.down)
+    for name, value in network.named_parameters():
+        if value.requires_grad and name in base:
+            found[name] = value.float() - base[name].to(value.device).float()
+    return found
 
 
 def merge(network: nn.Module) -> None:

@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from skipqa.nn.low_rank import DOWN, UP, apply, delta, factor, merge, truncated
+from skipqa.nn.low_rank import (
+    DOWN,
+    UP,
+    apply,
+    delta,
+    factor,
+    factor_as,
+    factored,
+    merge,
+    truncated,
+)
 
 seeds = st.integers(0, 1_000)
 
@@ -147,3 +157,23 @@ def test_what_is_trained_after_factoring_is_what_is_shipped() -> None:
     found = delta(base, copied.state_dict(), 2)
     assert found["0.weight" + UP].shape == (2, 17)
     torch.testing.assert_close(apply(base, found), weights(copied), rtol=1e-4, atol=1e-5)
+
+
+@given(seeds, st.integers(1, 8))
+def test_a_shipped_difference_goes_on_learning_at_its_own_ranks(seed: int, rank: int) -> None:
+    """From the file to the same file: nothing is lost, and each matrix keeps its rank."""
+    base, tuned = weights(network(seed)), weights(network(seed + 1))
+    shipped = delta(base, tuned, rank)
+    made = network(seed)
+    made.load_state_dict(apply(base, shipped))
+    before = made(torch.ones(1, 12)).detach()
+    factor_as(made, base, shipped)
+    torch.testing.assert_close(made(torch.ones(1, 12)), before)
+    for parameter in made.parameters():
+        if parameter.requires_grad:
+            parameter.data.add_(0.1)
+    found = factored(copy.deepcopy(made), base)
+    assert found.keys() - shipped.keys() == {"3.weight", "3.bias"}  # which had not changed
+    assert all(found[name].shape == value.shape for name, value in shipped.items())
+    merge(made)
+    torch.testing.assert_close(apply(base, found), weights(made), rtol=1e-4, atol=1e-4)

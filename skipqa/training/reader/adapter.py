@@ -9,7 +9,9 @@ products of floats per matrix and token.
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -54,6 +56,24 @@ def check_size(config: LlamaConfig, lora: LoraConfig) -> None:
             f"factors of rank {lora.rank} would be a file of {size / 1e6:.0f} MB, and at most "
             f"{MOST_BYTES / 1e6:.0f} are shipped: lower lora.rank, or leave lora.mlp out"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A decoder that stays as published."""
+
+    published: PublishedDecoder
+    lora: LoraConfig
+    preset: str
+
+    def train(self, decoder: Llama, trainer: ReaderTrainer, training: LoraTraining) -> Adapter:
+        return train(decoder, trainer, training, self.lora)
+
+    @contextmanager
+    def exported(self, decoder: Llama, learned: Adapter, path: Path) -> Iterator[Llama]:
+        """In the block, with the factors as the file has them."""
+        with export(learned, path, self.published, self.lora, preset=self.preset).beside(decoder):
+            yield decoder
 
 
 def train(

@@ -12,8 +12,8 @@ kept of one layer at a time, with as much for its gradients, and of all others t
 For Qwen2-1.5B in bfloat16 and a batch of 24,576 tokens: 3.1 GB of weights, 2.1 of inputs, 4.0 in
 one layer, 0.3 of logits; without recomputation 57 in place of inputs and one layer.
 
-Seconds follow from assumed speeds: a third of the 989 TFLOP/s that an H200 has in bfloat16, and
-50 GFLOP/s of two cores. Nothing here was measured.
+Seconds follow from assumed speeds: a third of the 989 TFLOP/s that an H200 has in bfloat16, and of
+two cores 50 GFLOP/s, or 350 with instructions for bfloat16. Nothing else here was measured.
 """
 
 from __future__ import annotations
@@ -24,14 +24,27 @@ from skipqa.backbones.networks.llama import LlamaConfig, flops
 from skipqa.nn.lora import LoraConfig
 from skipqa.training.reader.adapter import matrices, num_parameters
 from skipqa.training.reader.settings import LoraTraining
-from skipqa.training.stage1.reader import MOST_TOKENS
 
 SPEED = {"cuda": 3.3e14, "cpu": 5e10}  # FLOP/s, assumed
+BFLOAT16_SPEED = 3.5e11  # of two cores of an EPYC with AVX-512 BF16, measured on SmolLM2
 WEIGHT_BYTES = {"cuda": 2, "cpu": 4}
 PROMPT_TOKENS = 200  # of a prompt with its answer, assumed until prompts are written
 ANSWER_TOKENS = 4
 FACTOR_BYTES = 5 * 4
 LOGIT_BYTES = 12  # in float32, its softmax and its gradient
+
+
+def speed(training: LoraTraining, device: str) -> float:
+    """FLOP/s"""
+    return BFLOAT16_SPEED if training.bfloat16 and device == "cpu" else SPEED[device]
+
+
+def further_seconds(
+    config: LlamaConfig, training: LoraTraining, prompts: int, device: str
+) -> float:
+    """Of training all weights of a decoder on so many prompts."""
+    passed = flops(config, PROMPT_TOKENS, PROMPT_TOKENS, logits=0)
+    return prompts * (3 + int(training.recompute)) * passed / speed(training, device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +67,7 @@ class Estimate:
 
     def seconds(self, prompts: int, tokens: int = PROMPT_TOKENS) -> float:
         """Of training on so many prompts, each time one is seen counted."""
-        return self.step_flops(prompts, tokens) / SPEED[self.device]
+        return self.step_flops(prompts, tokens) / speed(self.training, self.device)
 
     @property
     def weight_bytes(self) -> int:
@@ -72,9 +85,10 @@ class Estimate:
             kept += 2 * (c.width + c.ffn)
         return WEIGHT_BYTES[self.device] * kept * tokens
 
-    def peak_bytes(self, tokens: int = MOST_TOKENS) -> int:
-        """With a batch of so many tokens."""
-        c, batch = self.config, self.training.batch
+    @property
+    def peak_bytes(self) -> int:
+        """With a batch of as many tokens as one may have."""
+        c, batch, tokens = self.config, self.training.batch, self.training.most_tokens
         inputs = WEIGHT_BYTES[self.device] * c.layers * c.width * tokens
         inside = 2 * self.layer_bytes(tokens)
         activations = inputs + inside

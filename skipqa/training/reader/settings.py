@@ -34,15 +34,18 @@ class LoraTraining(ReaderSchedule):
     weight_decay: Decay = 0.05
     # Gradient checkpointing: half as many FLOPs again, a tenth of the memory
     recompute: bool = True
+    bfloat16: bool = False  # on a CPU, too, where float32 is more exact and several times slower
 
     def _optimisation(self, steps: int, lr: float) -> Optimisation:
         return Optimisation(steps, lr, self.warmup, self.weight_decay)
 
     def phases(self, groups: Mapping[str, Tensor]) -> dict[str, Phase]:
-        """By name: the mixture, then knowledge questions alone."""
+        """By name: the mixture, if there is to be any of it, then knowledge questions alone."""
         mixed, focused = self.mixed(groups), self.focused(groups)
-        steps = self.steps or steps_for(self.epochs, mixed, self.batch)
-        found = {PART: Phase(mixed, self._optimisation(steps, self.lr))}
+        found: dict[str, Phase] = {}
+        if self.epochs or self.steps:
+            steps = self.steps or steps_for(self.epochs, mixed, self.batch)
+            found[PART] = Phase(mixed, self._optimisation(steps, self.lr))
         if self.focus_epochs:
             steps = steps_for(self.focus_epochs, focused, self.batch)
             found[f"{PART}/focus"] = Phase(focused, self._optimisation(steps, self.focus_lr))
@@ -55,6 +58,10 @@ class ReaderSettings:
     notes: NonNegative = STAGE1.notes
     words: Count = STAGE1.words
     scored: Count = 400  # questions of each group, at most, but for those it chooses by
+    # For a machine on which photos take long: trained on are then OK-VQA's questions and at most so
+    # many of each other source, scored at most `scored` of each group but for validation sets, and
+    # photos that none of these is about are not looked at. 0: all
+    questions: NonNegative = 0
     train: LoraTraining = field(default_factory=LoraTraining)
     lora: LoraConfig = field(default_factory=LoraConfig)
 

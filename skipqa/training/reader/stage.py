@@ -1,10 +1,12 @@
-"""The stage `reader`: a preset's own decoder learns to read, by LoRA; its encoders stay.
+"""The stage `reader`: a preset's own decoder learns to read; its encoders stay.
 
 Enters: questions and photos as in stage I, the encoders and the drafter that the preset answers
-with, passages as retrieval brings them. Leaves in the run's folder `reader.safetensors` (factors,
-at most 40 MB), `settings.toml` with what was chosen with them on held-out photos, and a model card
-`README.md`; also what the stage began with. The file is first in `trained/`, and ships if the
-decoder answers held-out questions at least as well as it did before. What it takes is computed in
+with, passages as retrieval brings them. A decoder that is used as published gets factors beside its
+matrices (`adapter.py`), and the pocket's, which ships as factors, goes on learning with these
+(`further.py`). Leaves in the run's folder `reader.safetensors` (factors, at most 40 MB) and what
+the stage began with; of a new reader `settings.toml` with what was chosen with it on held-out
+photos, and a model card `README.md`. The file is first in `trained/`, and ships if the decoder
+answers held-out questions at least as well as it did before. What it takes is computed in
 `estimate.py` and said before it starts.
 """
 
@@ -12,14 +14,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from skipqa.assets import Report
+from skipqa.backbones.networks.llama import Llama
 from skipqa.backbones.presets.build import SMALL
 from skipqa.backbones.presets.pocket import Pocket
 from skipqa.components import Components, load_for
@@ -29,36 +34,41 @@ from skipqa.errors import UserError
 from skipqa.files import write_text
 from skipqa.knowledge import Library
 from skipqa.knowledge.default import DEFAULT
-from skipqa.nn.tagger import pooled
 from skipqa.stages.readers import prompt_of
 from skipqa.training.export import copy_components, ship
 from skipqa.training.pathway.context import TRAINED
 from skipqa.training.pipelines import index_digests
 from skipqa.training.reader import adapter, card
-from skipqa.training.reader.estimate import Estimate
+from skipqa.training.reader.adapter import Beside
+from skipqa.training.reader.estimate import Estimate, further_seconds
+from skipqa.training.reader.further import Further
+from skipqa.training.reader.seeing import Seen, see, things_asked_about, thinned
 from skipqa.training.reader.settings import PART, LoraTraining, ReaderSettings
 from skipqa.training.run import Run
 from skipqa.training.stage import POCKET, Inputs, Metrics, TrainingStage
-from skipqa.training.stage1 import mixture, parts, photos, tagger
+from skipqa.training.stage1 import mixture, parts
 from skipqa.training.stage1.backbone import add_common, check_enough, duration
-from skipqa.training.stage1.drafter import (
-    TRAIN_GROUPS,
-    DrafterEval,
-    DrafterInputs,
-    DrafterModel,
-    Questions,
-)
-from skipqa.training.stage1.finding import Retrieval, find_passages
+from skipqa.training.stage1.drafter import TRAIN_GROUPS
+from skipqa.training.stage1.finding import Retrieval
 from skipqa.training.stage1.inputs import HELD_OUT, StageInputs, group_rows
 from skipqa.training.stage1.networks import Networks
 from skipqa.training.stage1.reader import ReaderInputs, ReaderTrainer
 from skipqa.training.stage1.reader_quality import PromptMaker, ReaderEval
 from skipqa.training.stage1.reading import Form, PromptWriter
-from skipqa.training.stage1.words import Words
 
 NEEDED = ("vision", "tagger", "drafter", "question")
-BEFORE: tuple[Form, ...] = ("found", "unread")  # forms that the published decoder is scored in
+BEFORE: tuple[Form, ...] = ("found", "unread")  # forms that the decoder is scored in as it was
+BEFORE_PART = "before"  # what the decoder scored before, in the metrics
 GetNetworks = Callable[[type[Pocket], Weights, Report], Networks]
+L = TypeVar("L", bound=nn.Module)
+
+
+class Learner(Protocol[L]):
+    """What of a decoder is trained, and how it is exported."""
+
+    def train(self, decoder: Llama, trainer: ReaderTrainer, training: LoraTraining) -> L: ...
+
+    def exported(self, decoder: Llama, learned: L, path: Path) -> AbstractContextManager[Llama]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +77,6 @@ class ReaderStage(TrainingStage):
     networks: GetNetworks = Networks.of
 
     def refuses(self, preset: str) -> str:
-        if preset == POCKET:
-            return "stage1 trains its reader, with all weights; give --preset desk"
         if preset not in SMALL:
             return "its decoder reads visual tokens, and prompts here are words"
         return ""
@@ -76,17 +84,19 @@ class ReaderStage(TrainingStage):
     def check(self, metrics: Mapping[str, Any]) -> None:
         if not metrics[PART]["ships"]:
             raise UserError(
-                "the trained reader answers held-out questions worse than the decoder as "
-                "published: it stays in trained/, and nothing is built on it"
+                "the trained reader answers held-out questions worse than the decoder did before: "
+                "it stays in trained/, and nothing is built on it"
             )
 
     def run(self, inputs: Inputs, settings: ReaderSettings, run: Run) -> Metrics:
         kind, data = SMALL[inputs.preset], inputs.require_data(self.name)
-        adapter.check_size(kind.published.config, settings.lora)
         found = load_for(inputs.preset, inputs.components)
-        if absent := [name for name in NEEDED if getattr(found, name) is None]:
-            raise UserError(f"{self.name} reads what {', '.join(absent)} would say: train stage1")
-        mixed = mixture.read(data, inputs.pocket_kb, inputs.limit)
+        needed = (*NEEDED, PART) if inputs.preset == POCKET else NEEDED
+        if absent := [name for name in needed if getattr(found, name) is None]:
+            raise UserError(f"{self.name} builds on {', '.join(absent)}: train stage1")
+        if inputs.preset != POCKET:
+            adapter.check_size(kind.published.config, settings.lora)
+        mixed = thinned(mixture.read(data, inputs.pocket_kb, inputs.limit), settings)
         add_common(mixed, inputs, settings.as_stage1(), run.seed)
         run.claim(
             {
@@ -119,27 +129,40 @@ class ReaderStage(TrainingStage):
         groups = group_rows(mixed)
         assert found.drafter is not None
         check_enough(mixed, groups, found.drafter.config.answers)
-        estimate = Estimate(kind.published.config, settings.lora, settings.train, device.type)
-        run.say(f"{self.name}: {_expected(estimate, groups, run, device)}")
-        weights: Weights = "bfloat16" if device.type == "cuda" else "float32"
+        run.say(f"{self.name}: {_expected(inputs.preset, settings, groups, run, device)}")
+        fewer_bits = device.type == "cuda" or settings.train.bfloat16
+        frozen: Weights = "bfloat16" if fewer_bits else "float32"
+        weights: Weights = "float32" if inputs.preset == POCKET else frozen
         networks = self.networks(kind, weights, run.say)
         context = StageInputs(mixed, groups, networks, settings.as_stage1(), run, device)
-        seen = see(context, found)
         config = config_of(inputs.preset, found.settings)
         library = partial(Library.open, inputs.index or [DEFAULT])
-        passages = find_passages(context, seen.high_res, Retrieval(library, found, config.retrieve))
+        retrieval = Retrieval(library, found, config.retrieve)
+        seen = see(context, found, retrieval, bfloat16=settings.train.bfloat16)
         writer = PromptWriter(
-            *(seen.low_res, seen.high_res, passages, mixed.facts),
+            *(seen.low_res, seen.high_res, seen.passages, mixed.facts),
             write=prompt_of(config.decode),
             read=config.decode.max_passages,
+            asked=things_asked_about(mixed) if config.decode.region_words else {},
         )
-        if inputs.components is not None:
-            copy_components(inputs.components, run.folder)
-        make = PromptMaker(context, writer, kind.form)
-        metrics = train(context, make, settings, seen, inputs.preset)
-        if metrics["ships"]:
-            text = card.written(inputs.preset, kind.published, settings, run.seed, metrics)
-            write_text(run.folder / card.CARD, text)
+        start = inputs.components or found.base or found.folder
+        if inputs.components is not None or inputs.preset == POCKET:
+            assert start is not None
+            copy_components(start, run.folder)
+        make, decoder = PromptMaker(context, writer, kind.form), networks.decoder.to(device)
+        if inputs.preset == POCKET:
+            assert found.reader is not None
+            if fewer_bits:
+                decoder.embedding.bfloat16()
+            further = Further.of(decoder, found.reader, inputs.preset)
+            metrics = train(context, make, settings, decoder, further)
+        else:
+            beside = Beside(kind.published, settings.lora, inputs.preset)
+            ranking = Ranking(seen, {"prompt": config.decode.prompt})
+            metrics = train(context, make, settings, decoder, beside, ranking)
+            if metrics["ships"]:
+                text = card.written(inputs.preset, kind.published, settings, run.seed, metrics)
+                write_text(run.folder / card.CARD, text)
         run.finish(PART, metrics)
 
 
@@ -147,52 +170,35 @@ STAGE = ReaderStage("reader", ReaderSettings())
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What the encoders and the drafter make of all photos and questions."""
+class Ranking:
+    """What the settings of a new reader are chosen with."""
 
-    low_res: Words
-    high_res: Words
-    drafter: DrafterModel
-    drafted: Mapping[str, Tensor]  # logits of all scored questions
-
-
-def see(inputs: StageInputs, found: Components) -> Seen:
-    """By the components as they ship. Features are not kept: training needs the memory."""
-    assert found.vision is not None
-    assert found.question is not None
-    assert found.tagger is not None
-    assert found.drafter is not None
-    pixels = photos.decode(inputs.mixed.photos, inputs.run.counted("decoding photos"))
-    features = parts.see(inputs, pixels, found.vision, views=1, crops=0)
-    names = found.tagger.to(inputs.device)
-    probs = tagger.tag(names, pooled(features.views[0]), features.windows)
-    words = parts.words_shown(inputs, features, names.config, names.meanings, probs)
-    model = parts.drafter_model(inputs, found.drafter, found.question)
-    answers, tokenizer = found.drafter.config.answers, inputs.networks.text_tokenizer
-    questions = Questions(inputs.mixed.examples, answers, tokenizer, inputs.device)
-    drafts = DrafterEval(inputs.scored, DrafterInputs(questions, features, words[0]))
-    return Seen(*words, model, drafts.all_logits(model))
+    seen: Seen
+    decode: Mapping[str, Any]  # how this decoder reads, which is not chosen
 
 
 def train(
-    inputs: StageInputs, make: PromptMaker, settings: ReaderSettings, seen: Seen, preset: str
+    inputs: StageInputs,
+    make: PromptMaker,
+    settings: ReaderSettings,
+    decoder: Llama,
+    learner: Learner[L],
+    ranking: Ranking | None = None,
 ) -> Metrics:
-    """Trains, exports, compares and chooses; the file ships if it is no worse than none."""
-    run, training, published = inputs.run, settings.train, SMALL[preset].published
-    decoder = inputs.networks.decoder.to(inputs.device)
+    """Trains, exports, compares and, for a new reader, chooses settings; the file ships if it is no
+    worse than none, or than the reader that the decoder is."""
+    run, training = inputs.run, settings.train
     prompts = make(None, (inputs.groups[name].tolist() for name in TRAIN_GROUPS))
     questions = ReaderInputs(prompts, inputs.mixed.examples, inputs.groups)
     trainer = ReaderTrainer(questions, run, training, training.recompute)
-    learned = adapter.train(decoder, trainer, training, settings.lora)
-    path = run.folder / TRAINED / parts.READER
-    exported = adapter.export(learned, path, published, settings.lora, preset=preset)
     evaluation = ReaderEval.of(inputs, make)
-    before = {
-        form: {name: evaluation.accuracy(decoder, form, name) for name in evaluation.rows_of}
-        for form in BEFORE
-    }
-    with exported.beside(decoder):
-        shipped = evaluation.accuracies(decoder)
+    if BEFORE_PART not in run.metrics():
+        scores: Metrics = {**evaluation.accuracies(decoder, BEFORE)}  # type: ignore[dict-item]
+        run.finish(BEFORE_PART, scores)
+    before, path = run.metrics()[BEFORE_PART], run.folder / TRAINED / parts.READER
+    learned = learner.train(decoder, trainer, training)
+    with learner.exported(decoder, learned, path) as answering:
+        shipped = evaluation.accuracies(answering)
         metrics: Metrics = {
             "ships": shipped["found"][HELD_OUT] >= before["found"][HELD_OUT],
             "prompts": _prompts_seen(training, inputs.groups, run),
@@ -202,8 +208,9 @@ def train(
             "shipped": shipped,
         }
         if metrics["ships"]:
-            decode = {"prompt": config_of(preset).decode.prompt}
-            metrics |= evaluation.rank(decoder, seen.drafter, seen.drafted, decode)
+            if ranking is not None:
+                seen = ranking.seen
+                metrics |= evaluation.rank(answering, seen.drafter, seen.drafted, ranking.decode)
             ship(path, run.folder)
     return metrics
 
@@ -215,14 +222,25 @@ def _prompts_seen(training: LoraTraining, groups: Mapping[str, Tensor], run: Run
 
 
 def _expected(
-    estimate: Estimate, groups: Mapping[str, Tensor], run: Run, device: torch.device
+    preset: str,
+    settings: ReaderSettings,
+    groups: Mapping[str, Tensor],
+    run: Run,
+    device: torch.device,
 ) -> str:
     """Computed, not measured."""
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
-    seen = sum(_prompts_seen(estimate.training, groups, run).values())
+    config, training = SMALL[preset].published.config, settings.train
+    seen = sum(_prompts_seen(training, groups, run).values())
+    if preset == POCKET:
+        what, seconds = "factors as shipped", further_seconds(config, training, seen, device.type)
+    else:
+        estimate = Estimate(config, settings.lora, training, device.type)
+        what = f"{estimate.size}, at most {estimate.peak_bytes / 1e9:.0f} GB"
+        seconds = estimate.seconds(seen)
     return (
-        f"{estimate.size}, {seen:,} prompts, at most {estimate.peak_bytes() / 1e9:.0f} GB, on "
-        f"{where}: about {duration(estimate.seconds(seen))} by computation, scoring not counted"
+        f"{what}, {seen:,} prompts, on {where}: about {duration(seconds)} by computation, looking "
+        "at photos and scoring not counted"
     )
 
 

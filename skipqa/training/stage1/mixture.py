@@ -69,6 +69,24 @@ class Mixture:
             found |= checked
         return found
 
+    def only(self, rows: Iterable[int]) -> Mixture:
+        """These questions, and of the photos those that they are about."""
+        chosen = [self.examples[row] for row in rows]
+        kept = sorted({example.photo for example in chosen})
+        place = {photo: i for i, photo in enumerate(kept)}
+        names = {photo: name for name, photo in self.photos.items()}
+        return Mixture(
+            [replace(example, photo=place[example.photo]) for example in chosen],
+            {names[photo]: i for photo, i in place.items()},
+            {i: self.labels[photo] for photo, i in place.items() if photo in self.labels},
+            {i: self.things[photo] for photo, i in place.items() if photo in self.things},
+            {
+                split: {i: shown[photo] for photo, i in place.items() if photo in shown}
+                for split, shown in self.checks.items()
+            },
+            self.facts,
+        )
+
     def fingerprint(self) -> str:
         """The same for the same questions, labels and names of photos, wherever they lie."""
         names = [(archive.name, name) for archive, name in self.photos]

@@ -66,14 +66,26 @@ def finetune_encoder(inputs: StageInputs, targets: Targets) -> PhotoFeatures:
 
 
 def see(
-    inputs: StageInputs, pixels: Tensor, delta: Path, *, views: int, crops: int = photos.CROPS
+    inputs: StageInputs,
+    pixels: Tensor,
+    delta: Path,
+    *,
+    views: int,
+    crops: int = photos.CROPS,
+    bfloat16: bool = False,
 ) -> PhotoFeatures:
     """The features of all photos, with the encoder as a file has it."""
     published = inputs.networks.vision.float().to(inputs.device)
     exported = copy.deepcopy(published).eval()
     read_back(exported, published.state_dict(), delta)
     things, counted = Things.of(inputs.mixed), inputs.run.counted("seeing photos")
-    return photos.extract(exported, pixels, things, views=views, crops=crops, counted=counted)
+    return photos.extract(
+        *(exported, pixels, things),
+        views=views,
+        crops=crops,
+        bfloat16=bfloat16,
+        counted=counted,
+    )
 
 
 def train_tagger(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -18,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from skipqa.backbones.networks.llama import SMOLLM2_135M, Llama
 from skipqa.backbones.presets.pocket import END, Pocket, PromptForm
@@ -32,7 +34,6 @@ from skipqa.training.stage1.drafter import TRAIN_GROUPS
 
 MAX_ANSWER_TOKENS = 8
 IGNORED = -100  # no label: the prompt and padding
-MOST_TOKENS = 24_576  # of a batch: with many passages it has fewer questions
 
 
 M = TypeVar("M", bound=nn.Module)
@@ -43,6 +44,7 @@ class ReaderSchedule:
     epochs: Weight = 1.5
     focus_epochs: Weight = 3.0  # on knowledge questions alone, at focus_lr; 0: none
     batch: Count = 128
+    most_tokens: Count = 24_576  # of a batch: with many passages it has fewer questions
     lr: Weight = 2e-4
     focus_lr: Weight = 5e-5
     # How often a question is repeated per epoch: knowledge questions at first; then OK-VQA's, which
@@ -103,14 +105,35 @@ class Prompts:
         return ids.to(device, non_blocking=True), labels.to(device, non_blocking=True)
 
 
+def in_bfloat16(decoder: Llama) -> torch.autocast:
+    """Products of matrices on a GPU, and on a CPU if the embedding, which is never trained, is in
+    bfloat16."""
+    weight = decoder.embedding.weight
+    kind = weight.device.type
+    enabled = kind == "cuda" or weight.dtype == torch.bfloat16
+    return torch.autocast(kind, torch.bfloat16, enabled=enabled)
+
+
+def _attention(ids: Tensor, recompute: bool) -> AbstractContextManager[None]:
+    """A CPU's fused attention is slow backwards: two plain products take a sixth off a step with
+    prompts as short as these. What is computed again is so outside of this block."""
+    plain = ids.device.type == "cpu" and torch.is_grad_enabled() and not recompute
+    return sdpa_kernel(SDPBackend.MATH) if plain else nullcontext()
+
+
+def embedded(decoder: Llama, ids: Tensor) -> Tensor:
+    """[B, T, D], as precise as the sums of the layers are to be, whatever the embedding is in."""
+    found: Tensor = decoder.embedding(ids).to(decoder.norm.weight.dtype)
+    return found
+
+
 def losses(
     decoder: Llama, ids: Tensor, labels: Tensor, *, recompute: bool = False
 ) -> tuple[Tensor, Tensor]:
     """The loss of each labelled token, and which these are, [B, L - 1]. `recompute` as of
     `Llama.states`."""
-    kind = ids.device.type
-    with torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda"):
-        hidden = decoder.states(decoder.embedding(ids), recompute=recompute)[:, :-1]
+    with in_bfloat16(decoder), _attention(ids, recompute):
+        hidden = decoder.states(embedded(decoder, ids), recompute=recompute)[:, :-1]
         chosen = labels[:, 1:] != IGNORED
         logits = decoder.logits(hidden[chosen])
     return F.cross_entropy(logits.float(), labels[:, 1:][chosen], reduction="none"), chosen
@@ -145,7 +168,7 @@ class ReaderTrainer:
         prompts, examples, seed = self.inputs.prompts, self.inputs.examples, self.run.seed
         device, batch = decoder.embedding.weight.device, self.training.batch
         lengths = torch.tensor([len(ids) for ids in prompts.ids])
-        batch_at = bucketed(mixed, lengths, batch, seed, most=MOST_TOKENS)
+        batch_at = bucketed(mixed, lengths, batch, seed, most=self.training.most_tokens)
 
         def loss(step: int) -> Tensor:
             rows = batch_at(step).tolist()
@@ -168,7 +191,7 @@ def train(decoder: Llama, trainer: ReaderTrainer, rank: int) -> Llama:
     that truncating the delta to it costs nothing."""
     training, published = trainer.training, copy.deepcopy(decoder.state_dict())
     groups = trainer.inputs.groups
-    _train_all_but_embeddings(decoder)
+    train_all_but_embeddings(decoder)
     mixed = training.mixed(groups)
     decoder = trainer.all_weights("reader", decoder, mixed, training.epochs, training.lr)
     if training.focus_epochs:
@@ -188,16 +211,16 @@ def train_dense(
 ) -> Llama:
     """A trained reader, of that rank, goes on with the knowledge questions in a dense system's
     form, as many weights as before being trained."""
-    _train_all_but_embeddings(decoder)
-    low_rank.factor(decoder, published, rank)
     *knowledge, _, _ = (trainer.inputs.groups[name] for name in TRAIN_GROUPS)
+    train_all_but_embeddings(decoder)
+    low_rank.factor(decoder, published, rank)
     epochs, lr = training.dense_epochs, training.focus_lr
     decoder = trainer.all_weights("dense_reader", decoder, knowledge, epochs, lr)
     low_rank.merge(decoder)
     return decoder
 
 
-def _train_all_but_embeddings(decoder: Llama) -> None:
+def train_all_but_embeddings(decoder: Llama) -> None:
     decoder.requires_grad_(True)
     decoder.embedding.requires_grad_(False)  # shared by everything learned before, and large
 
@@ -232,7 +255,6 @@ def generate(
     """Greedy answers, normalised. No KV cache: the prompts are short and few."""
     size = size or _at_once(decoder, 256)
     device = decoder.embedding.weight.device
-    kind = device.type
     found: dict[int, list[int]] = {row: [] for row in rows}
     order = sorted(rows, key=lambda row: len(prompts.ids[row]))
     for start in range(0, len(order), size):
@@ -244,8 +266,8 @@ def generate(
             ids = torch.zeros(len(texts), max(map(len, texts)), dtype=torch.long)
             for place, text in enumerate(texts):
                 ids[place, : len(text)] = torch.tensor(text)
-            with torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda"):
-                hidden = decoder.states(decoder.embedding(ids.to(device)))
+            with in_bfloat16(decoder):
+                hidden = decoder.states(embedded(decoder, ids.to(device)))
                 last = torch.tensor([len(text) - 1 for text in texts], device=device)
                 best = decoder.logits(hidden[torch.arange(len(texts)), last]).argmax(-1).tolist()
             still = []

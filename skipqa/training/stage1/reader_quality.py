@@ -65,10 +65,12 @@ class ReaderEval:
         given = reader.generate(decoder, self.prompts[form], self.rows_of[name], counted)
         return reader.mean_score(self.inputs.mixed.examples, self.rows_of[name], given)
 
-    def accuracies(self, decoder: Llama) -> dict[Form, dict[str, float]]:
+    def accuracies(
+        self, decoder: Llama, forms: Iterable[Form] = READ_FORMS
+    ) -> dict[Form, dict[str, float]]:
         return {
             form: {name: self.accuracy(decoder, form, name) for name in self.rows_of}
-            for form in READ_FORMS
+            for form in forms
         }
 
     def rank(

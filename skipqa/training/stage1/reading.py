@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from skipqa.config import DecodeConfig
 from skipqa.stages.prompts import trained_prompt
 from skipqa.tasks.okvqa import normalise
 from skipqa.training.example import RIGHT, TrainExample
-from skipqa.training.stage1.words import Words
+from skipqa.training.stage1.words import PROMPT, Words
 
 GOLD = 0.8  # how often the passages include those that are known to state the answer
 STATED = 0.4  # how often a sentence that supports the answer is one of them, though of no corpus
 PROMOTED = 0.5  # how often a found passage that holds the answer is among those read
+NAMED = 0.85  # how often what is asked about, if known, is the first word: regions may be wrong
 SHUFFLED = 0.3  # how often the passages are in random order, not the best last
 FEW = (1, 2, 2, 3, 4)  # passages that a sparse system reads
 MANY = 16  # passages that a dense system reads
@@ -45,6 +46,7 @@ class PromptWriter:
     facts: Mapping[str, str]  # passages that state answers, by id; those of others are distractors
     write: Callable[[Sequence[str], Sequence[str], str], str] = trained_prompt
     read: int = READ  # passages of the form "found"
+    asked: Mapping[int, str] = field(default_factory=dict)  # by row, the thing asked about
 
     def prompts(
         self,
@@ -63,8 +65,16 @@ class PromptWriter:
             words = low_res if kind == "unread" else high_res
             facts = facts_shown(example, kind, self.found.get(row, ()), near, draw, self.read)
             shown = [] if kind == "blind" else words.written(example.photo)
+            if row in self.asked and kind != "blind" and form in (None, "few"):
+                shown = self._named(row, shown, draw)
             texts[row] = self.write(facts, shown, example.question)
         return texts
+
+    def _named(self, row: int, shown: list[str], draw: random.Random) -> list[str]:
+        """As answering has the name of the most salient region first (`decode.region_words`)."""
+        if draw.random() >= NAMED:
+            return shown
+        return list(dict.fromkeys((self.asked[row], *shown)))[: PROMPT.words]
 
 
 def facts_shown(

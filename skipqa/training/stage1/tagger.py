@@ -177,6 +177,8 @@ class Views:
         """A view of each, and its labels: a crop may have lost what the photo shows, and of a
         crowded one it shows a thing or two."""
         view = torch.randint(len(self.pooled), (len(photo),), device=photo.device)
+        if len(self.pooled) == self.whole:
+            return self.pooled[view, photo].float(), self.labels[photo]
         shows = self.crop_shows[(view - self.whole).clamp(min=0), photo]
         of_crop = self.targets.of_crops(photo, shows).masked_fill(~self.of_things, UNKNOWN)
         cropped = (view >= self.whole)[:, None]

@@ -189,7 +189,7 @@ def test_flops_are_those_of_the_counter(recompute: bool) -> None:
 def test_a_batch_of_32_fits_in_forty_gigabytes_of_a_gpu() -> None:
     lora = LoraConfig(mlp=True)
     kept, again = (
-        Estimate(QWEN2_1_5B, lora, LoraTraining(recompute=flag), "cuda").peak_bytes()
+        Estimate(QWEN2_1_5B, lora, LoraTraining(recompute=flag), "cuda").peak_bytes
         for flag in (False, True)
     )
     assert again < 20e9

@@ -419,3 +419,21 @@ def test_answers_that_need_a_passage_are_not_in_the_vocabulary() -> None:
     known = [make_example(0, "?", {"pug": 1.0}, "crowded", "train")] * 4
     unknown = [make_example(0, "?", {"hungary": 1.0}, "crowded", "train", hops)] * 4
     assert answer_vocabulary([*known, *unknown], 10) == ("pug",)
+
+
+def test_some_questions_alone_keep_their_photos_and_what_these_show(
+    data: Path, pocket_kb: Path
+) -> None:
+    mixture = read(data, add_crowded(pocket_kb))
+    rows = [*range(0, len(mixture.examples), 3)]
+    some = mixture.only(rows)
+    photos, before = ({row: name for name, row in one.photos.items()} for one in (some, mixture))
+    assert len(photos) == len({mixture.examples[row].photo for row in rows}) < len(before)
+    for row, example in zip(rows, some.examples, strict=True):
+        was = mixture.examples[row]
+        assert photos[example.photo] == before[was.photo]
+        assert dataclasses.replace(example, photo=was.photo) == was
+        assert some.labels.get(example.photo) == mixture.labels.get(was.photo)
+        assert some.shown().get(example.photo) == mixture.shown().get(was.photo)
+    everything = mixture.only(range(len(mixture.examples)))
+    assert everything.only(range(len(mixture.examples))) == everything

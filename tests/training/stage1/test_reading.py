@@ -18,6 +18,7 @@ from skipqa.training.stage1.reading import (
     FORMS,
     GOLD,
     MANY,
+    NAMED,
     PROMOTED,
     STATED,
     Form,
@@ -206,3 +207,20 @@ def test_each_question_has_a_form_of_its_own() -> None:
     for form, number in probs.items():
         assert number / count == pytest.approx(FORMS[form], abs=0.03)  # type: ignore[index]
     assert sum(FORMS.values()) == pytest.approx(1)
+
+
+def test_what_is_asked_about_mostly_comes_first() -> None:
+    """As the name of the most salient region does; never where prompts are scored as found."""
+    example = make_example(0, "What is it?", {"x": 1.0}, "crowded", "train")
+    named = replace(writer(), asked={1: "cup"})
+
+    def first(form: Form | None) -> list[str]:
+        found = (named.prompts([example] * 2, [1], seed, form)[1] for seed in range(300))
+        return [text.partition("Picture: ")[2].partition("\n")[0] for text in found]
+
+    assert set(first("few")) == {"cup, dog", "dog, cup"}
+    assert first("few").count("cup, dog") / 300 == pytest.approx(NAMED, abs=0.06)
+    assert set(first("found")) == {"dog, cup"}
+    assert set(first("unread")) == {"dog"}
+    assert "cup, dog" in first(None)
+    assert "cup" not in first(None)  # blind prompts show nothing

@@ -1,0 +1,57 @@
+"""A reader that ships as factors goes on learning: those factors, and the norms, are what changes.
+
+Enters: the published decoder, the file of its reader. Leaves: another such file, of the same ranks
+and so of the same size, and the decoder as that file has it. The reader of `pocket` learned with
+all its weights first (stage I), which takes a GPU; that it learns from other corpora, or to copy
+names, takes an hour on two cores that compute in bfloat16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors.torch import load_file
+from torch import Tensor
+
+from skipqa.backbones.networks.llama import Llama
+from skipqa.nn import checkpoint, compact, low_rank
+from skipqa.training.export import read_back
+from skipqa.training.reader.settings import PART, LoraTraining
+from skipqa.training.stage1.reader import ReaderTrainer, train_all_but_embeddings
+
+
+@dataclass(frozen=True, slots=True)
+class Further:
+    """From the reader in that file."""
+
+    start: Path
+    published: dict[str, Tensor]
+    preset: str
+
+    @staticmethod
+    def of(decoder: Llama, start: Path, preset: str) -> Further:
+        """`decoder` as published; afterwards it is that reader."""
+        published = {name: value.clone() for name, value in decoder.state_dict().items()}
+        read_back(decoder, published, start)
+        return Further(start, published, preset)
+
+    def train(self, decoder: Llama, trainer: ReaderTrainer, training: LoraTraining) -> Llama:
+        train_all_but_embeddings(decoder)
+        delta = compact.unpack(load_file(self.start))
+        low_rank.factor_as(decoder, self.published, delta)
+        for name, (rows, optimisation) in training.phases(trainer.inputs.groups).items():
+            decoder = trainer.phase(name, decoder, decoder, rows, optimisation)
+        return decoder
+
+    @contextmanager
+    def exported(self, decoder: Llama, learned: Llama, path: Path) -> Iterator[Llama]:
+        """In the block, as the file has it."""
+        packed = compact.pack(low_rank.factored(learned, self.published))
+        tensors = {name: value.cpu() for name, value in packed.items()}
+        checkpoint.save_tensors(tensors, path, component=PART, preset=self.preset)
+        low_rank.merge(learned)
+        read_back(learned, self.published, path)
+        yield learned.requires_grad_(False)
