@@ -3,16 +3,21 @@
 Each question goes through the pipeline up to verification once; then its passages are read in
 several ways. The decoder answers by itself: the drafter's candidates are left out.
 
-- `as set`: as `--passages` says (fused tokens and the best passage as text);
-- `fused`: fused tokens alone;
+- `as set`: as `--passages` says: two passages as text, fused tokens, or these and the best passage;
 - `best as text`, `two as text`, `nothing`: without fusion;
 - `edited fact`: every passage that states the answer states another one, which counts as right;
+  `edited fact, right before`: of the questions that were answered rightly as set;
 - `wrong passages`: those of another question;
 - `wrong photo`: another question's image, looked at and looked up anew;
+
+and with a fusion reader
+
+- `fused`: fused tokens alone;
 - `fusion zeroed`: fused tokens are zeros;
 - `random edges`: as many as the layer chose, drawn by the seed.
 
-    python benchmarks/mechanisms.py --pocket-kb FOLDER --components FOLDER --questions 200
+    python benchmarks/mechanisms.py --pocket-kb FOLDER --questions 200
+    python benchmarks/mechanisms.py --pocket-kb FOLDER --components FOLDER --passages fused+best
 
 `--untrained-reader` puts in a fusion reader with random weights, to try the script.
 """
@@ -45,9 +50,12 @@ from skipqa.state import State
 from skipqa.tasks.example import Example
 from skipqa.tasks.okvqa import normalise
 from skipqa.tasks.pocket_kb import POCKET_KB
+from skipqa.training.example import RIGHT
 from skipqa.types import Verified
 
 EDITED = "edited fact"
+EDITED_RIGHT = "edited fact, right before"
+TEXT = "text"
 
 
 def main() -> None:
@@ -58,7 +66,7 @@ def main() -> None:
     parser.add_argument("--components", type=Path, help="default: those bundled with the preset")
     parser.add_argument("--index", action="append", help="default: Pocket-KB's own")
     parser.add_argument("--questions", type=int, default=200)
-    parser.add_argument("--passages", choices=("fused", "fused+best"), default="fused+best")
+    parser.add_argument("--passages", choices=(TEXT, "fused", "fused+best"), default=TEXT)
     parser.add_argument("--untrained-reader", action="store_true")
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
@@ -69,11 +77,11 @@ def main() -> None:
     base = load(
         index=options.index or [folder / "index"],
         components=options.components,
-        overrides={"decode": {"passages": "text"}},
+        overrides={"decode": {"passages": TEXT}},
     )
     if options.untrained_reader:
         base = base.with_components(fusion_reader=untrained_reader(base, options.seed))
-    if base.components.fusion_reader is None:
+    if base.components.fusion_reader is None and options.passages != TEXT:
         raise UserError("no fusion_reader.safetensors among the components")
     examples = [one for one in POCKET_KB.load(folder, "val") if one.gold and one.answers]
     random.Random(options.seed).shuffle(examples)
@@ -81,7 +89,8 @@ def main() -> None:
     with zipfile.ZipFile(folder / "photos.zip") as photos:
         measured = Mechanisms(base, options.passages, asked, photos.read, options.seed)
         found = [measured(n) for n in track(range(len(asked)), "reading", console=err)]
-    scores = {name: [one[name] for one in found if name in one] for name in found[0]}
+    names = dict.fromkeys(name for one in found for name in one)
+    scores = {name: [one[name] for one in found if name in one] for name in names}
     table = Table("way of reading", "questions", "accuracy")
     for name, values in scores.items():
         table.add_row(name, str(len(values)), f"{100 * sum(values) / max(1, len(values)):.1f}")
@@ -112,30 +121,30 @@ class Mechanisms:
         """`base` reads text; a photo is read by its name."""
         self.base, self.asked, self.photo, self.seed = base, asked, photo, seed
         self.text = {
-            name: base.with_config(decode={"passages": "text", "max_passages": count})
+            name: base.with_config(decode={"passages": TEXT, "max_passages": count})
             for name, count in (("best as text", 1), ("two as text", 2))
         }
         self.nothing = base.with_config(decode={"passages": "none"})
-        self.fused = {
-            name: base.with_config(decode={"passages": name}) for name in {passages, "fused"}
-        }
-        self.as_set = self.fused[passages]
+        self.as_set = base.with_config(decode={"passages": passages})
+        self.fuses = passages != TEXT
         self._verified: dict[int, State] = {}
 
     def __call__(self, number: int) -> dict[str, float]:
-        """The score of each way; without `edited fact` where no passage states the answer."""
+        """The score of each way; without edited facts where no passage states the answer."""
         example, state = self.asked[number], self.verified(number)
         other = self.verified((number + 1) % len(self.asked))
         found = {"as set": self.as_set.run(state, start="fuse")}
-        found["fused"] = self.fused["fused"].run(state, start="fuse")
         found |= {name: system.run(state, start="fuse") for name, system in self.text.items()}
         found["nothing"] = self.nothing.run(state, start="fuse")
         wrong = state.add(verified=other.verified)
         found["wrong passages"] = self.as_set.run(wrong, start="fuse")
         elsewhere = self.asked[(number + 1) % len(self.asked)].image
         found["wrong photo"] = self.as_set.run(self._up_to_verify(elsewhere, example), start="fuse")
-        found["fusion zeroed"] = self._zeroed(state)
-        found["random edges"] = self._by_chance(state, number)
+        if self.fuses:
+            fused = self.base.with_config(decode={"passages": "fused"})
+            found["fused"] = fused.run(state, start="fuse")
+            found["fusion zeroed"] = self._zeroed(state)
+            found["random edges"] = self._by_chance(state, number)
         scores = {name: score(one, example.answers) for name, one in found.items()}
         edit = edited(state.verified, example.answers, other_answer(example, self.asked))
         if edit is not None:
@@ -143,6 +152,8 @@ class Mechanisms:
             changed = self._encoded(changed)
             answered = self.as_set.run(state.add(verified=changed), start="fuse")
             scores[EDITED] = score(answered, {target: 1.0})
+            if scores["as set"] >= RIGHT:
+                scores[EDITED_RIGHT] = scores[EDITED]
         return scores
 
     def verified(self, number: int) -> State:

@@ -135,6 +135,9 @@ class RetrieveConfig:
     definition_weight: Weight = 0.3  # of a concept's definition; its names have 1
     question_weight: Weight = 0.3  # of the question's terms; the region's concepts have 1
     text_weight: Weight = 2.0  # of a line that was read in the region
+    # Of an answer that the drafter thinks of, times its probability: a passage that states it may
+    # share no other word with the question
+    draft_weight: Weight = 0.0
     excerpt_words: NonNegative = 40  # read of a long passage; 0: all of it
     # The power of a region's saliency, relative to the highest, that its scores are multiplied by;
     # at 0 all regions count alike

@@ -15,6 +15,7 @@ the sentences that its query is about.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -37,6 +38,7 @@ from skipqa.state import State
 from skipqa.trace import StageRecord
 from skipqa.types import Hit, Question, Region, Retrieved, RetrievedPassage, SparseVector
 
+DRAFTED = 5  # answers at most that a query names
 SourceWeights = Callable[[State], Mapping[str, float]]
 
 
@@ -66,6 +68,7 @@ class ConceptQuerier:
         question, config, concepts = state.question, self.config, self.backbone.concepts
         # The names of what a region shows take the place of "this animal".
         keywords = " ".join(content_words(question.about("")) if question.span else question.words)
+        drafted = drafted_texts(state, config.draft_weight)
         return [
             TextQuery(
                 question.text,
@@ -74,6 +77,7 @@ class ConceptQuerier:
                 (
                     *concept_texts(region, question, concepts, config.definition_weight),
                     *((config.text_weight, text) for text in state.text_read.in_region(number)),
+                    *drafted,
                 ),
             )
             for number, region in enumerate(state.regions)
@@ -237,6 +241,18 @@ def by_saliency(hits: Sequence[Hits], regions: Sequence[Region], sharpness: floa
         ]
         for of_index in hits
     ]
+
+
+def drafted_texts(state: State, weight: float) -> tuple[tuple[float, str], ...]:
+    """The answers that the drafter thinks of, each by its probability: the less the likelier it is
+    to abstain."""
+    if not weight or "draft" not in state:
+        return ()
+    known = 1 - state.draft.abstain_prob
+    return tuple(
+        (weight * known * math.exp(log_prob), answer)
+        for answer, log_prob in state.draft.candidates[:DRAFTED]
+    )
 
 
 def concept_texts(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -31,7 +32,7 @@ from skipqa.stages.retrieve import (
     written_out,
 )
 from skipqa.trace import StageRecord
-from skipqa.types import Budget, Hit, Question, Region, Retrieved, SparseVector
+from skipqa.types import Budget, Draft, Hit, Question, Region, Retrieved, SparseVector
 
 WHOLE = RetrieveConfig(excerpt_words=0)  # passages are read whole
 
@@ -53,6 +54,22 @@ def test_a_region_asks_for_what_it_shows_and_what_is_asked(pipeline: Pipeline, c
     assert flops == 0
     found = index.search([query], 4)[0]
     assert "espresso" in [index.passage(hit.row).title for hit in found]
+
+
+def test_a_region_also_asks_for_what_the_drafter_thinks_of(pipeline: Pipeline, cup: Region) -> None:
+    """By its probability, less if the drafter might abstain; by default not at all."""
+    candidates = (("italy", math.log(0.8)), ("brazil", math.log(0.1)))
+    draft = Draft("", 0.1, "", candidates=candidates, abstain_prob=0.25)
+    entering = state(question=question("…", "pressure"), regions=(cup,), draft=draft)
+    querier = ConceptQuerier(RetrieveConfig(draft_weight=2.0), pipeline.backbone)
+    (query,) = querier.write(entering)
+    (plain,) = ConceptQuerier(RetrieveConfig(), pipeline.backbone).write(entering)
+    assert query.texts[: len(plain.texts)] == plain.texts
+    added = query.texts[len(plain.texts) :]
+    assert [text for _, text in added] == ["italy", "brazil"]
+    assert [weight for weight, _ in added] == pytest.approx([2 * 0.75 * 0.8, 2 * 0.75 * 0.1])
+    undrafted = state(question=question("…", "pressure"), regions=(cup,))
+    assert querier.write(undrafted) == [plain]
 
 
 def retrieved(
