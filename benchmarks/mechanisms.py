@@ -4,7 +4,7 @@ Each question goes through the pipeline up to verification once; then its passag
 several ways. The decoder answers by itself: the drafter's candidates are left out.
 
 - `as set`: as `--passages` says: two passages as text, fused tokens, or these and the best passage;
-- `best as text`, `two as text`, `nothing`: without fusion;
+- `best as text`, `nothing`: without fusion, as is `two as text` where that is not as set;
 - `edited fact`: every passage that states the answer states another one, which counts as right;
   `edited fact, right before`: of the questions that were answered rightly as set;
 - `wrong passages`: those of another question;
@@ -122,7 +122,7 @@ class Mechanisms:
         self.base, self.asked, self.photo, self.seed = base, asked, photo, seed
         self.text = {
             name: base.with_config(decode={"passages": TEXT, "max_passages": count})
-            for name, count in (("best as text", 1), ("two as text", 2))
+            for name, count in (("best as text", 1), ("two as text", 2))[: 1 + (passages != TEXT)]
         }
         self.nothing = base.with_config(decode={"passages": "none"})
         self.as_set = base.with_config(decode={"passages": passages})

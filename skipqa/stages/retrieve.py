@@ -244,13 +244,12 @@ def by_saliency(hits: Sequence[Hits], regions: Sequence[Region], sharpness: floa
 
 
 def drafted_texts(state: State, weight: float) -> tuple[tuple[float, str], ...]:
-    """The answers that the drafter thinks of, each by its probability: the less the likelier it is
-    to abstain."""
+    """The answers that the drafter thinks of, each by its probability: where it would rather
+    abstain, they hardly count."""
     if not weight or "draft" not in state:
         return ()
-    known = 1 - state.draft.abstain_prob
     return tuple(
-        (weight * known * math.exp(log_prob), answer)
+        (weight * math.exp(log_prob), answer)
         for answer, log_prob in state.draft.candidates[:DRAFTED]
     )
 

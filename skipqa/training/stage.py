@@ -73,6 +73,10 @@ class TrainingStage(ABC):
             return "" if self.of_decoder else f"it uses what is trained for {BASED_ON[preset]}"
         return self.needs_pocket
 
+    def part_of_all(self, preset: str) -> bool:
+        """Whether "all" trains it for that preset."""
+        return not self.refuses(preset)
+
     @property
     def makes_backbone(self) -> bool:
         """In "all", given components stand in for the stages that make the backbone."""

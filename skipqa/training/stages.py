@@ -39,7 +39,7 @@ from skipqa.training.stage1 import backbone
 STAGES: tuple[TrainingStage, ...] = (
     sparse_query.STAGE,  # "splade": what to ask an index
     backbone.STAGE,  # the backbone: encoder, tagger, drafter, and a reader of what is found
-    reader.STAGE,  # of a preset with another decoder, by LoRA
+    reader.STAGE,  # of a preset with another decoder; the pocket's own, further
     grounding.STAGE,  # QVS: which tokens show what is asked about
     stage2_saliency.STAGE,  # QVS of each token by itself
     stage3_fusion.STAGE,  # BSCA
@@ -102,7 +102,7 @@ def _train_all(inputs: Inputs, run: Run, stages: Sequence[TrainingStage]) -> Met
     preset(inputs.preset)
     settings = settings_of(inputs.settings, stages)
     for stage in stages:
-        if stage.refuses(inputs.preset):
+        if not stage.part_of_all(inputs.preset):
             continue
         if stage.makes_backbone and inputs.components and not metrics:
             continue

@@ -6,7 +6,7 @@ from __future__ import annotations
 SUMMARIES = {
     "splade": "sparse queries",
     "stage1": "the backbone",
-    "reader": "the decoder of the preset desk, by LoRA",
+    "reader": "the decoder alone: that of desk by LoRA, the pocket's further",
     "grounding": "saliency over all tokens together",
     "stage2": "saliency of each token by itself",
     "stage3": "fusion into the decoder",

@@ -35,6 +35,9 @@ class Noted(TrainingStage):
     def makes_backbone(self) -> bool:
         return self.stage.makes_backbone
 
+    def part_of_all(self, preset: str) -> bool:
+        return self.stage.part_of_all(preset)
+
     def run(self, inputs: Inputs, settings: Any, run: Run) -> Metrics:
         self.begun[self.name] = inputs
         run.folder.mkdir(parents=True)

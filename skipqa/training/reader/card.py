@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from skipqa.backbones.weights.gguf_decoder import PublishedDecoder
-from skipqa.training.reader.settings import PART, ReaderSettings
+from skipqa.training.reader.settings import FOCUS, PART, ReaderSettings
 
 CARD = "README.md"
 
@@ -34,7 +34,7 @@ def written(
         + " |"
         for name in found["shipped"]["found"]
     ]
-    prompts = [*found["prompts"].values(), 0]
+    prompts = [found["prompts"].get(phase, 0) for phase in (PART, FOCUS)]
     where = "q, k, v, o and the feed-forward matrices" if lora.mlp else "q, k, v and o"
     return "\n".join(
         [
@@ -50,8 +50,9 @@ def written(
             f"{lora.scale:g} and dropout {lora.dropout:g}, batch {train.batch}, {prompts[0]:,}",
             f"prompts at lr {train.lr:g}, then {prompts[1]:,} of knowledge questions at",
             f"{train.focus_lr:g}, each time that one was seen counted. COCO's classes of a",
-            "training photo are told by a tagger that was not trained on it, other words by the",
-            "tagger as it ships, which was: these are better than those of new photos.",
+            "training photo come from a tagger that was not trained on it, other words from the",
+            "tagger as it ships, which was: these are better than those of new photos. Photos that",
+            "are held out, or of val, are new to it.",
             "",
             "Soft accuracy in per cent, of prompts as stage I writes them, not through the whole",
             "pipeline. `before` is the published decoder with what retrieval finds, `unread` this",

@@ -1,4 +1,4 @@
-"""What training a reader by LoRA takes, computed on paper before it starts.
+"""What training a reader takes, computed on paper before it starts.
 
 FLOPs per token, P being the parameters of the layers (1.31e9 for Qwen2-1.5B) and T the tokens it
 attends to: forward 2 P + 4 L D T; backward the same for what passes through the frozen matrices,
@@ -12,8 +12,8 @@ kept of one layer at a time, with as much for its gradients, and of all others t
 For Qwen2-1.5B in bfloat16 and a batch of 24,576 tokens: 3.1 GB of weights, 2.1 of inputs, 4.0 in
 one layer, 0.3 of logits; without recomputation 57 in place of inputs and one layer.
 
-Seconds follow from assumed speeds: a third of the 989 TFLOP/s that an H200 has in bfloat16, and of
-two cores 50 GFLOP/s, or 350 with instructions for bfloat16. Nothing else here was measured.
+Seconds follow from speeds, all but one assumed: a third of the 989 TFLOP/s that an H200 has in
+bfloat16, and of two cores 50 GFLOP/s; 350 with instructions for bfloat16 was measured.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def speed(training: LoraTraining, device: str) -> float:
 def further_seconds(
     config: LlamaConfig, training: LoraTraining, prompts: int, device: str
 ) -> float:
-    """Of training all weights of a decoder on so many prompts."""
+    """Of training a decoder's own factors: gradients of whole matrices are computed on the way."""
     passed = flops(config, PROMPT_TOKENS, PROMPT_TOKENS, logits=0)
     return prompts * (3 + int(training.recompute)) * passed / speed(training, device)
 
@@ -70,12 +70,17 @@ class Estimate:
         return self.step_flops(prompts, tokens) / speed(self.training, self.device)
 
     @property
+    def _bytes(self) -> int:
+        """Of a number, but for factors."""
+        return 2 if self.training.bfloat16 else WEIGHT_BYTES[self.device]
+
+    @property
     def weight_bytes(self) -> int:
         config = self.config
         layer = config.width * (2 * config.width + 2 * config.kv_width + 3 * config.ffn)
         output = 1 if config.tied else 2
         parameters = config.layers * layer + output * config.width * config.vocabulary
-        return WEIGHT_BYTES[self.device] * parameters
+        return self._bytes * parameters
 
     def layer_bytes(self, tokens: int) -> int:
         """What one layer keeps for its backward pass."""
@@ -83,13 +88,13 @@ class Estimate:
         kept = 8 * c.width + 4 * c.kv_width + 3 * c.ffn
         if self.lora.mlp:
             kept += 2 * (c.width + c.ffn)
-        return WEIGHT_BYTES[self.device] * kept * tokens
+        return self._bytes * kept * tokens
 
     @property
     def peak_bytes(self) -> int:
         """With a batch of as many tokens as one may have."""
         c, batch, tokens = self.config, self.training.batch, self.training.most_tokens
-        inputs = WEIGHT_BYTES[self.device] * c.layers * c.width * tokens
+        inputs = self._bytes * c.layers * c.width * tokens
         inside = 2 * self.layer_bytes(tokens)
         activations = inputs + inside
         if not self.training.recompute:

@@ -1,4 +1,4 @@
-"""A reader that ships as factors goes on learning: those factors, and the norms, are what changes.
+"""A reader that ships as factors goes on learning: those factors and the norms are trained.
 
 Enters: the published decoder, the file of its reader. Leaves: another such file, of the same ranks
 and so of the same size, and the decoder as that file has it. The reader of `pocket` learned with

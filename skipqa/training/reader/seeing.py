@@ -25,14 +25,14 @@ from skipqa.training.reader.settings import PART, ReaderSettings
 from skipqa.training.stage1 import parts, photos, tagger
 from skipqa.training.stage1.drafter import DrafterEval, DrafterInputs, DrafterModel, Questions
 from skipqa.training.stage1.finding import Retrieval, find_passages
-from skipqa.training.stage1.inputs import StageInputs
+from skipqa.training.stage1.inputs import StageInputs, evenly
 from skipqa.training.stage1.mixture import Mixture
 from skipqa.training.stage1.photos import PhotoFeatures
-from skipqa.training.stage1.tagger import TaggerTraining, TagProbs, Targets
+from skipqa.training.stage1.tagger import TaggerTraining, TagProbs, Targets, Views
 from skipqa.training.stage1.words import Words
 from skipqa.types import Box
 
-OWN_QUESTIONS = "okvqa"  # the source that is never thinned
+OWN_QUESTIONS = "okvqa"  # the source that is never thinned: it is what everything is chosen on
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +51,12 @@ def thinned(mixed: Mixture, settings: ReaderSettings) -> Mixture:
     rows: list[int] = []
     for source, split in sorted({(one.source, one.split) for one in mixed.examples}):
         some = mixed.select(source, split)
-        if split == "train":
-            most = len(some) if source == OWN_QUESTIONS else settings.questions
-        else:  # those about unseen entities are all of `val`
-            most = 0 if split == "val" and source != "unseen" else settings.scored
-        if most:
-            rows += some[:: max(1, len(some) // most)][:most]
+        if split == "val" and source != "unseen":  # all of these are in `val`
+            continue
+        if source != OWN_QUESTIONS:
+            most = settings.questions if split == "train" else settings.scored
+            some = evenly(torch.tensor(some), most).tolist()
+        rows += some
     return mixed.only(sorted(rows))
 
 
@@ -95,7 +95,7 @@ def see(inputs: StageInputs, found: Components, retrieval: Retrieval, *, bfloat1
         with atomic(kept.passages) as partial:
             partial.write_text(json.dumps(list(passages.items())))
     rows = {int(row): tuple(texts) for row, texts in read_json(kept.passages)}
-    return Seen(*words, rows, model, kept.drafted())
+    return Seen(*words, rows, model, kept.drafted(inputs))
 
 
 def _look(
@@ -106,10 +106,10 @@ def _look(
     assert found.drafter is not None
     pixels = photos.decode(inputs.mixed.photos, inputs.run.counted("decoding photos"))
     features = parts.see(inputs, pixels, found.vision, views=1, crops=0, bfloat16=bfloat16)
-    names = found.tagger.to(inputs.device)
-    probs = tagger.tag(names, pooled(features.views[0]), features.windows)
-    probs = cross_fitted(inputs, features, names.config, probs)
-    words = parts.words_shown(inputs, features, names.config, names.meanings, probs)
+    own = found.tagger.to(inputs.device)
+    probs = tagger.tag(own, pooled(features.views[0]), features.windows)
+    probs = cross_fitted(inputs, features, own.config, probs)
+    words = parts.words_shown(inputs, features, own.config, own.meanings, probs)
     answers, tokenizer = found.drafter.config.answers, inputs.networks.text_tokenizer
     questions = Questions(inputs.mixed.examples, answers, tokenizer, inputs.device)
     drafts = DrafterEval(inputs.scored, DrafterInputs(questions, features, words[0]))
@@ -126,9 +126,10 @@ def cross_fitted(
     if not inputs.mixed.labels or not common:
         return probs
     names = tuple(targets.names[i] for i in common)
-    only = Targets(names, ("",) * len(common), targets.labels[:, common], targets.columns)
+    nothing = torch.full_like(targets.columns, -1)  # of things
+    only = Targets(names, ("",) * len(common), targets.labels[:, common], nothing)
     own = replace(config, names=names, kinds=only.kinds)
-    _, fitted = tagger.train(features, only, own, inputs.run, TaggerTraining())
+    fitted = tagger.cross_fit(Views.of(features, only), features, own, inputs.run, TaggerTraining())
     rows = torch.tensor(sorted(inputs.mixed.labels), device=inputs.device)
     columns = torch.tensor([known[name] for name in names], device=inputs.device)
 
@@ -174,15 +175,14 @@ class _Kept:
 
     def words(self, inputs: StageInputs, config: TaggerConfig) -> tuple[Words, Words]:
         found = load_file(self.tensors, device=str(inputs.device))
-        own = (config.word(i) for i in range(len(config.names)))
-        names = (*own, *(concept.name for concept in inputs.networks.concepts.entries))
+        names = parts.word_names(inputs, config)
         low_res, high_res = (
             Words(names, found["embeddings"], found[f"{kind}/indices"], found[f"{kind}/probs"])
             for kind in ("low_res", "high_res")
         )
         return low_res, high_res
 
-    def drafted(self) -> dict[str, Tensor]:
-        found = load_file(self.tensors)
+    def drafted(self, inputs: StageInputs) -> dict[str, Tensor]:
+        found = load_file(self.tensors, device=str(inputs.device))
         start = "drafted/"
         return {n.removeprefix(start): one for n, one in found.items() if n.startswith(start)}

@@ -9,12 +9,14 @@ from typing import NamedTuple
 from torch import Tensor
 
 from skipqa.config import Count, NonNegative, Weight
+from skipqa.errors import UserError
 from skipqa.nn.lora import LoraConfig
 from skipqa.training.loop import Decay, Optimisation, steps_for
 from skipqa.training.stage1.inputs import Stage1Settings
 from skipqa.training.stage1.reader import ReaderSchedule
 
 PART = "reader"
+FOCUS = f"{PART}/focus"
 STAGE1 = Stage1Settings()
 
 
@@ -43,12 +45,14 @@ class LoraTraining(ReaderSchedule):
         """By name: the mixture, if there is to be any of it, then knowledge questions alone."""
         mixed, focused = self.mixed(groups), self.focused(groups)
         found: dict[str, Phase] = {}
+        if not (self.epochs or self.steps or self.focus_epochs):
+            raise UserError("nothing is trained: set train.epochs or train.focus_epochs")
         if self.epochs or self.steps:
             steps = self.steps or steps_for(self.epochs, mixed, self.batch)
             found[PART] = Phase(mixed, self._optimisation(steps, self.lr))
         if self.focus_epochs:
             steps = steps_for(self.focus_epochs, focused, self.batch)
-            found[f"{PART}/focus"] = Phase(focused, self._optimisation(steps, self.focus_lr))
+            found[FOCUS] = Phase(focused, self._optimisation(steps, self.focus_lr))
         return found
 
 
@@ -59,8 +63,8 @@ class ReaderSettings:
     words: Count = STAGE1.words
     scored: Count = 400  # questions of each group, at most, but for those it chooses by
     # For a machine on which photos take long: trained on are then OK-VQA's questions and at most so
-    # many of each other source, scored at most `scored` of each group but for validation sets, and
-    # photos that none of these is about are not looked at. 0: all
+    # many of each other source; validation sets, except questions about unseen entities, are left
+    # out, and so are photos that no question is about. 0: all
     questions: NonNegative = 0
     train: LoraTraining = field(default_factory=LoraTraining)
     lora: LoraConfig = field(default_factory=LoraConfig)

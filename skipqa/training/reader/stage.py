@@ -81,6 +81,10 @@ class ReaderStage(TrainingStage):
             return "its decoder reads visual tokens, and prompts here are words"
         return ""
 
+    def part_of_all(self, preset: str) -> bool:
+        """Not of the pocket's, whose reader stage I has just trained."""
+        return preset != POCKET and not self.refuses(preset)
+
     def check(self, metrics: Mapping[str, Any]) -> None:
         if not metrics[PART]["ships"]:
             raise UserError(
@@ -96,6 +100,8 @@ class ReaderStage(TrainingStage):
             raise UserError(f"{self.name} builds on {', '.join(absent)}: train stage1")
         if inputs.preset != POCKET:
             adapter.check_size(kind.published.config, settings.lora)
+        elif settings.lora != self.settings.lora:
+            raise UserError("the factors of the pocket's reader keep their ranks: leave lora out")
         mixed = thinned(mixture.read(data, inputs.pocket_kb, inputs.limit), settings)
         add_common(mixed, inputs, settings.as_stage1(), run.seed)
         run.claim(
@@ -145,14 +151,13 @@ class ReaderStage(TrainingStage):
             read=config.decode.max_passages,
             asked=things_asked_about(mixed) if config.decode.region_words else {},
         )
-        start = inputs.components or found.base or found.folder
         if inputs.components is not None or inputs.preset == POCKET:
-            assert start is not None
-            copy_components(start, run.folder)
+            assert found.folder is not None
+            copy_components(found.folder, run.folder)
         make, decoder = PromptMaker(context, writer, kind.form), networks.decoder.to(device)
         if inputs.preset == POCKET:
             assert found.reader is not None
-            if fewer_bits:
+            if settings.train.bfloat16:
                 decoder.embedding.bfloat16()
             further = Further.of(decoder, found.reader, inputs.preset)
             metrics = train(context, make, settings, decoder, further)

@@ -65,7 +65,7 @@ class StageInputs:
         are measured through the whole pipeline, too."""
         most, chosen_by = self.settings.scored, (HELD_OUT, PERCEPTUAL)
         return {
-            name: rows if name in chosen_by else _some(rows, most)
+            name: rows if name in chosen_by else evenly(rows, most)
             for name, rows in self.scored.items()
         }
 
@@ -81,10 +81,10 @@ def group_rows(mixed: Mixture) -> dict[str, Tensor]:
         found[f"{source}/{split}"] = torch.tensor(mixed.select(source, split), dtype=torch.long)
     if PERCEPTUAL in found:
         count = max(1, len(found.get(HELD_OUT, ())) // PERCEPTUAL_RATIO)
-        found[PERCEPTUAL] = _some(found[PERCEPTUAL], count)
+        found[PERCEPTUAL] = evenly(found[PERCEPTUAL], count)
     return found
 
 
-def _some(rows: Tensor, count: int) -> Tensor:
+def evenly(rows: Tensor, count: int) -> Tensor:
     """So many, evenly spaced, or all."""
     return rows[:: max(1, len(rows) // count)][:count]

@@ -128,14 +128,19 @@ def words_shown(
     """The words of every photo, at low and at high resolution, from a tagger's probabilities and
     the encoder's own."""
     known, device = inputs.networks.concepts, inputs.device
-    tag_words = (config.word(i) for i in range(len(config.names)))
-    names = (*tag_words, *(concept.name for concept in known.entries))
+    names = word_names(inputs, config)
     embeddings = torch.cat((meanings.to(device), known.embeddings.to(device)))
     low_res, high_res = (
         best_words(names, embeddings, prob.to(device), features.overview, inputs.settings.words)
         for prob in (probs.low_res, probs.high_res)
     )
     return low_res, high_res
+
+
+def word_names(inputs: StageInputs, config: TaggerConfig) -> tuple[str, ...]:
+    """All words that an image may have: the tagger's, then the encoder's own classes."""
+    tag_words = (config.word(i) for i in range(len(config.names)))
+    return (*tag_words, *(concept.name for concept in inputs.networks.concepts.entries))
 
 
 def _tagger_metrics(inputs: StageInputs, targets: Targets, probs: TagProbs) -> Metrics:

@@ -33,6 +33,7 @@ from skipqa.training.run import Counted, Run
 from skipqa.training.stage1.drafter import TRAIN_GROUPS
 
 MAX_ANSWER_TOKENS = 8
+PLAIN_ATTENTION = 256  # tokens at most, on a CPU
 IGNORED = -100  # no label: the prompt and padding
 
 
@@ -115,9 +116,11 @@ def in_bfloat16(decoder: Llama) -> torch.autocast:
 
 
 def _attention(ids: Tensor, recompute: bool) -> AbstractContextManager[None]:
-    """A CPU's fused attention is slow backwards: two plain products take a sixth off a step with
-    prompts as short as these. What is computed again is so outside of this block."""
-    plain = ids.device.type == "cpu" and torch.is_grad_enabled() and not recompute
+    """A CPU's fused attention is slow backwards: for short prompts two plain products take a sixth
+    off a step; for long ones they need too much memory. With `recompute`, layers run again outside
+    of this block, which would not apply to them."""
+    trained = torch.is_grad_enabled() and not recompute
+    plain = ids.device.type == "cpu" and trained and ids.shape[1] <= PLAIN_ATTENTION
     return sdpa_kernel(SDPBackend.MATH) if plain else nullcontext()
 
 

@@ -22,7 +22,7 @@ from skipqa.training.stage1.words import PROMPT, Words
 GOLD = 0.8  # how often the passages include those that are known to state the answer
 STATED = 0.4  # how often a sentence that supports the answer is one of them, though of no corpus
 PROMOTED = 0.5  # how often a found passage that holds the answer is among those read
-NAMED = 0.85  # how often what is asked about, if known, is the first word: regions may be wrong
+NAMED = 0.85  # how often what is asked about, if known, is the first word
 SHUFFLED = 0.3  # how often the passages are in random order, not the best last
 FEW = (1, 2, 2, 3, 4)  # passages that a sparse system reads
 MANY = 16  # passages that a dense system reads

@@ -123,25 +123,41 @@ def train(
     training: TaggerTraining,
 ) -> tuple[Tagger, TagProbs]:
     """The tagger over all labelled photos, and cross-fitted probabilities."""
-    device = features.views.device
     views = Views.of(features, targets)
-    labelled = (views.labels != UNKNOWN).any(1)
+    probs = cross_fit(views, features, config, run, training)
+    labelled = views.labelled
+    tagger = _fit("tagger", views, config, labelled, run, training)
+    _judge(tagger, views, features, ~labelled, probs)
+    return tagger, probs
+
+
+def cross_fit(
+    views: Views,
+    features: PhotoFeatures,
+    config: TaggerConfig,
+    run: Run,
+    training: TaggerTraining,
+) -> TagProbs:
+    """Of labelled photos, by taggers that were not trained on them; nothing of others."""
+    device, labelled = features.views.device, views.labelled
     generator = torch.Generator().manual_seed(run.seed)
     fold = torch.randint(0, FOLDS, (len(views.labels),), generator=generator).to(device)
     probs = TagProbs(torch.empty_like(views.labels), torch.empty_like(views.labels))
-
-    def judge(tagger: Tagger, chosen: Tensor) -> None:
-        found = tag(tagger, views.pooled[0, chosen], features.windows[chosen])
-        probs.low_res[chosen], probs.high_res[chosen] = found.low_res, found.high_res
-
     for held_out in range(FOLDS):
         chosen = labelled & (fold == held_out)
         if chosen.any():
             name, rest = f"tagger/{held_out}", labelled & ~chosen
-            judge(_fit(name, views, config, rest, run, training), chosen)
-    tagger = _fit("tagger", views, config, labelled, run, training)
-    judge(tagger, ~labelled)
-    return tagger, probs
+            fitted = _fit(name, views, config, rest, run, training)
+            _judge(fitted, views, features, chosen, probs)
+    return probs
+
+
+def _judge(
+    tagger: Tagger, views: Views, features: PhotoFeatures, chosen: Tensor, probs: TagProbs
+) -> None:
+    """Writes down what it says of the chosen photos."""
+    found = tag(tagger, views.pooled[0, chosen], features.windows[chosen])
+    probs.low_res[chosen], probs.high_res[chosen] = found.low_res, found.high_res
 
 
 def tag(tagger: Tagger, pooled_P2F: Tensor, windows_PW2F: Tensor) -> TagProbs:
@@ -172,6 +188,11 @@ class Views:
     def labels(self) -> Tensor:
         """[P, names]"""
         return self.targets.labels
+
+    @property
+    def labelled(self) -> Tensor:
+        """[P]: whether anything is known of a photo."""
+        return (self.labels != UNKNOWN).any(1)
 
     def draw(self, photo: Tensor) -> tuple[Tensor, Tensor]:
         """A view of each, and its labels: a crop may have lost what the photo shows, and of a

@@ -149,8 +149,7 @@ def test_later_stages_begin_with_it_and_the_pockets_settings(trained: Trained) -
 
 
 def test_the_pockets_own_reader_goes_on(world: Inputs, tmp_path: Path) -> None:
-    """Its file is as large as before, and what was chosen with it stays; a second call with what
-    the first one saw does not look again."""
+    """Its file is as large as before, and what was chosen with it stays."""
     settings = replace(
         STAGE.settings, questions=6, scored=4, train=replace(TRAINING, epochs=0.0, focus_epochs=0.5)
     )
