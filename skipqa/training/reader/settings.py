@@ -43,10 +43,10 @@ class LoraTraining(ReaderSchedule):
 
     def phases(self, groups: Mapping[str, Tensor]) -> dict[str, Phase]:
         """By name: the mixture, if there is to be any of it, then knowledge questions alone."""
-        mixed, focused = self.mixed(groups), self.focused(groups)
-        found: dict[str, Phase] = {}
         if not (self.epochs or self.steps or self.focus_epochs):
             raise UserError("nothing is trained: set train.epochs or train.focus_epochs")
+        mixed, focused = self.mixed(groups), self.focused(groups)
+        found: dict[str, Phase] = {}
         if self.epochs or self.steps:
             steps = self.steps or steps_for(self.epochs, mixed, self.batch)
             found[PART] = Phase(mixed, self._optimisation(steps, self.lr))

@@ -29,7 +29,7 @@ from skipqa.training.reader.settings import LoraTraining, ReaderSettings
 from skipqa.training.reader.stage import ReaderStage
 from skipqa.training.run import Run
 from skipqa.training.stage import Inputs
-from skipqa.training.stage1 import backbone, mixture, reader_quality
+from skipqa.training.stage1 import backbone, mixture, photos, reader_quality
 from skipqa.training.stage1.finding import Retrieval
 from skipqa.training.stage1.networks import Networks
 from skipqa.training.stage1.reader import Prompts
@@ -148,31 +148,77 @@ def test_later_stages_begin_with_it_and_the_pockets_settings(trained: Trained) -
     assert "base" not in Source("pocket", components.bundled("pocket")).fingerprint()
 
 
-def test_the_pockets_own_reader_goes_on(world: Inputs, tmp_path: Path) -> None:
+FURTHER = replace(
+    STAGE.settings, questions=6, scored=4, train=replace(TRAINING, epochs=0.0, focus_epochs=0.5)
+)
+
+
+def go_on(world: Inputs, run: Run) -> dict[str, Any]:
+    stage = ReaderStage("reader", FURTHER, lambda *_: tiny_training.networks())
+    return stage.run(replace(world, preset="pocket"), FURTHER, run)
+
+
+@pytest.fixture(scope="module")
+def further(world: Inputs, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("further") / "run"
+    return folder, go_on(world, Run(folder, seed=5))["reader"]
+
+
+def test_the_pockets_own_reader_goes_on(
+    world: Inputs, further: tuple[Path, dict[str, Any]]
+) -> None:
     """Its file is as large as before, and what was chosen with it stays."""
-    settings = replace(
-        STAGE.settings, questions=6, scored=4, train=replace(TRAINING, epochs=0.0, focus_epochs=0.5)
-    )
-    stage = ReaderStage("reader", settings, lambda *_: tiny_training.networks())
+    folder, metrics = further
     begun = components.bundled("pocket")
     assert begun is not None
-    said: list[str] = []
-    run = Run(tmp_path / "run", seed=5, say=said.append)
-    metrics = stage.run(replace(world, preset="pocket"), settings, run)["reader"]
-    assert said[0].startswith("reader: factors as shipped, ")
     assert set(metrics["prompts"]) == {"reader/focus"}
     assert metrics["shipped"]["found"].keys() <= {
         f"{source}/held-out" for source in ("okvqa", "coco", "pocket-kb")
     }
     was = load_file(begun / "reader.safetensors")
-    now = load_file(run.folder / "trained" / "reader.safetensors")
+    now = load_file(folder / "trained" / "reader.safetensors")
     assert all(now[name].shape == value.shape for name, value in was.items())
     assert any(not torch.equal(now[name], value) for name, value in was.items())
     for name in ("settings.toml", "tagger.safetensors"):
-        assert (run.folder / name).read_bytes() == (begun / name).read_bytes()
-    shipped = load_file(run.folder / "reader.safetensors")
+        assert (folder / name).read_bytes() == (begun / name).read_bytes()
+    shipped = load_file(folder / "reader.safetensors")
     expected = now if metrics["ships"] else was
     assert all(torch.equal(shipped[name], value) for name, value in expected.items())
+
+
+@pytest.mark.parametrize(
+    "killed_at", ["finding passages", "reading okvqa/held-out, found", "reader"]
+)
+def test_killed_anywhere_it_ends_with_the_same_file_and_looks_once(
+    killed_at: str,
+    world: Inputs,
+    further: tuple[Path, dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Killed(Exception):
+        pass
+
+    def stop(what: str, done: int, *_: object) -> None:
+        if what.startswith(killed_at) and done >= (2 if killed_at == "reader" else 0):
+            raise Killed
+
+    folder = tmp_path / "run"
+    with pytest.raises(Killed):
+        go_on(world, Run(folder, seed=5, progress=stop, save_every_s=0.0))
+    monkeypatch.setattr(photos, "decode", lambda *_: pytest.fail("looks again"))
+    metrics = go_on(world, Run(folder, seed=5))["reader"]
+    assert metrics == further[1]
+    one, other = (load_file(f / "trained" / "reader.safetensors") for f in (folder, further[0]))
+    assert all(torch.equal(other[name], value) for name, value in one.items())
+
+
+def test_its_factors_keep_their_ranks(world: Inputs, tmp_path: Path) -> None:
+    settings = replace(FURTHER, lora=LoraConfig(rank=4))
+    with pytest.raises(UserError, match="keep their ranks: leave lora out"):
+        STAGE.run(replace(world, preset="pocket"), settings, Run(tmp_path / "run"))
+    with pytest.raises(UserError, match="nothing is trained: set"):
+        replace(TRAINING, epochs=0.0, focus_epochs=0.0).phases({})
 
 
 def test_a_finished_run_is_read_and_another_refused(world: Inputs, trained: Trained) -> None:
