@@ -36,6 +36,23 @@ def delta(base: Mapping[str, Tensor], tuned: Mapping[str, Tensor], rank: int) ->
     return {name: value.contiguous() for name, value in found.items()}
 
 
+def interpolated(
+    one: Mapping[str, Tensor], other: Mapping[str, Tensor], fraction: float
+) -> dict[str, Tensor]:
+    """So far from one difference to another of the same ranks, at these ranks. The two sums of
+    factors are joined, and directions that change least are cut off."""
+    found: dict[str, Tensor] = {}
+    for name, value in one.items():
+        if name.endswith(UP):
+            down = name.removesuffix(UP) + DOWN
+            ups = torch.cat(((1 - fraction) * value, fraction * other[name]))
+            parts = balanced(ups, torch.cat((one[down], other[down])))
+            found[name], found[down] = (part[: len(value)].contiguous() for part in parts)
+        elif not name.endswith(DOWN):
+            found[name] = value.lerp(other[name], fraction)
+    return found
+
+
 def truncated(delta: Mapping[str, Tensor], rank: int) -> dict[str, Tensor]:
     """The same difference at a lower rank: directions are ordered by how much they change."""
     return {

@@ -17,6 +17,7 @@ from skipqa.nn.low_rank import (
     factor,
     factor_as,
     factored,
+    interpolated,
     merge,
     truncated,
 )
@@ -177,3 +178,20 @@ def test_a_shipped_difference_goes_on_learning_at_its_own_ranks(seed: int, rank:
     assert all(found[name].shape == value.shape for name, value in shipped.items())
     merge(made)
     torch.testing.assert_close(apply(base, found), weights(made), rtol=1e-4, atol=1e-4)
+
+
+@given(seeds, st.integers(1, 8), st.floats(0, 1))
+def test_interpolated_it_is_the_nearest_of_that_rank(seed: int, rank: int, fraction: float) -> None:
+    base, first, second = (weights(network(seed + n)) for n in range(3))
+    one, other = delta(base, first, rank), delta(base, second, rank)
+    found = interpolated(one, other, fraction)
+    assert {name: value.shape for name, value in found.items()} == {
+        name: value.shape for name, value in one.items()
+    }
+    ends = apply(base, one), apply(base, other)
+    between = {name: value.lerp(ends[1][name], fraction) for name, value in ends[0].items()}
+    nearest = apply(base, delta(base, between, rank))
+    torch.testing.assert_close(apply(base, found), nearest, rtol=1e-3, atol=1e-4)
+    for end, part in ((ends[0], 0.0), (ends[1], 1.0)):
+        same = apply(base, interpolated(one, other, part))
+        torch.testing.assert_close(same, end, rtol=1e-3, atol=1e-4)

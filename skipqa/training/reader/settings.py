@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from skipqa.config import Count, NonNegative, Weight
+from skipqa.config import Count, Fraction, NonNegative, Weight
 from skipqa.errors import UserError
 from skipqa.nn.lora import LoraConfig
 from skipqa.training.loop import Decay, Optimisation, steps_for
@@ -66,6 +66,8 @@ class ReaderSettings:
     # many of each other source; validation sets, except questions about unseen entities, are left
     # out, and so are photos that no question is about. 0: all
     questions: NonNegative = 0
+    # How far a reader that is trained further goes from what it was to what was trained
+    interpolation: Fraction = 0.5
     train: LoraTraining = field(default_factory=LoraTraining)
     lora: LoraConfig = field(default_factory=LoraConfig)
 

@@ -159,7 +159,7 @@ class ReaderStage(TrainingStage):
             assert found.reader is not None
             if settings.train.bfloat16:
                 decoder.embedding.bfloat16()
-            further = Further.of(decoder, found.reader, inputs.preset)
+            further = Further.of(decoder, found.reader, inputs.preset, settings.interpolation)
             metrics = train(context, make, settings, decoder, further)
         else:
             beside = Beside(kind.published, settings.lora, inputs.preset)
