@@ -65,7 +65,7 @@ def balanced(up: Tensor, down: Tensor) -> tuple[Tensor, Tensor]:
     """The same product U^T D from factors as `delta` leaves them: directions are orthogonal, in the
     order of how much they change, and as long in one factor as in the other."""
     (q_up, r_up), (q_down, r_down) = (torch.linalg.qr(part.float().T) for part in (up, down))
-    u, s, v = torch.linalg.svd(r_up @ r_down.T)
+    u, s, v = torch.linalg.svd(r_up @ r_down.T, full_matrices=False)
     root = s[:, None].sqrt()
     return (root * (q_up @ u).T).contiguous(), (root * (v @ q_down.T)).contiguous()
 
