@@ -199,12 +199,13 @@ class Pipeline:
         return state
 
     def _answer_ahead(self, encoded: State, trace: Trace) -> Answer:
-        """The full path runs at the same time as the drafter and stops when the draft is accepted.
+        """The full path runs at the same time as the drafter, as far as retrieval, whose queries
+        name what the drafter thinks of, and stops when the draft is accepted.
 
         What it has spent by then is not in the trace, and latencies add up as if in sequence.
         """
         ahead, executor = Trace(), ThreadPoolExecutor(1, thread_name_prefix="full-path")
-        fusing = executor.submit(self.run, encoded, start="budget", stop="hop", trace=ahead)
+        looking = executor.submit(self.run, encoded, start="budget", stop="read_text", trace=ahead)
         executor.shutdown(wait=False)  # the thread ends with its run
         try:
             state = self.run(encoded, start="draft", stop="draft", trace=trace)
@@ -214,7 +215,7 @@ class Pipeline:
         if state.draft.accepted:
             ahead.stop()
             return self._drafted(state, trace)
-        state = self.run(fusing.result().add(draft=state.draft), start="decode", trace=ahead)
+        state = self.run(looking.result().add(draft=state.draft), start="retrieve", trace=ahead)
         return self.looked_up(state, Trace(trace.stages + ahead.stages))
 
     def with_config(self, **changes: Mapping[str, Any]) -> Pipeline:

@@ -1,12 +1,13 @@
 """retrieve: every region sends its own query (RCSR, second half).
 
 Untrained, the query of region r is the names of its concepts and, at a lower weight, their
-definitions, weighted by their probability, plus the question's terms. A region that is certain of
-what it shows therefore scores its passages higher. A concept prior turns the probabilities into the
-posterior over the region's concepts. A trained phi reads what the region shows and the question,
-and adds to that query: to its terms (variant A) or, for an index with embeddings, to the embedding
-of its names (B). Where saliency was trained to tell which thing is asked about, what a region finds
-also counts by the region's saliency.
+definitions, weighted by their probability, plus the question's terms and, if `draft_weight` says
+so, the answers that the drafter thinks of. A region that is certain of what it shows therefore
+scores its passages higher. A concept prior turns the probabilities into the posterior over the
+region's concepts. A trained phi reads what the region shows and the question, and adds to that
+query: to its terms (variant A) or, for an index with embeddings, to the embedding of its names (B),
+which names no drafted answer. Where saliency was trained to tell which thing is asked about, what a
+region finds also counts by the region's saliency.
 
 Every index of the library is asked, each with its own encoding of the queries. What they find makes
 one list (knowledge/library.py), of which the best K' stay. Of a long passage the decoder reads only
@@ -55,7 +56,8 @@ class RegionQuerier(Protocol):
 
 
 class ConceptQuerier:
-    """Training-free: names and definitions of the region's concepts, and the question's terms."""
+    """Training-free: names and definitions of the region's concepts, the question's terms, and
+    answers that the drafter thinks of."""
 
     def __init__(self, config: RetrieveConfig, backbone: Backbone) -> None:
         self.config, self.backbone = config, backbone

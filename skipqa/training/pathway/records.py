@@ -137,12 +137,13 @@ class Records:
         )
 
     def before_prune(self, i: int, num_concepts: int) -> State:
-        """The question and the tokens."""
+        """The question, the draft and the tokens."""
         about = self.about[i]
         return State(
             about["image"],
             about["question"],
             question=self.question(i),
+            draft=self.draft(i, {}),
             tokens=self.tokens(i, num_concepts),
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from skipqa.training.pathway import region_query
 from skipqa.training.pathway.context import TrainingContext
 from skipqa.training.pathway.gains import LARGEST, Gains
 from skipqa.training.pathway.records import PassageTable, Records
-from skipqa.training.pathway.region_query import SCALE, QueryInputs, Variant
+from skipqa.training.pathway.region_query import SCALE, QueryInputs, Variant, ask_by_names
 from skipqa.training.pathway.saliency_quality import AT, RECALL
 from skipqa.training.pathway.stage3_region_query import (
     RegionQueryPart,
@@ -107,6 +108,10 @@ def records_of(pipeline: Pipeline) -> Records:
             "source": "pocket-kb",
             "split": "train" if i < QUESTIONS - 10 else "held-out",
             "regions": [[(espresso, 0.9)]],
+            "draft": "",
+            "confidence": 0.0,
+            "candidates": [("lungo", math.log(0.5))],
+            "abstain_prob": 0.0,
             "excerpts": [""] * len(rows),
             "gold": [f"passages:{THINGS[i % 2]}-{side}" for side in SIDES],
             "gold_rows": rows[AT * (i % 2) :][:AT],
@@ -166,6 +171,14 @@ def test_the_loss_scores_a_passage_as_retrieval_does(context: TrainingContext) -
     logits, _ = data.logits(new, [0], [hit.row for hit in found])
     expected = torch.tensor([[hit.score for hit in found]])
     torch.testing.assert_close(logits / SCALE["A"], expected, atol=0.02, rtol=0)
+
+
+def test_a_record_asks_for_what_the_drafter_thought_of(context: TrainingContext) -> None:
+    (term,) = context.pipeline.library.indexes["index"].encoder.encode_terms("lungo").terms
+    for weight in (0.0, 1.0):
+        system = context.pipeline.with_config(retrieve={"draft_weight": weight})
+        (asked,) = ask_by_names(system, context.records.only([0]), "A")
+        assert (term in asked.names[0].terms) == bool(weight)
 
 
 def test_a_gradient_reaches_terms_in_and_outside_the_names(
