@@ -120,7 +120,7 @@ def qvs_only(base: Pipeline, seed: int) -> Pipeline:
 
 def dense(base: Pipeline, seed: int) -> Pipeline:
     """RA-CM3 style: all tokens, one query, all that it finds accepted, ranked, fused and read; by a
-    reader of its own where one was trained (`skipqa train stage1 --set reader.dense_epochs=1`)."""
+    reader of its own where one was trained (`skipqa train reader --set many=1`)."""
     system = without_pruning(qvs_only(base, seed), seed)
     reader, backbone = base.components.dense_reader, base.backbone
     if reader is None or not isinstance(backbone, Pocket):

@@ -21,7 +21,7 @@ from skipqa.backbones.weights.gguf_decoder import PublishedDecoder
 from skipqa.errors import UserError
 from skipqa.nn import checkpoint, compact
 from skipqa.nn.lora import Adapter, LoraConfig
-from skipqa.training.reader.settings import PART, LoraTraining
+from skipqa.training.reader.settings import LoraTraining
 from skipqa.training.stage1.reader import ReaderTrainer
 
 MOST_BYTES = 40_000_000  # of the file: it is downloaded by everyone
@@ -95,6 +95,6 @@ def export(
     """The adapter as the file will be read back."""
     packed = {name: value.cpu() for name, value in compact.pack(adapter.delta()).items()}
     config = {**published.as_base(), **asdict(lora)}
-    checkpoint.save_tensors(packed, path, component=PART, preset=preset, config=config)
+    checkpoint.save_tensors(packed, path, component=path.stem, preset=preset, config=config)
     device = next(adapter.parameters()).device
     return Adapter.of(compact.unpack(packed), device)

@@ -20,7 +20,7 @@ from torch import Tensor
 from skipqa.backbones.networks.llama import Llama
 from skipqa.nn import checkpoint, compact, low_rank
 from skipqa.training.export import read_back
-from skipqa.training.reader.settings import PART, LoraTraining
+from skipqa.training.reader.settings import LoraTraining
 from skipqa.training.stage1.reader import ReaderTrainer, train_all_but_embeddings
 
 
@@ -57,7 +57,7 @@ class Further:
         }
         packed = compact.pack(low_rank.interpolated(before, after, self.fraction))
         tensors = {name: value.cpu() for name, value in packed.items()}
-        checkpoint.save_tensors(tensors, path, component=PART, preset=self.preset)
+        checkpoint.save_tensors(tensors, path, component=path.stem, preset=self.preset)
         low_rank.merge(learned)
         read_back(learned, self.published, path)
         yield learned.requires_grad_(False)

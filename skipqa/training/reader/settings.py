@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from torch import Tensor
@@ -13,10 +13,12 @@ from skipqa.errors import UserError
 from skipqa.nn.lora import LoraConfig
 from skipqa.training.loop import Decay, Optimisation, steps_for
 from skipqa.training.stage1.inputs import Stage1Settings
-from skipqa.training.stage1.reader import ReaderSchedule
+from skipqa.training.stage1.reader import ReaderTraining
+from skipqa.training.stage1.reading import FORMS
 
 PART = "reader"
 FOCUS = f"{PART}/focus"
+DENSE_PART = "dense_reader"  # of the dense baseline alone
 STAGE1 = Stage1Settings()
 
 
@@ -26,7 +28,7 @@ class Phase(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class LoraTraining(ReaderSchedule):
+class LoraTraining(ReaderTraining):
     epochs: Weight = 1.0
     focus_epochs: Weight = 1.0
     batch: Count = 32
@@ -68,8 +70,24 @@ class ReaderSettings:
     questions: NonNegative = 0
     # How far a reader that is trained further goes from what it was to what was trained
     interpolation: Fraction = 0.5
+    # How often a prompt has the sixteen passages of a dense system. At 1 the file is a reader of
+    # that baseline alone, trained on questions that may need knowledge, as long as `focus_epochs`
+    # says and with whole passages, as it reads them
+    many: Fraction = FORMS["many"]
     train: LoraTraining = field(default_factory=LoraTraining)
     lora: LoraConfig = field(default_factory=LoraConfig)
+
+    @property
+    def part(self) -> str:
+        return DENSE_PART if self.many == 1 else PART
+
+    @property
+    def schedule(self) -> LoraTraining:
+        if self.part == PART:
+            return self.train
+        if not self.train.focus_epochs:
+            raise UserError("nothing is trained: set train.focus_epochs")
+        return replace(self.train, epochs=0.0, steps=0)
 
     def as_stage1(self) -> Stage1Settings:
         """For the parts of stage I that prompts are made with."""

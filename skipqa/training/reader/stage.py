@@ -3,8 +3,9 @@
 Enters: questions and photos as in stage I, the encoders and the drafter that the preset answers
 with, passages as retrieval brings them. A decoder that is used as published gets factors beside its
 matrices (`adapter.py`), and the pocket's, which ships as factors, goes on learning with these
-(`further.py`). Leaves in the run's folder `reader.safetensors` (factors, at most 40 MB) and what
-the stage began with; of a new reader `settings.toml` with what was chosen with it on held-out
+(`further.py`). Leaves in the run's folder `reader.safetensors` (factors, at most 40 MB), or with
+`many=1` the `dense_reader.safetensors` that the dense baseline answers with, and what the stage
+began with; of a new reader `settings.toml` with what was chosen with it on held-out
 photos, and a model card `README.md`. The file is first in `trained/`, and ships if the decoder
 answers held-out questions at least as well as it did before. What it takes is computed in
 `estimate.py` and said before it starts.
@@ -43,21 +44,23 @@ from skipqa.training.reader.adapter import Beside
 from skipqa.training.reader.estimate import Estimate, further_seconds
 from skipqa.training.reader.further import Further
 from skipqa.training.reader.seeing import Seen, see, things_asked_about, thinned
-from skipqa.training.reader.settings import PART, LoraTraining, ReaderSettings
+from skipqa.training.reader.settings import DENSE_PART, PART, LoraTraining, ReaderSettings
 from skipqa.training.run import Run
 from skipqa.training.stage import POCKET, Inputs, Metrics, TrainingStage
-from skipqa.training.stage1 import mixture, parts
+from skipqa.training.stage1 import mixture
 from skipqa.training.stage1.backbone import add_common, check_enough, duration
-from skipqa.training.stage1.drafter import TRAIN_GROUPS
 from skipqa.training.stage1.finding import Retrieval
 from skipqa.training.stage1.inputs import HELD_OUT, StageInputs, group_rows
 from skipqa.training.stage1.networks import Networks
 from skipqa.training.stage1.reader import ReaderInputs, ReaderTrainer
-from skipqa.training.stage1.reader_quality import PromptMaker, ReaderEval
+from skipqa.training.stage1.reader_quality import READ_FORMS, PromptMaker, ReaderEval
 from skipqa.training.stage1.reading import Form, PromptWriter
 
 NEEDED = ("vision", "tagger", "drafter", "question")
-BEFORE: tuple[Form, ...] = ("found", "unread")  # forms that the decoder is scored in as it was
+# Forms that the decoder is scored in, by the part: as it was, of which the first decides, and as it
+# is afterwards
+BEFORE: Mapping[str, tuple[Form, ...]] = {PART: ("found", "unread"), DENSE_PART: ("many",)}
+AFTER: Mapping[str, tuple[Form, ...]] = {PART: READ_FORMS, DENSE_PART: ("many",)}
 BEFORE_PART = "before"  # what the decoder scored before, in the metrics
 GetNetworks = Callable[[type[Pocket], Weights, Report], Networks]
 L = TypeVar("L", bound=nn.Module)
@@ -86,7 +89,7 @@ class ReaderStage(TrainingStage):
         return preset != POCKET and not self.refuses(preset)
 
     def check(self, metrics: Mapping[str, Any]) -> None:
-        if not metrics[PART]["ships"]:
+        if PART in metrics and not metrics[PART]["ships"]:
             raise UserError(
                 "the trained reader answers held-out questions worse than the decoder did before: "
                 "it stays in trained/, and nothing is built on it"
@@ -118,7 +121,7 @@ class ReaderStage(TrainingStage):
                 "settings": dataclasses.asdict(settings),
             }
         )
-        if PART not in run.metrics():
+        if settings.part not in run.metrics():
             self._train(mixed, inputs, settings, found, run)
         run.forget_states()
         return run.metrics()
@@ -144,12 +147,15 @@ class ReaderStage(TrainingStage):
         config = config_of(inputs.preset, found.settings)
         library = partial(Library.open, inputs.index or [DEFAULT])
         retrieval = Retrieval(library, found, config.retrieve)
+        if settings.part == DENSE_PART:
+            retrieval = retrieval.with_whole_passages()
         seen = see(context, found, retrieval, bfloat16=settings.train.bfloat16)
         writer = PromptWriter(
             *(seen.low_res, seen.high_res, seen.passages, mixed.facts),
             write=prompt_of(config.decode),
             read=config.decode.max_passages,
             asked=things_asked_about(mixed) if config.decode.region_words else {},
+            many=settings.many,
         )
         if inputs.components is not None or inputs.preset == POCKET:
             assert found.folder is not None
@@ -163,12 +169,13 @@ class ReaderStage(TrainingStage):
             metrics = train(context, make, settings, decoder, further)
         else:
             beside = Beside(kind.published, settings.lora, inputs.preset)
-            ranking = Ranking(seen, {"prompt": config.decode.prompt})
+            new = settings.part == PART
+            ranking = Ranking(seen, {"prompt": config.decode.prompt}) if new else None
             metrics = train(context, make, settings, decoder, beside, ranking)
-            if metrics["ships"]:
+            if metrics["ships"] and new:
                 text = card.written(inputs.preset, kind.published, settings, run.seed, metrics)
                 write_text(run.folder / card.CARD, text)
-        run.finish(PART, metrics)
+        run.finish(settings.part, metrics)
 
 
 STAGE = ReaderStage("reader", ReaderSettings())
@@ -192,20 +199,24 @@ def train(
 ) -> Metrics:
     """Trains, exports, compares and, for a new reader, chooses settings; the file ships if it is no
     worse than none, or than the reader that the decoder is."""
-    run, training = inputs.run, settings.train
-    prompts = make(None, (inputs.groups[name].tolist() for name in TRAIN_GROUPS))
+    run, training, part = inputs.run, settings.schedule, settings.part
+    rows = torch.cat(
+        [some for phase in training.phases(inputs.groups).values() for some in phase.rows]
+    )
+    prompts = make(None, [rows.unique().tolist()])
     questions = ReaderInputs(prompts, inputs.mixed.examples, inputs.groups)
     trainer = ReaderTrainer(questions, run, training, training.recompute)
-    evaluation = ReaderEval.of(inputs, make)
+    evaluation = ReaderEval.of(inputs, make, AFTER[part])
     if BEFORE_PART not in run.metrics():
-        scores: Metrics = {**evaluation.accuracies(decoder, BEFORE)}  # type: ignore[dict-item]
+        scores: Metrics = {**evaluation.accuracies(decoder, BEFORE[part])}  # type: ignore[dict-item]
         run.finish(BEFORE_PART, scores)
-    before, path = run.metrics()[BEFORE_PART], run.folder / TRAINED / parts.READER
+    before, path = run.metrics()[BEFORE_PART], run.folder / TRAINED / f"{part}.safetensors"
+    decisive = BEFORE[part][0]
     learned = learner.train(decoder, trainer, training)
     with learner.exported(decoder, learned, path) as answering:
         shipped = evaluation.accuracies(answering)
         metrics: Metrics = {
-            "ships": shipped["found"][HELD_OUT] >= before["found"][HELD_OUT],
+            "ships": shipped[decisive][HELD_OUT] >= before[decisive][HELD_OUT],
             "prompts": _prompts_seen(training, inputs.groups, run),
             "tokens": sum(map(len, prompts.ids)) / max(1, sum(map(bool, prompts.ids))),
             "bytes": path.stat().st_size,
@@ -235,7 +246,7 @@ def _expected(
 ) -> str:
     """Computed, not measured."""
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
-    config, training = SMALL[preset].published.config, settings.train
+    config, training = SMALL[preset].published.config, settings.schedule
     seen = sum(_prompts_seen(training, groups, run).values())
     if preset == POCKET:
         what, seconds = "factors as shipped", further_seconds(config, training, seen, device.type)

@@ -56,7 +56,6 @@ from skipqa.wordnet import Nouns
 # What the image has to add to the question, without passages, before later stages build on it
 GATE = {"okvqa/val": 0.05, "pocket-kb/val": 0.15}
 PARTS = ("encoder", "tagger", "drafter", "reader")
-DENSE = "dense_reader"  # of a baseline
 # At the default settings, per question: measured on an H200, estimated for two cores
 SECONDS = {"cuda": 0.01, "cpu": 1.5}
 
@@ -144,8 +143,7 @@ def train(
 ) -> Metrics:
     """A part that an earlier call finished is read, not trained; the metrics of all come back.
     Only the reader needs `retrieval`."""
-    done = (*PARTS, DENSE) if settings.reader.dense_epochs else PARTS
-    if all(part in run.metrics() for part in done):
+    if all(part in run.metrics() for part in PARTS):
         return run.metrics()
     groups = group_rows(mixed)
     check_enough(mixed, groups, mixture.answer_vocabulary(mixed.examples, settings.answers))
@@ -160,10 +158,6 @@ def train(
         found = find_passages(inputs, high_res, retrieval())
         writer = PromptWriter(low_res, high_res, found, mixed.facts)
         run.finish("reader", parts.train_reader(inputs, writer, model, drafted))
-    if settings.reader.dense_epochs and DENSE not in run.metrics():
-        found = find_passages(inputs, high_res, retrieval().with_whole_passages())
-        writer = PromptWriter(low_res, high_res, found, mixed.facts)
-        run.finish(DENSE, parts.train_dense_reader(inputs, writer))
     run.forget_states()
     return run.metrics()
 

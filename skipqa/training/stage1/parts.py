@@ -44,11 +44,9 @@ from skipqa.types import Box
 
 PRESET = "pocket"
 SMALL = 0.1  # of an image's area
-VISION, TAGGER, DRAFTER, QUESTION, READER, DENSE_READER = (
-    f"{name}.safetensors"
-    for name in ("vision", "tagger", "drafter", "question", "reader", "dense_reader")
+VISION, TAGGER, DRAFTER, QUESTION, READER = (
+    f"{name}.safetensors" for name in ("vision", "tagger", "drafter", "question", "reader")
 )
-DENSE_SCORED = 400  # questions of each group: long prompts
 
 
 def finetune_encoder(inputs: StageInputs, targets: Targets) -> PhotoFeatures:
@@ -238,32 +236,6 @@ def train_reader(
     shipped = evaluation.accuracies(decoder)
     reads = {"prompt": "short", "lower_case": True}
     return {"ranks": ranks, "shipped": shipped} | evaluation.rank(decoder, model, drafted, reads)
-
-
-def train_dense_reader(inputs: StageInputs, writer: PromptWriter) -> Metrics:
-    """Goes on from the exported reader with prompts in a dense system's form. A file of its own,
-    which the baseline reads where it is."""
-    networks, run, settings = inputs.networks, inputs.run, inputs.settings
-    examples, published = inputs.mixed.examples, networks.decoder.state_dict()
-    decoder = copy.deepcopy(networks.decoder).float().to(inputs.device)
-    read_back(decoder, published, run.folder / READER)
-    prompts = PromptMaker(inputs, writer)(
-        "many", (some.tolist() for some in inputs.groups.values())
-    )
-    rows_of = {name: some.tolist()[:DENSE_SCORED] for name, some in inputs.read().items()}
-
-    def accuracy(name: str) -> float:
-        given = reader.generate(decoder, prompts, rows_of[name])
-        return reader.mean_score(examples, rows_of[name], given)
-
-    before = {name: accuracy(name) for name in rows_of}
-    trainer = ReaderTrainer(ReaderInputs(prompts, examples, inputs.groups), run, settings.reader)
-    rank = max(settings.ranks)
-    decoder = reader.train_dense(decoder, published, trainer, settings.reader, rank)
-    truncation = Truncation((rank,), settings.max_loss)
-    path = run.folder / DENSE_READER
-    export(decoder, published, partial(accuracy, HELD_OUT), path, truncation, preset=PRESET)
-    return {"before": before, "after": {name: accuracy(name) for name in rows_of}}
 
 
 def _export(

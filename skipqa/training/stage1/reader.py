@@ -41,7 +41,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 @dataclass(frozen=True, slots=True)
-class ReaderSchedule:
+class ReaderTraining:
     epochs: Weight = 1.5
     focus_epochs: Weight = 3.0  # on knowledge questions alone, at focus_lr; 0: none
     batch: Count = 128
@@ -62,12 +62,6 @@ class ReaderSchedule:
         """Rows of those that may need knowledge."""
         okvqa, *others, _ = (groups[name] for name in TRAIN_GROUPS)
         return [okvqa] * self.focus_okvqa_times + others
-
-
-@dataclass(frozen=True, slots=True)
-class ReaderTraining(ReaderSchedule):
-    # Of a reader for the dense baseline alone, which goes on from this one in its form; 0: none
-    dense_epochs: Weight = 0.0
 
 
 class Prompts:
@@ -155,7 +149,7 @@ class ReaderTrainer:
 
     inputs: ReaderInputs
     run: Run
-    training: ReaderSchedule
+    training: ReaderTraining
     recompute: bool = False  # as of `Llama.states`
 
     def phase(
@@ -202,24 +196,6 @@ def train(decoder: Llama, trainer: ReaderTrainer, rank: int) -> Llama:
         focused, epochs, lr = training.focused(groups), training.focus_epochs, training.focus_lr
         decoder = trainer.all_weights("reader/focus", decoder, focused, epochs, lr)
         low_rank.merge(decoder)
-    return decoder
-
-
-def train_dense(
-    decoder: Llama,
-    published: Mapping[str, Tensor],
-    trainer: ReaderTrainer,
-    training: ReaderTraining,
-    rank: int,
-) -> Llama:
-    """A trained reader, of that rank, goes on with the knowledge questions in a dense system's
-    form, as many weights as before being trained."""
-    *knowledge, _, _ = (trainer.inputs.groups[name] for name in TRAIN_GROUPS)
-    train_all_but_embeddings(decoder)
-    low_rank.factor(decoder, published, rank)
-    epochs, lr = training.dense_epochs, training.focus_lr
-    decoder = trainer.all_weights("dense_reader", decoder, knowledge, epochs, lr)
-    low_rank.merge(decoder)
     return decoder
 
 

@@ -55,9 +55,11 @@ class ReaderEval:
     prompts: Mapping[Form, Prompts]
 
     @staticmethod
-    def of(inputs: StageInputs, make: PromptMaker) -> ReaderEval:
+    def of(
+        inputs: StageInputs, make: PromptMaker, forms: Iterable[Form] = READ_FORMS
+    ) -> ReaderEval:
         rows_of = {name: rows.tolist() for name, rows in inputs.read().items()}
-        prompts = {form: make(form, rows_of.values()) for form in READ_FORMS}
+        prompts = {form: make(form, rows_of.values()) for form in forms}
         return ReaderEval(inputs, rows_of, prompts)
 
     def accuracy(self, decoder: Llama, form: Form, name: str) -> float:
@@ -66,11 +68,12 @@ class ReaderEval:
         return reader.mean_score(self.inputs.mixed.examples, self.rows_of[name], given)
 
     def accuracies(
-        self, decoder: Llama, forms: Iterable[Form] = READ_FORMS
+        self, decoder: Llama, forms: Iterable[Form] = ()
     ) -> dict[Form, dict[str, float]]:
+        """In these forms, or in all that there are prompts in."""
         return {
             form: {name: self.accuracy(decoder, form, name) for name in self.rows_of}
-            for form in forms
+            for form in forms or self.prompts
         }
 
     def rank(

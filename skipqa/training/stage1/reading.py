@@ -32,7 +32,8 @@ READ = DecodeConfig().max_passages  # passages that the shipped system reads
 Form = Literal["few", "found", "unread", "blind", "many"]
 # How often a question comes with the few passages of a sparse system, with none (at low resolution,
 # as without retrieval), without the image too, and with a dense system's many. Those prompts are
-# long, so they are rare: a dense system has a reader of its own (`reader.dense_epochs`).
+# long, so they are rare: a dense system may have a reader of its own (`skipqa train reader --set
+# many=1`).
 FORMS: Mapping[Form, float] = {"few": 0.56, "unread": 0.36, "blind": 0.05, "many": 0.03}
 
 
@@ -47,6 +48,7 @@ class PromptWriter:
     write: Callable[[Sequence[str], Sequence[str], str], str] = trained_prompt
     read: int = READ  # passages of the form "found"
     asked: Mapping[int, str] = field(default_factory=dict)  # by row, the thing asked about
+    many: float = FORMS["many"]  # how often a prompt has a dense system's passages
 
     def prompts(
         self,
@@ -56,12 +58,12 @@ class PromptWriter:
         form: Form | None = None,
     ) -> list[str]:
         """Of those rows, empty elsewhere; in one form, or each in a form of its own."""
-        near = HardNegatives(self.facts)
+        near, forms = HardNegatives(self.facts), mixed_forms(self.many)
         low_res, high_res = self.low_res.to("cpu"), self.high_res.to("cpu")
         texts = [""] * len(examples)
         for row in rows:
             example, draw = examples[row], random.Random(seed + row)
-            kind = form or draw.choices(list(FORMS), list(FORMS.values()))[0]
+            kind = form or draw.choices(list(forms), list(forms.values()))[0]
             words = low_res if kind == "unread" else high_res
             facts = facts_shown(example, kind, self.found.get(row, ()), near, draw, self.read)
             shown = [] if kind == "blind" else words.written(example.photo)
@@ -75,6 +77,12 @@ class PromptWriter:
         if draw.random() >= NAMED:
             return shown
         return list(dict.fromkeys((self.asked[row], *shown)))[: PROMPT.words]
+
+
+def mixed_forms(many: float) -> dict[Form, float]:
+    """How often each form is drawn, with so much of a dense system's."""
+    scale = (1 - many) / (1 - FORMS["many"])
+    return {form: many if form == "many" else scale * prob for form, prob in FORMS.items()}
 
 
 def facts_shown(

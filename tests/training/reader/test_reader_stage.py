@@ -33,6 +33,7 @@ from skipqa.training.stage1 import backbone, mixture, photos, reader_quality
 from skipqa.training.stage1.finding import Retrieval
 from skipqa.training.stage1.networks import Networks
 from skipqa.training.stage1.reader import Prompts
+from skipqa.training.stage1.reading import FEW
 from skipqa.training.stages import train
 
 LORA = LoraConfig(rank=2)
@@ -184,6 +185,47 @@ def test_the_pockets_own_reader_goes_on(
     shipped = load_file(folder / "reader.safetensors")
     expected = now if metrics["ships"] else was
     assert all(torch.equal(shipped[name], value) for name, value in expected.items())
+
+
+def test_with_a_dense_systems_passages_alone_it_is_the_dense_baselines(
+    world: Inputs, tmp_path: Path
+) -> None:
+    """Its file has the reader's ranks; what everyone else answers with stays as it was."""
+    written: list[str] = []
+
+    class Noted(Prompts):
+        def __init__(self, texts: Any, tokenizer: Any, form: Any) -> None:
+            super().__init__(texts, tokenizer, form)
+            written.extend(text for text in texts if text)
+
+    settings = replace(FURTHER, many=1.0, interpolation=1.0)
+    stage = ReaderStage("reader", settings, lambda *_: tiny_training.networks())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reader_quality, "Prompts", Noted)
+        run = Run(tmp_path / "run", seed=5)
+        metrics = stage.run(replace(world, preset="pocket"), settings, run)
+    stage.check(metrics)
+    found, begun = metrics["dense_reader"], components.bundled("pocket")
+    assert begun is not None
+    assert "reader" not in metrics
+    assert found["before"].keys() == found["shipped"].keys() == {"many"}
+    assert set(found["prompts"]) == {"reader/focus"}
+    assert max(text.count("Fact: ") for text in written) > max(FEW)
+    was, now = (
+        load_file(path)
+        for path in (
+            begun / "reader.safetensors",
+            tmp_path / "run" / "trained" / "dense_reader.safetensors",
+        )
+    )
+    assert {n: v.shape for n, v in was.items()} == {n: v.shape for n, v in now.items()}
+    assert any(not torch.equal(now[name], value) for name, value in was.items())
+    loaded = components.load(tmp_path / "run", preset="pocket")
+    assert (loaded.dense_reader is not None) == found["ships"]
+    assert loaded.reader is not None
+    assert loaded.reader.read_bytes() == (begun / "reader.safetensors").read_bytes()
+    with pytest.raises(UserError, match=r"nothing is trained: set train\.focus_epochs"):
+        _ = replace(settings, train=replace(TRAINING, focus_epochs=0.0)).schedule
 
 
 @pytest.mark.parametrize(

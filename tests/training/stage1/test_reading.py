@@ -26,6 +26,7 @@ from skipqa.training.stage1.reading import (
     PromptWriter,
     facts_shown,
     holds_answer,
+    mixed_forms,
 )
 from skipqa.training.stage1.words import Words
 
@@ -224,3 +225,12 @@ def test_what_is_asked_about_mostly_comes_first() -> None:
     assert set(first("unread")) == {"dog"}
     assert "cup, dog" in first(None)
     assert "cup" not in first(None)  # blind prompts show nothing
+
+
+@given(st.floats(0, 1))
+def test_a_dense_systems_form_takes_from_the_others_alike(many: float) -> None:
+    found = mixed_forms(many)
+    assert sum(found.values()) == pytest.approx(1)
+    assert found["many"] == many
+    assert found["few"] * FORMS["unread"] == pytest.approx(found["unread"] * FORMS["few"])
+    assert mixed_forms(FORMS["many"]) == pytest.approx(FORMS)
