@@ -266,7 +266,9 @@ PRESETS = {
     "desk": Config(
         preset="desk",
         # Untrained, its own words are seldom those that people use: the drafter's are preferred
-        decode=DecodeConfig(prompt="chat", weights="int8", max_passages=3, own_weight=-1.0),
+        decode=DecodeConfig(
+            prompt="chat", weights="int8", max_passages=3, region_words=1, own_weight=-1.0
+        ),
     ),
     # The paper's main text. V = 576; other numbers are the defaults above: rho = 0.11, k' = 4,
     # beta = 0.10, tau_SKV = 0.82.
