@@ -69,7 +69,8 @@ class FastPathStage(HeldOutStage[FastPathSettings]):
             return Fitted({"draft": chosen}, {"chosen": summary(answered, asked, threshold)})
         others = [row for row in rows if row not in set(counting)]
         of_others, of_counting = answered.select(others), answered.select(counting)
-        threshold, own = choose(of_others, settings), choose_counting(of_counting)
+        threshold = choose(of_others, settings)
+        own = max(threshold, choose_counting(of_counting))  # as in the paper, never less sure
         chosen = {"threshold": threshold, "counting_threshold": own}
         metrics = {
             "chosen": summary(of_others, [asked[row] for row in others], threshold),
