@@ -16,18 +16,22 @@ from safetensors.torch import load_file, save_file
 from skipqa import components
 from skipqa.backbones.presets.build import build
 from skipqa.backbones.presets.pocket import FineTuned, Pocket
+from skipqa.backbones.weights import gguf_decoder
 from skipqa.components import DELTAS, SETTINGS, TRAINING_FREE, bundled
 from skipqa.config import PRESETS
 from skipqa.errors import UserError
-from skipqa.nn import checkpoint
+from skipqa.nn import checkpoint, compact
+from skipqa.nn.lora import LoraConfig
 from skipqa.pipeline import Answer, Pipeline, load
+from skipqa.training.reader import adapter
 
 FOLDER = Path(components.__file__).parent / "checkpoints" / "pocket"
 QUESTION = "How is this drink brewed?"
 CUP = "What is in the cup?"
 ESPRESSO = "wordnet:n07920052"
 SHIPPED = [name for name in DELTAS if (FOLDER / f"{name}.safetensors").exists()]
-MOST_BYTES = 60_000_000  # of a package that people install
+MOST_BYTES = 60_000_000  # of what a package that people install has for its default preset
+MOST_BYTES_OF_DESK = 40_000_000
 
 
 def same_but_for_time(answer: Answer) -> dict[str, Any]:
@@ -112,9 +116,23 @@ class TestFolder:
         parts += ("region_query", "bridge", "text_gate")
         assert sizes.keys() == {f"{part}.safetensors" for part in parts} | {SETTINGS, "README.md"}
 
+    def test_desk_has_a_reader_for_its_published_decoder(self) -> None:
+        folder = FOLDER.parent / "desk"
+        sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
+        assert sum(sizes.values()) <= MOST_BYTES_OF_DESK
+        assert sizes.keys() == {"reader.safetensors", SETTINGS, "README.md"}
+        header = checkpoint.read_header(folder / "reader.safetensors")
+        assert (header.component, header.preset) == ("reader", "desk")
+        gguf_decoder.QWEN.check_base(folder / "reader.safetensors")
+        named = compact.unpack(load_file(folder / "reader.safetensors"))
+        assert {name.rpartition(".weight.")[0] for name in named} == set(
+            adapter.matrices(gguf_decoder.QWEN.config, LoraConfig(16, mlp=True))
+        )
+
     def test_others_have_none(self) -> None:
+        own = ("pocket", "desk")
         assert {name: bundled(name) for name in PRESETS} == {
-            name: FOLDER if name == "pocket" else None for name in PRESETS
+            name: FOLDER.parent / name if name in own else None for name in PRESETS
         }
 
     def test_its_settings_hold_unless_overridden(self, home: Path) -> None:

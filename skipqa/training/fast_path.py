@@ -5,8 +5,9 @@ of COCO. Each goes the full path whatever the drafter says; then every threshold
 questions the drafter would answer alone, and what that loses. Leaves: the components with
 `draft.threshold` in their `settings.toml`. Four questions in ten are drafted, or fewer where that
 would lose more than a point. Counting questions have a threshold of their own, the lowest that
-loses nothing, chosen on those of COCO; with few of them it is the same. `benchmarks/fast_path.py`
-measures the first on validation questions, on which nothing is chosen.
+loses nothing on those of COCO, and never a lower one than others: some count what no photo shows.
+With few of them it is the same. `benchmarks/fast_path.py` measures the first on validation
+questions, on which nothing is chosen.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class FastPathStage(HeldOutStage[FastPathSettings]):
         others = [row for row in rows if row not in set(counting)]
         of_others, of_counting = answered.select(others), answered.select(counting)
         threshold = choose(of_others, settings)
-        own = max(threshold, choose_counting(of_counting))  # as in the paper, never less sure
+        own = max(threshold, choose_counting(of_counting))  # as in the paper, at least as sure
         chosen = {"threshold": threshold, "counting_threshold": own}
         metrics = {
             "chosen": summary(of_others, [asked[row] for row in others], threshold),

@@ -65,19 +65,22 @@ def asked(questions: list[str]) -> list[Asked]:
     ]
 
 
-def test_counting_has_the_lowest_threshold_that_loses_nothing() -> None:
+def test_counting_has_the_lowest_threshold_that_loses_nothing_and_none_below_others() -> None:
     scores = random_scores(5, 400)
     questions = ["How many dogs are there?" if n % 2 else "What is this?" for n in range(400)]
     counting = scores.select(range(1, 400, 2))
     fitted = STAGE.fit(asked(questions), scores, Config(), FastPathSettings())
-    own = choose_counting(counting)
-    assert fitted.settings["draft"]["counting_threshold"] == own
-    assert fitted.settings["draft"]["threshold"] == choose(
-        scores.select(range(0, 400, 2)), FastPathSettings()
+    own, others = (
+        choose_counting(counting),
+        choose(scores.select(range(0, 400, 2)), FastPathSettings()),
     )
+    assert fitted.settings["draft"] == {
+        "threshold": others,
+        "counting_threshold": max(own, others),
+    }
     found = fitted.metrics["counting"]["own"]
-    assert found["questions"] == 200
-    assert found["accuracy"] >= found["full"] - 1e-6
+    assert (found["questions"], found["threshold"]) == (200, max(own, others))
+    assert routed(counting, own)["accuracy"] >= found["full"] - 1e-6
     for lower in sorted({value for value in counting.confidence.tolist() if value < own}):
         assert routed(counting, lower - 1e-6)["accuracy"] < found["full"]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from skipqa.errors import UserError, choices
@@ -17,6 +18,7 @@ from tools.documents import (
     analysis,
     claims,
     comparison,
+    desk,
     index,
     quality,
     serving,
@@ -44,7 +46,10 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "reading": quality.reading,
     "rendered-text": quality.rendered_text,
     "verifying": quality.verifying,
-    "okvqa": quality.okvqa,
+    "okvqa": partial(quality.systems, "OK-VQA val"),
+    "desk-okvqa": partial(quality.systems, "OK-VQA val"),
+    "fvqa": partial(quality.systems, "FVQA val"),
+    "desk": desk.desk,
     "multihop": quality.multihop,
     "stage1": training.stage1,
     "verifier": training.verifier,

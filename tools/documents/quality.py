@@ -160,7 +160,8 @@ def verifying(results: Results) -> str:
     return table(header, rows) + "\n" + note + source(results)
 
 
-def okvqa(results: Results) -> str:
+def systems(title: str, results: Results) -> str:
+    """Of `benchmarks/run_summaries.py`; a column that nothing stands in is left out."""
     systems = results["results"]["systems"]
     rows = []
     for name, found in systems.items():
@@ -169,17 +170,23 @@ def okvqa(results: Results) -> str:
             [
                 name,
                 percent(found["accuracy"]),
+                f"{found['fast_path_rate']:.0%}",
                 f"{found['tokens_mean']:.0f}",
-                f"{found['passages_mean']:.0f}",
-                f"{found['flops_mean'] / 1e9:.0f}",
+                f"{found['passages_mean']:.1f}",
+                f"{found['flops_mean'] / 1e9:,.0f}",
                 f"{latency['p50']:,.0f} / {latency['p95']:,.0f}" if latency else ABSENT,
                 f"{peak / 1e9:.2f}" if peak else ABSENT,
             ]
         )
-    header = ["OK-VQA val", "soft accuracy, %", "V'", "K'", "GFLOPs", "p50 / p95, ms", "peak GB"]
+    header = [title, "accuracy, %", "drafted", "V'", "K'", "GFLOPs", "p50 / p95, ms", "peak GB"]
+    columns = [i for i in range(len(header)) if any(row[i] != ABSENT for row in rows)]
+    rows = [[row[i] for i in columns] for row in rows]
     count = next(iter(systems.values()))["num_questions"]
     note = f"\n\n{count:,} questions, in brackets 95 % bootstrap intervals over questions."
-    return table(header, rows) + note + "\n" + source(results)
+    if (timed := results["results"].get("timed")) is not None:
+        note += f" Times and memory are of {timed['num_questions']:,} of them:\n" + source(timed)
+        note += "\n\nAll else:"
+    return table([header[i] for i in columns], rows) + note + "\n" + source(results)
 
 
 def multihop(results: Results) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,15 +83,19 @@ class TestComponents:
 
     def test_are_shared_and_not_copied(self) -> None:
         found, base = components.load_for("desk"), components.load_for("pocket")
-        assert components.bundled("desk") is None
-        assert (found.folder, found.vision, found.question) == (FOLDER, base.vision, base.question)
+        own = components.bundled("desk")
+        assert own is not None
+        assert (found.folder, found.vision, found.question) == (own, base.vision, base.question)
         for name in ("tagger", "drafter", "verifier", "concept_prior"):
             assert getattr(found, name) is not None
         assert base.reader is not None
-        assert (found.reader, found.dense_reader) == (None, None)
-        assert found.settings["draft"] == base.settings["draft"]
-        assert found.settings.keys() == base.settings.keys() - {"decode", "confidence"}
-        assert preset("desk", found.settings).decode == PRESETS["desk"].decode
+        assert (found.reader, found.dense_reader) == (own / "reader.safetensors", None)
+        chosen = components.read_settings(own / components.SETTINGS)
+        assert found.settings["draft"] == chosen["draft"]
+        assert found.settings["verify"] == base.settings["verify"]
+        assert found.settings.keys() == base.settings.keys() - {"confidence"}
+        decode = preset("desk", found.settings).decode
+        assert decode == replace(PRESETS["desk"].decode, **chosen["decode"])
 
     def test_own_ones_come_on_top(self, tmp_path: Path) -> None:
         weights = {"layers.0.out.weight.up": torch.ones(2, 2)}

@@ -300,7 +300,7 @@ def test_a_reader_that_loses_does_not_ship(
         ("stage4", "desk", "stage4 trains nothing for preset desk: it uses what is trained for"),
         ("splade", "ablation-13b", "preset ablation-13b: it trains pocket's text encoder"),
         ("stage5", "ablation-13b", "what looking up gains is measured with pocket's reader"),
-        ("confidence", "desk", "nothing is bundled with preset desk: give --components"),
+        ("confidence", "ablation-13b", "nothing is bundled with preset ablation-13b: give"),
         ("reader", "dusk", "no preset 'dusk'; there is"),
     ],
 )
