@@ -26,7 +26,11 @@ from skipqa.types import Decoded
 MAX_NEW_TOKENS = 64
 FEW_WORDS = 4  # an answer of more is a quotation itself
 SUPPORTED = 0.5  # of a statement's content words, in the passage that it rests on
-_STATEMENT_END = re.compile(r"(?<=[.!?])\s+(?=\S)")
+# Not after a title or an initial: "Mrs. Oyelaran", "J. S. Bach"
+_TITLES = ("Mr", "Ms", "Dr", "St", "Mt", "Mrs", "Prof", "[A-Z]")
+_STATEMENT_END = re.compile(
+    "".join([r"(?<=[.!?])", *(rf"(?<!\b{title}\.)" for title in _TITLES), r"\s+(?=\S)"])
+)
 _MARKER = re.compile(r"\s*\[\d+\]")
 _CLAUSE = r"[^.;:()\"]*"
 

@@ -105,6 +105,12 @@ def test_statements_refer_to_the_passages_as_evidence_numbers_them(
     assert (leaving.answer.text, leaving.answer.grounded) == (text, grounded)
 
 
+def test_a_title_or_an_initial_ends_no_statement() -> None:
+    facts = ["roasted by Mrs. Oyelaran in Tampere", "composed by J. S. Bach"]
+    said = "Mrs. Oyelaran roasted it. J. S. Bach composed it."
+    assert cited(said, facts, [1, 2]) == "Mrs. Oyelaran roasted it. [1] J. S. Bach composed it. [2]"
+
+
 @given(st.text(alphabet="abc .!?", max_size=40))
 def test_markers_are_all_that_is_added(text: str) -> None:
     found = cited(text, ["abc abba", "cab"], [2, 1])
