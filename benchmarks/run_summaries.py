@@ -23,7 +23,7 @@ from skipqa.evaluation.reports.runs import Run, read_run
 
 COSTS = ("latency_ms", "peak_memory_bytes")  # of what was timed
 KEPT = (
-    *("num_questions", "accuracy", "fast_path_rate", "flops_mean", "tokens_mean"),
+    *("num_questions", "accuracy", "recall@4", "fast_path_rate", "flops_mean", "tokens_mean"),
     *("passages_mean", *COSTS),
 )
 HEADER = ("machine", "python", "versions", "commit", "command", "date")
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def read_runs(folder: Path) -> dict[str, Run]:
-    """By system."""
+    """By system, and pruner where there is one."""
     runs = [read_run(path.parent) for path in sorted(folder.glob("*/summary.json"))]
     if not runs:
         raise UserError(f"{folder} holds no finished run")
@@ -67,7 +67,7 @@ def read_runs(folder: Path) -> dict[str, Run]:
             raise UserError(f"{run.folder} asked other questions than {first.folder}")
         if run.header["machine"] != first.header["machine"]:
             raise UserError(f"{run.folder} is of another machine than {first.folder}")
-    return {run.system: run for run in runs}
+    return {run.variant: run for run in runs}
 
 
 def joined_header(runs: Mapping[str, Run]) -> dict[str, Any]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -22,10 +21,10 @@ from skipqa.cli.console import (
     print_facts,
     print_json,
 )
+from skipqa.cli.index_build import announce, conclude, say_if_own
 from skipqa.errors import UserError
 
 if TYPE_CHECKING:
-    from skipqa.knowledge.index.build import Outcome
     from skipqa.knowledge.index.encode import Embed
 
 app = typer.Typer(
@@ -46,6 +45,16 @@ Corpus = Annotated[
         ".html file, a .jsonl, .csv or .tsv, a Wikipedia .xml or a Wikidata .json; tables and "
         "dumps may be compressed (.gz, .bz2, .xz). Several corpora go into one index.",
         show_default=False,
+    ),
+]
+General = Annotated[
+    bool,
+    typer.Option(
+        "--general",
+        help="General knowledge, such as an encyclopedia: questions that need no lookup are "
+        "answered without it. Otherwise files are your own documents, where a question is looked "
+        "up unless a quick answer is nearly certain. Built-in corpora and dumps of Wikipedia and "
+        "Wikidata always count as general.",
     ),
 ]
 
@@ -70,6 +79,7 @@ def build(
     ] = False,
     shards: Annotated[int, typer.Option(min=1, help="Split the index into this many shards.")] = 1,
     ray: Annotated[int, typer.Option(min=0, help="Encode with this many Ray workers.")] = 0,
+    general: General = False,
     json: Json = False,
 ) -> None:
     """Build an index. An old one in the folder stays in use until the new one is complete.
@@ -88,6 +98,8 @@ def build(
 
       skipqa index build my-index wordnet --trained-query runs/splade/sparse_query.safetensors
 
+      skipqa index build wiki simplewiki.jsonl.xz --general
+
       skipqa index build wiki enwiki-pages-articles.xml.bz2 --splade ./splade-checkpoint
     """
     from skipqa.knowledge import index
@@ -102,7 +114,7 @@ def build(
             f"no trained query encoder at {trained_query}: `skipqa train splade` writes one"
         )
     sources = [open_source(spec) for spec in corpus]
-    expected = _announce(folder, corpus, timed=splade is None and not embeddings)
+    expected = announce(folder, corpus, timed=splade is None and not embeddings)
     encoder: SparseEncoder
     if splade is not None:
         from skipqa.knowledge.splade import SpladeEncoder
@@ -123,29 +135,35 @@ def build(
     with counting(expected) as report:
         # Ray starts a job per batch, so its batches are larger.
         execution = Execution(report, 1 << 16) if ray else Execution(report)
-        outcome = index.build(
-            folder, sources, encoder, Settings(shards=shards), _embed(embeddings), execution
-        )
-    _conclude(folder, outcome, time.perf_counter() - started, json)
+        settings, embed = Settings(shards=shards), _embed(embeddings)
+        outcome = index.build(folder, sources, encoder, settings, embed, execution, general=general)
+    conclude(folder, outcome, time.perf_counter() - started, json)
 
 
 @app.command()
-def add(folder: Folder, corpus: Corpus, json: Json = False) -> None:
+def add(folder: Folder, corpus: Corpus, general: General = False, json: Json = False) -> None:
     """Add passages. A passage whose id already exists is replaced.
 
-    Example:
+    An index of general knowledge (`--general`) counts as your own documents once you add some. A
+    file named like one that the index has updates that corpus, which stays as general as it was.
+
+    Examples:
 
       skipqa index add my-index more.jsonl
+
+      skipqa index add wiki wiktionary.jsonl --general
     """
     from skipqa.knowledge import Index, index
     from skipqa.knowledge.sources import open_source
 
     sources = [open_source(spec) for spec in corpus]
-    embed = _embed(Index.open(folder).embeddings([]) is not None)
+    old = Index.open(folder)
+    embed = _embed(old.embeddings([]) is not None)
     started = time.perf_counter()
     with counting() as report:
-        outcome = index.add(folder, sources, embed, index.Execution(report))
-    _conclude(folder, outcome, time.perf_counter() - started, json, "added to")
+        outcome = index.add(folder, sources, embed, index.Execution(report), general=general)
+    conclude(folder, outcome, time.perf_counter() - started, json, "added to")
+    say_if_own(old, Index.open(folder))
 
 
 @app.command()
@@ -364,9 +382,11 @@ def info(folder: Folder, json: Json = False) -> None:
             kind = name.partition(".")[0]
             sizes[kind] = sizes.get(kind, 0) + file["bytes"]
     vectors = sum(sizes.get(kind, 0) for kind in ("forward", "lists", "runs", "frequencies"))
+    sources, own = index.manifest["corpus"]["sources"], index.own_sources
     held = {
         "passages": len(index),
-        "sources": index.manifest["corpus"]["sources"],
+        "sources": sources,
+        "general": [source for source in sources if source not in own],
         "corpus_hash": index.manifest["corpus"]["hash"],
         "bad_rows": index.manifest["corpus"]["bad_rows"],
         "encoder": index.manifest["encoder"]["config"],
@@ -440,54 +460,3 @@ def _embed(enabled: bool) -> Embed | None:
 
     encode = Pocket(preset("pocket").encode).encode_texts
     return lambda texts: encode(texts).embeddings.numpy()
-
-
-def _announce(folder: Path, corpus: list[str], timed: bool) -> int:
-    """Prints what the build will need; returns the expected number of passages."""
-    from skipqa.knowledge.estimate import estimate
-
-    expected = estimate(corpus)
-    parent = next(path for path in (folder, *folder.resolve().parents) if path.exists())
-    free = shutil.disk_usage(parent).free
-    needed = 2 * expected.index_bytes  # the parts, and the index merged from them
-    duration = f", about {max(1, round(expected.seconds))} s" if timed else ""
-    err.print(
-        f"about {plural(expected.passages, 'passage')}: {megabytes(expected.index_bytes)} of "
-        f"index, {megabytes(needed)} while building{duration}",
-        soft_wrap=True,
-    )
-    if needed > free:
-        raise UserError(
-            f"building {folder} needs {megabytes(needed)} and {megabytes(free)} is free there: "
-            "choose a larger disk"
-        )
-    return expected.passages
-
-
-def _conclude(
-    folder: Path, outcome: Outcome, seconds: float, json: bool, where: str = "in"
-) -> None:
-    progress = outcome.progress
-    if not json:
-        for place, reason in progress.bad_rows_named:
-            err.print(f"skipped {place}: {reason}", highlight=False, soft_wrap=True)
-    if progress.bad_rows:
-        named = len(progress.bad_rows_named)
-        first = f"; the first {named} are named" if named < progress.bad_rows else ""
-        read = plural(progress.rows_read, "document")
-        err.print(f"{progress.bad_rows:,} of {read} left out{first}", soft_wrap=True)
-    if json:
-        summary: dict[str, Any] = {
-            "folder": str(folder),
-            "passages": outcome.passages,
-            "seconds": round(seconds, 2),
-            "bad_rows": progress.bad_rows,
-            "bad_rows_named": [
-                {"place": place, "reason": reason} for place, reason in progress.bad_rows_named
-            ],
-        }
-        print_json(summary)
-        return
-    out.print(
-        f"{plural(outcome.passages, 'passage')} {where} {folder} ({seconds:.1f} s)", soft_wrap=True
-    )

@@ -28,9 +28,15 @@ def describe() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: version for name in PACKAGES if (version := _version(name))},
         "commit": _commit(),
-        "command": " ".join([Path(sys.argv[0]).name, *map(_without_machine_path, sys.argv[1:])]),
+        "command": " ".join([_program(), *map(_without_machine_path, sys.argv[1:])]),
         "date": datetime.date.today().isoformat(),
     }
+
+
+def _program() -> str:
+    """As it would be started again: `python -m skipqa` runs a file of no telling name."""
+    path = Path(sys.argv[0])
+    return f"python -m {path.parent.name}" if path.name == "__main__.py" else path.name
 
 
 def _without_machine_path(word: str) -> str:

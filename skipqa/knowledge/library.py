@@ -24,7 +24,7 @@ from skipqa.knowledge.default import DEFAULT, built_default
 from skipqa.knowledge.encoder_reader import EncoderReader
 from skipqa.knowledge.engines import parse_uri
 from skipqa.knowledge.index.index import Index
-from skipqa.knowledge.sources import BUILT_IN, GENERAL_KNOWLEDGE
+from skipqa.knowledge.sources import BUILT_IN
 from skipqa.types import Hit, Passage, SparseVector
 
 Uri = str | Path  # a folder, `engine:folder?option=value`, or `default`
@@ -79,11 +79,7 @@ class Library:
     @property
     def has_own_documents(self) -> bool:
         """Whether anything but corpora of general knowledge is searched."""
-        return any(
-            source not in GENERAL_KNOWLEDGE
-            for index in self.indexes.values()
-            for source in index.manifest["corpus"]["sources"]
-        )
+        return any(index.own_sources for index in self.indexes.values())
 
     @cached_property
     def bases(self) -> NDArray[np.int64]:

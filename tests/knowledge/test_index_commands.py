@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import os
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from skipqa.cli.index import app
 from skipqa.errors import UserError
+from skipqa.knowledge import Library
 from skipqa.knowledge.estimate import estimate
 
 
@@ -88,6 +90,42 @@ def test_several_indexes_make_one_list(corpus: Path, tmp_path: Path) -> None:
     assert "drinks" in run(*words)
     with pytest.raises(UserError, match="is given twice"):
         run("search", tmp_path / "facts", "x", "--index", tmp_path / "facts")
+
+
+def test_an_encyclopedia_is_general_knowledge_if_one_says_so(tmp_path: Path) -> None:
+    def general() -> list[str]:
+        assert run("verify", folder).strip() == "intact"
+        return json.loads(run("info", folder, "--json"))["general"]
+
+    folder, wiki, notes = tmp_path / "wiki", tmp_path / "simplewiki.jsonl.xz", tmp_path / "n.csv"
+    with lzma.open(wiki, "wt") as file:
+        file.write(json.dumps({"title": "Giraffe", "text": "Its tongue is 45 cm long."}) + "\n")
+    notes.write_text("id,text\n1,Rex likes giraffes\n")
+    run("build", folder, wiki)
+    assert general() == []
+    run("build", folder, wiki, "--general")
+    assert general() == ["simplewiki"]
+    assert 'general: ["simplewiki"]' in run("info", folder)
+    assert not Library.open([folder]).has_own_documents
+
+    said = "was general knowledge and now counts as your own documents, because of n\n"
+    assert said not in run_both("add", folder, wiki)[1]
+    assert said not in run_both("add", folder, notes, "--general")[1]
+    assert general() == ["simplewiki", "n"]
+    run("build", folder, wiki, "--general")
+    assert said in run_both("add", folder, notes)[1]
+    run("compact", folder)
+    assert general() == ["simplewiki"]
+    assert Library.open([folder]).has_own_documents
+    assert said not in run_both("add", folder, notes)[1]  # once is enough
+
+
+@pytest.mark.parametrize("command", ["build", "add"])
+def test_help_says_what_is_general(command: str) -> None:
+    words = " ".join(run(command, "--help").replace("│", " ").split())
+    assert "--general" in words
+    assert "General knowledge, such as an encyclopedia: questions that need no lookup" in words
+    assert "your own documents" in words
 
 
 def test_rows_left_out_are_named_and_counted_on_stderr(corpus: Path, tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from made_vectors import build_vectors, random_vectors
 
 from skipqa.errors import UserError
 from skipqa.knowledge import Index, Library, default
-from skipqa.knowledge.index import build, delete
-from skipqa.knowledge.index.format import VERSION
+from skipqa.knowledge.index import add, build, compact, delete
+from skipqa.knowledge.index.format import VERSION, read_manifest, write_manifest
 from skipqa.knowledge.library import RankedHit, SearchedIndex, best_hits, merge, named
 from skipqa.knowledge.sources import BUILT_IN
 from skipqa.knowledge.sources.tables import JsonLines
@@ -324,6 +324,53 @@ def test_own_documents_are_told_from_general_knowledge(
     assert not Library.open(opened[:2]).has_own_documents
     assert Library.open(opened[2:]).has_own_documents
     assert Library.open(opened).has_own_documents
+
+
+def test_what_was_built_as_general_knowledge_stays_so_until_own_documents_are_added(
+    encoder: LexicalEncoder, tmp_path: Path
+) -> None:
+    def own() -> list[str]:
+        library = Library.open([folder])
+        (index,) = library.indexes.values()
+        assert library.has_own_documents == bool(index.own_sources)
+        return index.own_sources
+
+    folder = tmp_path / "i"
+    wiki = JsonLines(_write(tmp_path / "simplewiki.jsonl"))
+    more = JsonLines(_write(tmp_path / "wiktionary.jsonl"))
+    notes = JsonLines(_write(tmp_path / "notes.jsonl"))
+    build(folder, [wiki], encoder)
+    assert own() == ["simplewiki"]
+    build(folder, [wiki], encoder, general=True)
+    assert own() == []
+    add(folder, [wiki])  # the corpus that it has
+    add(folder, [more], general=True)
+    compact(folder)
+    delete(folder, ["wiktionary:1"])
+    assert own() == []
+    add(folder, [notes, more])
+    assert own() == ["notes"]
+    compact(folder)
+    assert own() == ["notes"]
+    add(folder, [notes], general=True)
+    assert own() == []
+    build(folder, [wiki], encoder)  # a new index, and nothing was said of it
+    assert own() == ["simplewiki"]
+
+
+def test_an_index_that_does_not_say_what_is_general_is_read_as_before(
+    encoder: LexicalEncoder, tmp_path: Path
+) -> None:
+    """Releases without the option wrote no such field."""
+    for name in ("wordnet", "notes"):
+        build(tmp_path / name, [JsonLines(_write(tmp_path / f"{name}.jsonl"))], encoder)
+        manifest = read_manifest(tmp_path / name)
+        del manifest["corpus"]["general"]
+        write_manifest(tmp_path / name, manifest)
+    assert not Library.open([tmp_path / "wordnet"]).has_own_documents
+    assert Library.open([tmp_path / "notes"]).has_own_documents
+    add(tmp_path / "notes", [JsonLines(tmp_path / "notes.jsonl")], general=True)
+    assert not Library.open([tmp_path / "notes"]).has_own_documents
 
 
 def _write(path: Path) -> Path:

@@ -46,6 +46,31 @@ def test_every_key_is_a_setting_and_has_its_value(path: Path) -> None:
     assert found["stage1"] == next(one.settings for one in STAGES if one.name == "stage1")
 
 
+def variants(settings: Any, *path: str) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Every setting named `variant`, however deep."""
+    for one in dataclasses.fields(settings):
+        value = getattr(settings, one.name)
+        if dataclasses.is_dataclass(value):
+            yield from variants(value, *path, one.name)
+        elif one.name == "variant":
+            yield (*path, one.name), value
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_stage_trains_the_presets_own_variant(path: Path) -> None:
+    """A file that leaves one out trains the default, A."""
+    stages = {name: one for name, one in settings_of(path).items() if name.startswith("stage")}
+    found = {
+        ".".join(at): value for name, one in stages.items() for at, value in variants(one, name)
+    }
+    assert found == dict.fromkeys(found, PRESETS[path.stem].variant)
+    assert found.keys() >= {
+        *("stage2.train.variant", "stage3.train.variant", "stage3.train.region_query.variant"),
+        *("stage5.train.variant", "stage6.train.saliency.variant", "stage6.train.fusion.variant"),
+    }
+    assert {PRESETS[name].variant for name in ("submission-7b", "ablation-13b")} == {"A", "B"}
+
+
 def test_they_are_the_papers() -> None:
     """Appendix D: tables of the stages, and the submission's own values."""
     found = settings_of(CONFIGS / "ablation-13b.toml")

@@ -166,10 +166,12 @@ def systems(title: str, results: Results) -> str:
     rows = []
     for name, found in systems.items():
         latency, peak = found["latency_ms"], found["peak_memory_bytes"]
+        recall = found["recall@4"]
         rows.append(
             [
                 name,
                 percent(found["accuracy"]),
+                percent(recall) if recall and recall["count"] else ABSENT,
                 f"{found['fast_path_rate']:.0%}",
                 f"{found['tokens_mean']:.0f}",
                 f"{found['passages_mean']:.1f}",
@@ -178,7 +180,8 @@ def systems(title: str, results: Results) -> str:
                 f"{peak / 1e9:.2f}" if peak else ABSENT,
             ]
         )
-    header = [title, "accuracy, %", "drafted", "V'", "K'", "GFLOPs", "p50 / p95, ms", "peak GB"]
+    header = [title, "accuracy, %", "recall@4, %", "drafted", "V'", "K'", "GFLOPs"]
+    header += ["p50 / p95, ms", "peak GB"]
     columns = [i for i in range(len(header)) if any(row[i] != ABSENT for row in rows)]
     rows = [[row[i] for i in columns] for row in rows]
     count = next(iter(systems.values()))["num_questions"]

@@ -68,9 +68,12 @@ def build(
     settings: Settings | None = None,
     embed: Embed | None = None,
     execution: Execution | None = None,
+    *,
+    general: bool = False,
 ) -> Outcome:
     """A new index in `folder`. An old one there stays in use until the new one is complete.
-    `embed` adds a dense embedding of each passage."""
+    `embed` adds a dense embedding of each passage. `general` says that the sources hold general
+    knowledge, whatever their names, and not somebody's own documents."""
     settings = settings or Settings()
     job = Job("build", sources, encoder, settings, embed, execution or Execution())
     with sole_writer(folder):
@@ -88,6 +91,8 @@ def build(
             "passages": passages,
             "hash": f"{_content(segments):032x}",
             "sources": [source.name for source in sources],
+            # Not one flag for the index: sources added later may be somebody's own documents.
+            "general": [source.name for source in sources] if general else [],
             "bad_rows": progress.bad_rows,
         }
         _commit(folder, manifest)
@@ -99,8 +104,11 @@ def add(
     sources: Sequence[Source],
     embed: Embed | None = None,
     execution: Execution | None = None,
+    *,
+    general: bool = False,
 ) -> Outcome:
-    """Adds passages; one whose id already exists replaces the old passage."""
+    """Adds passages; one whose id already exists replaces the old passage. `general` is as for
+    `build`, of the sources that are added."""
     execution = execution or Execution()
     with changing(folder) as manifest:
         segments = open_segments(folder, manifest)
@@ -118,8 +126,10 @@ def add(
         manifest["corpus"]["passages"] += segment.rows
         _change_hash(manifest, _content([segment]))
         manifest["corpus"]["bad_rows"] += progress.bad_rows
-        known = manifest["corpus"]["sources"]
-        known.extend(source.name for source in sources if source.name not in known)
+        names = [source.name for source in sources]
+        _extend(manifest["corpus"]["sources"], names)
+        if general:
+            _extend(manifest["corpus"].setdefault("general", []), names)
         _mark_deleted(manifest, segments, replaced)
         _finish(folder, manifest, execution.report)
         return Outcome(segment.rows, progress)
@@ -273,6 +283,10 @@ def _save_encoder(folder: Path, encoder: SparseEncoder, generation: int) -> dict
         "folder": target.name,
         "files": describe_files(target),
     }
+
+
+def _extend(known: list[str], names: Iterable[str]) -> None:
+    known.extend(name for name in names if name not in known)
 
 
 def _content(segments: Iterable[Segment]) -> int:

@@ -18,6 +18,7 @@ from skipqa.errors import UserError
 from skipqa.knowledge.chunk import Chunk
 from skipqa.knowledge.index.format import Damaged, Segment, find, open_segments, read_manifest
 from skipqa.knowledge.index.parts import LEVELS
+from skipqa.knowledge.sources import GENERAL_KNOWLEDGE
 from skipqa.knowledge.vectors import NUM_TERMS
 from skipqa.types import Passage, SparseVector
 
@@ -38,6 +39,14 @@ class Snapshot:
 
     def __len__(self) -> int:
         return int(self.manifest["corpus"]["passages"])
+
+    @property
+    def own_sources(self) -> list[str]:
+        """Those that are somebody's own documents, not general knowledge."""
+        corpus = self.manifest["corpus"]
+        # Older indexes do not say what else is general.
+        general = GENERAL_KNOWLEDGE.union(corpus.get("general", ()))
+        return [source for source in corpus["sources"] if source not in general]
 
     def passage(self, row: int) -> Passage:
         return self.chunk(row).passage

@@ -87,9 +87,10 @@ BUILT_IN: Mapping[str, BuiltIn] = {
     "conceptnet": _package(conceptnet.ConceptNet, assets.CONCEPTNET, 92_576, 14_559_000),
     "gcide": BuiltIn(gcide.Gcide, gcide.fetch, gcide.MEGABYTES, gcide.LICENCE, 171_750, 19_972_000),
 }
-# ending of a file, lower-case and from its last dot -> reader
-# Corpora about the world; any other one is somebody's own documents
+# Corpora about the world, known by their names. Any other one is somebody's own documents, unless
+# its index was built with `general`.
 GENERAL_KNOWLEDGE = frozenset({*BUILT_IN, wikidata.NAME, wikipedia.NAME})
+# ending of a file, lower-case and from its last dot -> reader
 DOCUMENT_READERS: Mapping[str, ReadFile] = {
     **dict.fromkeys(texts.ENDINGS, texts.read_file),
 }
