@@ -156,6 +156,57 @@ def test_dense_drops_nothing(brief: Pipeline, ask: Callable[[str], Answer]) -> N
     assert dense.trace.flops > ask("skip").trace.flops
 
 
+# SKIP without sparsity, by settings alone.
+EVERYTHING: dict[str, dict[str, Any]] = {
+    "draft": {"threshold": 1.0, "counting_threshold": 1.0},  # no fast path
+    "budget": {
+        **{"tokens": 0, "rho_v": 1.0, "passages": 16, "rho_r": 1.0},
+        # By design no part of a component that could be left out: high resolution for every
+        # question, one round, and nothing too easy to be looked up
+        **{"min_information": 0.0, "rounds": 1, "easy": 0.0},
+    },
+    "regions": {"max_regions": 1, "proposals": "clusters"},  # one query for all tokens
+    "retrieve": {"per_region": 16, "excerpt_words": 0},  # and whole passages
+    "zoom": {"regions": 0},
+    "verify": {"threshold": 0.0},
+    "fuse": {"edges": "fraction", "beta": 1.0},
+    "decode": {"passages": "text", "max_passages": 16},  # all of them are read
+}
+
+
+@pytest.mark.parametrize("question", [QUESTION, "Which country is this drink from?"])
+@pytest.mark.parametrize("which", ["brief", "trained_brief"])
+def test_skip_that_leaves_nothing_out_is_dense(
+    which: str, question: str, photo: Path, request: pytest.FixtureRequest
+) -> None:
+    """Retention 1, beta 1, one query, K' = 16, no threshold and no fast path: the whole flow gives
+    what the system `dense` gives, to the last bit. What else has to be set, as it is no part of the
+    paper's components, is in EVERYTHING: high resolution for every question, whole passages instead
+    of excerpts, all of them in the prompt, no zoom, one round, and none that is too easy to look up.
+
+    The trained components of the pocket stay; a trained controller or fusion layer, which it has
+    none of, would have a rule of its own that settings do not reach."""
+    base: Pipeline = request.getfixturevalue(which)
+    assert base.components.budget is base.components.fusion is base.components.pair_verifier is None
+    skip = base.with_config(**EVERYTHING).answer(photo, question)
+    dense = systems.build("dense", base).answer(photo, question)
+    assert len(skip.evidence) == 16
+    assert len(skip.state.kept.positions) == base.config.encode.num_tokens
+    assert skip.route == dense.route == "full"
+    assert skip.state.prompt == dense.state.prompt
+    assert skip.state.answer == dense.state.answer
+    assert skip.evidence == dense.evidence
+    ours, theirs = skip.state.fused, dense.state.fused
+    assert ours.edges.all()
+    assert torch.equal(ours.edges, theirs.edges)
+    assert torch.equal(ours.tokens, theirs.tokens)
+    assert ours.mass == theirs.mass
+    assert ours.attention is not None
+    assert theirs.attention is not None
+    assert torch.equal(ours.attention, theirs.attention)
+    assert skip.trace.flops == dense.trace.flops
+
+
 def test_a_single_component_is_sparse_where_dense_is_not(ask: Callable[[str], Answer]) -> None:
     dense, skip = ask("dense"), ask("skip")
     tokens = ask("qvs-only")
