@@ -130,7 +130,7 @@ def eight(tmp_path: Path, photo: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def server(home: Path) -> Iterator[ServerProcess]:
-    """As docs/harnesses.md starts it: passages at the end of an answer would count as part of it."""
+    """As docs/harnesses.md starts it: passages that an answer quotes would count as part of it."""
     for needed in ("fastapi", "uvicorn"):
         pytest.importorskip(needed, reason="the server is an extra: pip install 'skipqa[serve]'")
     with ServerProcess("--port", "0", "--no-uploads", "--no-citations", "--workers", "1") as server:

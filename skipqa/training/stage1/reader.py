@@ -170,7 +170,7 @@ class ReaderTrainer:
         def loss(step: int) -> Tensor:
             rows = batch_at(step).tolist()
             draw = random.Random(seed * 1_000_003 + step)
-            answers = [_draw(examples[row], draw) for row in rows]
+            answers = [draw_answer(examples[row], draw) for row in rows]
             ids, labels = prompts.batch(rows, answers, device)
             return losses(decoder, ids, labels, recompute=self.recompute)[0].mean()
 
@@ -204,7 +204,7 @@ def train_all_but_embeddings(decoder: Llama) -> None:
     decoder.embedding.requires_grad_(False)  # shared by everything learned before, and large
 
 
-def _draw(example: TrainExample, draw: random.Random) -> str:
+def draw_answer(example: TrainExample, draw: random.Random) -> str:
     texts = list(example.answers)
     return draw.choices(texts, [example.answers[text] ** 2 for text in texts])[0]
 

@@ -114,7 +114,7 @@ def test_it_learns_to_answer(tmp_path: Path) -> None:
 def test_answers_are_drawn_by_the_square_of_their_score() -> None:
     example = make_example(0, "?", {"often": 1.0, "seldom": 0.5}, "okvqa", "train")
     draw = random.Random(0)
-    drawn = [reader._draw(example, draw) for _ in range(2_000)]
+    drawn = [reader.draw_answer(example, draw) for _ in range(2_000)]
     assert drawn.count("seldom") / 2_000 == pytest.approx(0.25 / 1.25, abs=0.03)
 
 
