@@ -199,13 +199,14 @@ class Pipeline:
         return state
 
     def _answer_ahead(self, encoded: State, trace: Trace) -> Answer:
-        """The full path runs at the same time as the drafter, as far as retrieval, whose queries
-        name what the drafter thinks of, and stops when the draft is accepted.
+        """Looking at the image goes on at the same time as the drafter, on the budget of a question
+        whose draft is unknown, and stops when the draft is accepted or leaves another budget.
 
         What it has spent by then is not in the trace, and latencies add up as if in sequence.
         """
         ahead, executor = Trace(), ThreadPoolExecutor(1, thread_name_prefix="full-path")
-        looking = executor.submit(self.run, encoded, start="budget", stop="read_text", trace=ahead)
+        guessed = self.run(encoded, start="budget", stop="budget")
+        looking = executor.submit(self.run, guessed, start="look", stop="zoom", trace=ahead)
         executor.shutdown(wait=False)  # the thread ends with its run
         try:
             state = self.run(encoded, start="draft", stop="draft", trace=trace)
@@ -215,8 +216,13 @@ class Pipeline:
         if state.draft.accepted:
             ahead.stop()
             return self._drafted(state, trace)
-        state = self.run(looking.result().add(draft=state.draft), start="retrieve", trace=ahead)
-        return self.looked_up(state, Trace(trace.stages + ahead.stages))
+        state = self.run(state, start="budget", stop="budget", trace=trace)
+        if not state.budget.looks_like(guessed.budget):
+            ahead.stop()
+            return self.looked_up(self.run(state, start="look", trace=trace), trace)
+        seen = looking.result().add(draft=state.draft, budget=state.budget)
+        trace = Trace(trace.stages + ahead.stages)
+        return self.looked_up(self.run(seen, start="read_text", trace=trace), trace)
 
     def with_config(self, **changes: Mapping[str, Any]) -> Pipeline:
         """The same with other settings, `with_config(fuse={"beta": 1.0})`."""

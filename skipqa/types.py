@@ -172,6 +172,12 @@ class Budget:
     skipped_indexes: tuple[str, ...] = ()  # names of those that are not searched
     rounds: int = 1  # H: of retrieval, at most
 
+    def looks_like(self, other: Budget) -> bool:
+        """Whether the same is seen of the image on either: small things are looked at more closely
+        only to be looked up."""
+        closed, others = self.passages == 0, other.passages == 0
+        return (self.tokens, self.high_res, closed) == (other.tokens, other.high_res, others)
+
     def most_passages(self, num_retrieved: int) -> int:
         """At most K', and ceil(rho_r K) of the K retrieved (Algorithm 1)."""
         # The slack keeps a rho_r of 0.9 that float32 rounded up from keeping 10 of 10.

@@ -17,7 +17,7 @@ from PIL import Image
 
 from skipqa.errors import UserError
 from skipqa.pipeline import NAMES, Pipeline
-from skipqa.stages import budget
+from skipqa.stages import budget, look
 from skipqa.stages.stage import Parts, Stage
 from skipqa.state import NotRun, State
 from skipqa.trace import StageRecord, Stopped, Trace
@@ -145,10 +145,10 @@ class Drafting:
 
 
 class Held:
-    """budget: tells that the full path is under way, and ends when it is let go."""
+    """look: tells that the full path is under way, and ends when it is let go."""
 
     def __init__(self, parts: Parts, under_way: Event, let_go: Event) -> None:
-        self.stage, self.under_way, self.let_go = budget.build(parts), under_way, let_go
+        self.stage, self.under_way, self.let_go = look.build(parts), under_way, let_go
 
     def __call__(self, state: State, record: StageRecord) -> State:
         self.under_way.set()
@@ -183,11 +183,11 @@ class TestNextToTheDrafter:
         def held(parts: Parts) -> Stage:
             return Held(parts, under_way, let_go)
 
-        def look(parts: Parts) -> Stage:
-            return Noted("look", ran)
+        def prune(parts: Parts) -> Stage:
+            return Noted("prune", ran)
 
         parallel = pipeline.with_config(draft={"parallel": True})
-        return parallel.with_stages(draft=draft, budget=held, look=look)
+        return parallel.with_stages(draft=draft, look=held, prune=prune)
 
     def wait_for_the_full_path(self) -> None:
         threads = [t for t in threading.enumerate() if t.name.startswith("full-path")]
@@ -225,7 +225,7 @@ class TestNextToTheDrafter:
             self.system(pipeline, "passes on", let_go, ran).answer(
                 Image.new("RGB", (8, 8)), QUESTION
             )
-        assert ran == ["look"]
+        assert ran == ["prune"]
         self.wait_for_the_full_path()
 
     def test_without_the_fast_path_nothing_runs_ahead(self, pipeline: Pipeline) -> None:
@@ -233,14 +233,14 @@ class TestNextToTheDrafter:
 
         class Named:
             def __init__(self, parts: Parts) -> None:
-                self.stage = budget.build(parts)
+                self.stage = look.build(parts)
 
             def __call__(self, state: State, record: StageRecord) -> State:
                 names.append(threading.current_thread().name)
                 return self.stage(state, record)
 
         parallel = pipeline.with_config(draft={"parallel": True}, decode={"max_new_tokens": 1})
-        parallel = parallel.with_stages(budget=Named)
+        parallel = parallel.with_stages(look=Named)
         image = Image.new("RGB", (8, 8))
         parallel.answer(image, QUESTION, fast_path=False)
         parallel.answer(image, QUESTION)

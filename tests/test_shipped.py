@@ -90,6 +90,15 @@ class TestAnswers:
         parallel = trained_pipeline.with_config(draft=CLOSED | {"parallel": True}, budget=HARD)
         assert same_but_for_time(parallel.answer(photo, CUP)) == same_but_for_time(in_the_cup)
 
+    @pytest.mark.parametrize("asked", [CUP, QUESTION])
+    def test_a_draft_decides_whether_to_look_up_also_in_parallel(
+        self, trained_pipeline: Pipeline, photo: Path, asked: str
+    ) -> None:
+        one = trained_pipeline.with_config(draft=CLOSED)
+        other = trained_pipeline.with_config(draft=CLOSED | {"parallel": True})
+        answers = [same_but_for_time(system.answer(photo, asked)) for system in (one, other)]
+        assert answers[0] == answers[1]
+
     def test_what_the_drafter_would_not_abstain_from_is_not_looked_up(
         self, trained_pipeline: Pipeline, photo: Path
     ) -> None:
