@@ -85,12 +85,14 @@ def named_recall(rows: Sequence[dict[str, Any]], opened: Library) -> dict[str, d
     """The fraction of questions with a passage of the first hop among the first K when the entity's
     name precedes the question: by category and over all, by subset, by way of asking."""
     hits: dict[str, dict[str, list[bool]]] = {}
-    sources, sharpness = opened.searched({}), RetrieveConfig().index_sharpness
+    config = RetrieveConfig()
+    sources = opened.searched(opened.weights(config.general_weight))
     for row in track(rows, "asking with the name given", console=err):
         text = f"{row['name']}: {row['question']}"
         queries = same_length([[s.index.encoder.encode_query(text)] for s in sources])
         found_by = [s.index.search(q, K) for s, q in zip(sources, queries, strict=True)]
-        found = {opened.passage(hit.row).id for hit in merge(sources, found_by, sharpness)[:K]}
+        ranked = merge(sources, found_by, config.index_sharpness)[:K]
+        found = {opened.passage(hit.row).id for hit in ranked}
         hit = not found.isdisjoint(row["hops"][0])
         groups = {
             "category": [row["category"], "all"],

@@ -67,8 +67,9 @@ class DraftConfig:
     # nothing of what they say
     own_documents_threshold: Fraction = 0.82
     candidates: Count = 24  # of a trained drafter's answers, for the decoder to score
-    # Start the full path next to the drafter, as the paper allows: its latency is hidden, but a
-    # question that the drafter answers is paid for twice. Off, as two cores have none to spare.
+    # Look at the image next to the drafter, as the paper allows: the latency of drafting is hidden,
+    # but a question that the drafter answers is paid for twice. What is retrieved waits for the
+    # draft, which has a say in it. Off, as two cores have none to spare.
     parallel: bool = False
 
 
@@ -145,6 +146,9 @@ class RetrieveConfig:
     # How much the best score of an index counts against that of another: at 0 the best passages of
     # all indexes are equal, at 1 passages are ordered by score alone
     index_sharpness: Fraction = 0.5
+    # How much general knowledge counts next to somebody's own documents, which they brought to be
+    # read: every encyclopedia has something to say about anything. At 1 all indexes are equal
+    general_weight: Fraction = 0.75
 
 
 @dataclass(frozen=True, slots=True)

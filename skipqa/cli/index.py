@@ -315,9 +315,9 @@ def search(
 
     if not all(map(is_text, questions)):
         raise UserError("a question is not UTF-8 text")
-    sharpness = RetrieveConfig().index_sharpness
+    config = RetrieveConfig()
     library = Library.open([uri, *(index or ())])
-    sources = library.searched({})
+    sources = library.searched(library.weights(config.general_weight))
     by_question = [
         same_length([[source.index.encoder.encode_query(question)] for source in sources])
         for question in questions
@@ -328,7 +328,7 @@ def search(
         for source, asked in zip(sources, zip(*by_question, strict=True), strict=True)
     ]
     ranked = [
-        merge(sources, [[found] for found in of_one], sharpness)[:k]
+        merge(sources, [[found] for found in of_one], config.index_sharpness)[:k]
         for of_one in zip(*hits, strict=True)
     ]
     milliseconds = (time.perf_counter() - started) * 1e3

@@ -127,6 +127,12 @@ class Library:
         """Of those that some index has."""
         return [row for id in passage_ids if (row := self.row_of(id)) is not None]
 
+    def weights(self, general: float) -> dict[str, float]:
+        """Of each index by name: next to somebody's own documents general knowledge counts
+        `general`, everything else 1."""
+        general = general if self.has_own_documents else 1.0
+        return {name: 1.0 if index.own_sources else general for name, index in self.indexes.items()}
+
     def searched(self, weights: Mapping[str, float]) -> tuple[SearchedIndex, ...]:
         """The indexes to search, given weights by name: one that is not named counts 1, one of
         weight 0 is left out."""

@@ -42,7 +42,8 @@ class PromptedConfig:
     query_words: Annotated[int, Between(1, 100)] = 15
     per_query: Count = 8  # passages that a query may find in each index
     question_weight: Weight = 0.3  # of the question's words next to a query's
-    index_sharpness: Fraction = 0.5  # as in `RetrieveConfig`
+    index_sharpness: Fraction = 0.5  # as in `RetrieveConfig`, and the next one
+    general_weight: Fraction = 0.75
     excerpt_words: NonNegative = 80  # read of a long passage; 0: all of it
     threshold: Fraction = 0.5  # tau_nu: passages judged less relevant are dropped
     image_side: Annotated[int, Between(64, 8_192)] = 1_024  # pixels; larger images are reduced

@@ -22,7 +22,7 @@ def search(
     library: Library, queries: Sequence[str], question: str, most: int, config: PromptedConfig
 ) -> list[JudgedPassage]:
     """Unjudged, best first, at most `most`."""
-    sources = library.searched({})
+    sources = library.searched(library.weights(config.general_weight))
     encoders = [source.index.encoder for source in sources]
     asked = " ".join(content_words(question))
     beside = ((config.question_weight, asked),) if asked and config.question_weight else ()

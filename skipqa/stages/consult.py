@@ -22,7 +22,7 @@ from skipqa.knowledge.library import SMALLEST
 from skipqa.knowledge.on_demand import Asked, Told
 from skipqa.knowledge.text_query import encode_queries
 from skipqa.stages.names import NamedThing, named_in, shown_things
-from skipqa.stages.retrieve import ConceptQuerier, as_budgeted, by_saliency
+from skipqa.stages.retrieve import ConceptQuerier, by_saliency
 from skipqa.stages.stage import Parts, Stage
 from skipqa.state import State
 from skipqa.trace import StageRecord
@@ -41,7 +41,8 @@ class QueryScorer:
 
     def __call__(self, state: State, told: Sequence[Told]) -> tuple[list[RetrievedPassage], int]:
         """The best first, each relative to the best of them; and the FLOPs spent."""
-        searched = self.library.searched(as_budgeted(state)) or self.library.searched({})
+        skipped = dict.fromkeys(state.budget.skipped_indexes, 0.0)
+        searched = self.library.searched(skipped) or self.library.searched({})
         encoder = searched[0].index.encoder
         queries, flops = state.retrieved.queries, 0
         if not queries:  # dense ones say nothing of words

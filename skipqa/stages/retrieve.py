@@ -157,24 +157,30 @@ def written_out(vectors: Sequence[SparseVector], vocabulary: int) -> Tensor:
     return whole
 
 
-def as_budgeted(state: State) -> Mapping[str, float]:
-    """Every index counts the same, but those that the budget skips."""
-    return dict.fromkeys(state.budget.skipped_indexes, 0.0)
+def index_weights(library: Library, config: RetrieveConfig) -> SourceWeights:
+    """Of every index by whose documents it holds; at 0 those that the budget skips."""
+    known = library.weights(config.general_weight)
+
+    def of_question(state: State) -> Mapping[str, float]:
+        return {**known, **dict.fromkeys(state.budget.skipped_indexes, 0.0)}
+
+    return of_question
 
 
 class Retrieve:
     """`weights` gives how much each index of the library counts for a question, by name: the
-    relative scores of its passages are multiplied by it. At 0 the index is not searched."""
+    relative scores of its passages are multiplied by it. At 0 the index is not searched. Without
+    them they are those of `index_weights`."""
 
     def __init__(
         self,
         querier: RegionQuerier,
         library: Library,
         config: RetrieveConfig,
-        weights: SourceWeights = as_budgeted,
+        weights: SourceWeights | None = None,
     ) -> None:
-        self.querier, self.library, self.weights = querier, library, weights
-        self.config = config
+        self.querier, self.library, self.config = querier, library, config
+        self.weights = weights or index_weights(library, config)
 
     def __call__(self, state: State, record: StageRecord) -> State:
         if state.budget.passages == 0:

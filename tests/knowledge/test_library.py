@@ -324,6 +324,10 @@ def test_own_documents_are_told_from_general_knowledge(
     assert not Library.open(opened[:2]).has_own_documents
     assert Library.open(opened[2:]).has_own_documents
     assert Library.open(opened).has_own_documents
+    # General knowledge counts less next to them, and as much as ever without.
+    assert set(Library.open(opened[:2]).weights(0.5).values()) == {1.0}
+    assert set(Library.open(opened[2:]).weights(0.5).values()) == {1.0}
+    assert Library.open(opened).weights(0.5) == {"0": 0.5, "1": 0.5, "2": 1.0}
 
 
 def test_what_was_built_as_general_knowledge_stays_so_until_own_documents_are_added(

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -291,6 +292,25 @@ def test_the_budget_may_skip_indexes(
     leaving, _ = run(retrieve.build(pipeline.parts), asking)
     searched = {pipeline.library.name_of(p.row) for p in leaving.retrieved.passages}
     assert searched == set(pipeline.library.names) - set(skipped)
+
+
+def test_own_documents_count_more_than_general_knowledge(
+    pipeline: Pipeline, cup: Region, tmp_path: Path
+) -> None:
+    own = small_index(tmp_path / "own", ("espresso", "cup"), 0)
+    library = Library({**pipeline.library.indexes, "own": own})
+    querier = ConceptQuerier(RetrieveConfig(), pipeline.backbone)
+    asking = state(question=question("…", "brewed"), regions=(cup,), budget=Budget(1, 100))
+
+    def relative(general: float) -> dict[int, float]:
+        config = replace(WHOLE, general_weight=general)
+        leaving, _ = run(Retrieve(querier, library, config), asking)
+        return {found.row: found.relative for found in leaving.retrieved.passages}
+
+    alike, apart = relative(1.0), relative(0.5)
+    weight = {row: 1.0 if library.name_of(row) == "own" else 0.5 for row in alike}
+    assert set(weight.values()) == {0.5, 1.0}
+    assert apart == {row: score * weight[row] for row, score in alike.items()}
 
 
 def test_where_no_source_counts_nothing_is_found(pipeline: Pipeline, cup: Region) -> None:

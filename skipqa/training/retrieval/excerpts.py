@@ -94,7 +94,7 @@ class Excerpter:
         self.vocabulary = vocabulary_of(library)
 
     def __call__(self, searched: Searched) -> list[Excerpts]:
-        sources = self.library.searched({})
+        sources = self.library.searched(self.library.weights(self.config.general_weight))
         found = []
         for b in range(len(searched.ends)):
             ranked = merge(sources, searched.hits(b), self.config.index_sharpness)[: self.most]
