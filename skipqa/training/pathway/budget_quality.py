@@ -151,21 +151,10 @@ def compare_budgets(decided: Decided, grid: BudgetGrid, known: BudgetGrid) -> Me
 
 @torch.inference_mode()
 def _compare(decided: Decided, unseen: BudgetGrid, known: BudgetGrid) -> Metrics:
-    """The controller's mean score and FLOPs, and what fixed budgets, or a random mixture of two,
-    score at as many FLOPs."""
     score, spent = decided.score(unseen)
     value, giga = unseen.value.flatten(1), unseen.giga.flatten(1)
-    generator = torch.Generator().manual_seed(len(unseen))
-    resampled = torch.randint(len(unseen), (SAMPLES, len(unseen)), generator=generator)
-    weight_Sn = torch.stack([torch.bincount(r, minlength=len(unseen)) for r in resampled])
-    weight_Sn = torch.cat((torch.ones(1, len(unseen)), weight_Sn)) / len(unseen)  # as it is, first
-    adaptive_S, flops_S = weight_Sn @ score, weight_Sn @ spent
-    hindsight_S, _ = best_fixed(weight_Sn @ value, weight_Sn @ giga, flops_S)
     found: Metrics = {
-        "questions": len(unseen),
-        "adaptive": {"score": float(adaptive_S[0]), "giga_flops": float(flops_S[0])},
-        "fixed_at_equal_flops": float(hindsight_S[0]),
-        "gain": asdict(_gain(adaptive_S - hindsight_S)),
+        **over_fixed(score, spent, value, giga),
         "fixed": [
             {"tokens": t, "passages": p, "score": float(v), "giga_flops": float(c)}
             for (t, p), v, c in zip(
@@ -179,14 +168,37 @@ def _compare(decided: Decided, unseen: BudgetGrid, known: BudgetGrid) -> Metrics
     if len(known):
         known_value_1P = known.value.flatten(1).mean(0, keepdim=True)
         known_giga_1P = known.giga.flatten(1).mean(0, keepdim=True)
-        drawn_P = best_fixed(known_value_1P, known_giga_1P, flops_S[:1])[1][0]
+        drawn_P = best_fixed(known_value_1P, known_giga_1P, spent.mean()[None])[1][0]
+        weight_Sn = _resampled(len(unseen))
         from_train_S = weight_Sn @ (value @ drawn_P)
         found["fixed_from_train"] = {
             "score": float(from_train_S[0]),
             "giga_flops": float((giga @ drawn_P).mean()),
         }
-        found["gain_over_fixed_from_train"] = asdict(_gain(adaptive_S - from_train_S))
+        found["gain_over_fixed_from_train"] = asdict(_gain(weight_Sn @ score - from_train_S))
     return found
+
+
+def over_fixed(score_n: Tensor, giga_n: Tensor, value_nP: Tensor, giga_nP: Tensor) -> Metrics:
+    """The mean score and FLOPs of adaptive budgets, and what the best of P fixed budgets, or a
+    random mixture of two, scores at as many FLOPs, with hindsight."""
+    weight_Sn = _resampled(len(score_n))
+    adaptive_S, flops_S = weight_Sn @ score_n, weight_Sn @ giga_n
+    hindsight_S, _ = best_fixed(weight_Sn @ value_nP, weight_Sn @ giga_nP, flops_S)
+    return {
+        "questions": len(score_n),
+        "adaptive": {"score": float(adaptive_S[0]), "giga_flops": float(flops_S[0])},
+        "fixed_at_equal_flops": float(hindsight_S[0]),
+        "gain": asdict(_gain(adaptive_S - hindsight_S)),
+    }
+
+
+def _resampled(count: int) -> Tensor:
+    """[S, n], how much every question weighs in each sample; first all questions as they are."""
+    generator = torch.Generator().manual_seed(count)
+    drawn = torch.randint(count, (SAMPLES, count), generator=generator)
+    weight_Sn = torch.stack([torch.bincount(rows, minlength=count) for rows in drawn])
+    return torch.cat((torch.ones(1, count), weight_Sn)) / count
 
 
 def _gain(samples_S: Tensor) -> Gain:
