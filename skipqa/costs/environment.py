@@ -34,9 +34,11 @@ def describe() -> dict[str, Any]:
 
 
 def _program() -> str:
-    """As it would be started again: `python -m skipqa` runs a file of no telling name."""
-    path = Path(sys.argv[0])
-    return f"python -m {path.parent.name}" if path.name == "__main__.py" else path.name
+    """As it would be started again: `python -m` runs a file, whose path names no module."""
+    spec = sys.modules["__main__"].__spec__
+    if spec is None:
+        return Path(sys.argv[0]).name
+    return f"python -m {spec.name.removesuffix('.__main__')}"
 
 
 def _without_machine_path(word: str) -> str:
