@@ -28,7 +28,7 @@ class Phase(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class LoraTraining(ReaderTraining):
+class ReaderSchedule(ReaderTraining):
     epochs: Weight = 1.0
     focus_epochs: Weight = 1.0
     batch: Count = 32
@@ -74,7 +74,7 @@ class ReaderSettings:
     # that baseline alone, trained on questions that may need knowledge, as long as `focus_epochs`
     # says and with whole passages, as it reads them
     many: Fraction = FORMS["many"]
-    train: LoraTraining = field(default_factory=LoraTraining)
+    train: ReaderSchedule = field(default_factory=ReaderSchedule)
     lora: LoraConfig = field(default_factory=LoraConfig)
 
     @property
@@ -82,7 +82,7 @@ class ReaderSettings:
         return DENSE_PART if self.many == 1 else PART
 
     @property
-    def schedule(self) -> LoraTraining:
+    def schedule(self) -> ReaderSchedule:
         if self.part == PART:
             return self.train
         if not self.train.focus_epochs:

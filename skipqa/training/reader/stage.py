@@ -44,7 +44,7 @@ from skipqa.training.reader.adapter import Beside
 from skipqa.training.reader.estimate import Estimate, further_seconds
 from skipqa.training.reader.further import Further
 from skipqa.training.reader.seeing import Seen, see, things_asked_about, thinned
-from skipqa.training.reader.settings import DENSE_PART, PART, LoraTraining, ReaderSettings
+from skipqa.training.reader.settings import DENSE_PART, PART, ReaderSchedule, ReaderSettings
 from skipqa.training.run import Run
 from skipqa.training.stage import POCKET, Inputs, Metrics, TrainingStage
 from skipqa.training.stage1 import mixture
@@ -69,7 +69,7 @@ L = TypeVar("L", bound=nn.Module)
 class Learner(Protocol[L]):
     """What of a decoder is trained, and how it is exported."""
 
-    def train(self, decoder: Llama, trainer: ReaderTrainer, training: LoraTraining) -> L: ...
+    def train(self, decoder: Llama, trainer: ReaderTrainer, training: ReaderSchedule) -> L: ...
 
     def exported(self, decoder: Llama, learned: L, path: Path) -> AbstractContextManager[Llama]: ...
 
@@ -231,7 +231,9 @@ def train(
     return metrics
 
 
-def _prompts_seen(training: LoraTraining, groups: Mapping[str, Tensor], run: Run) -> dict[str, int]:
+def _prompts_seen(
+    training: ReaderSchedule, groups: Mapping[str, Tensor], run: Run
+) -> dict[str, int]:
     """In each phase, by its name, at most: a batch of long ones has fewer."""
     of_step, phases = training.batch * run.accumulate, training.phases(groups).items()
     return {name: phase.optimisation.steps * of_step for name, phase in phases}

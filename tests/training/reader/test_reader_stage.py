@@ -25,7 +25,7 @@ from skipqa.errors import UserError
 from skipqa.knowledge import Library
 from skipqa.nn.lora import LoraConfig
 from skipqa.training.pipelines import Source
-from skipqa.training.reader.settings import LoraTraining, ReaderSettings
+from skipqa.training.reader.settings import ReaderSchedule, ReaderSettings
 from skipqa.training.reader.stage import ReaderStage
 from skipqa.training.run import Run
 from skipqa.training.stage import Inputs
@@ -37,7 +37,7 @@ from skipqa.training.stage1.reading import FEW
 from skipqa.training.stages import train
 
 LORA = LoraConfig(rank=2)
-TRAINING = LoraTraining(epochs=0.3, focus_epochs=0.2, batch=8)
+TRAINING = ReaderSchedule(epochs=0.3, focus_epochs=0.2, batch=8)
 STAGE = ReaderStage("reader", ReaderSettings(0, 0, words=4, train=TRAINING, lora=LORA))
 
 
