@@ -45,8 +45,6 @@ class ReaderSchedule(ReaderTraining):
 
     def phases(self, groups: Mapping[str, Tensor]) -> dict[str, Phase]:
         """By name: the mixture, if there is to be any of it, then knowledge questions alone."""
-        if not (self.epochs or self.steps or self.focus_epochs):
-            raise UserError("nothing is trained: set train.epochs or train.focus_epochs")
         mixed, focused = self.mixed(groups), self.focused(groups)
         found: dict[str, Phase] = {}
         if self.epochs or self.steps:
@@ -85,9 +83,14 @@ class ReaderSettings:
     def schedule(self) -> ReaderSchedule:
         if self.part == PART:
             return self.train
-        if not self.train.focus_epochs:
-            raise UserError("nothing is trained: set train.focus_epochs")
         return replace(self.train, epochs=0.0, steps=0)
+
+    def check(self) -> None:
+        """Before anything is read or written."""
+        schedule = self.schedule
+        if not (schedule.epochs or schedule.steps or schedule.focus_epochs):
+            mixture = "train.epochs or " if self.part == PART else ""
+            raise UserError(f"nothing is trained: set {mixture}train.focus_epochs")
 
     def as_stage1(self) -> Stage1Settings:
         """For the parts of stage I that prompts are made with."""

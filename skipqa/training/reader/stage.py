@@ -96,6 +96,7 @@ class ReaderStage(TrainingStage):
             )
 
     def run(self, inputs: Inputs, settings: ReaderSettings, run: Run) -> Metrics:
+        settings.check()
         kind, data = SMALL[inputs.preset], inputs.require_data(self.name)
         found = load_for(inputs.preset, inputs.components)
         needed = (*NEEDED, PART) if inputs.preset == POCKET else NEEDED

@@ -224,8 +224,6 @@ def test_with_a_dense_systems_passages_alone_it_is_the_dense_baselines(
     assert (loaded.dense_reader is not None) == found["ships"]
     assert loaded.reader is not None
     assert loaded.reader.read_bytes() == (begun / "reader.safetensors").read_bytes()
-    with pytest.raises(UserError, match=r"nothing is trained: set train\.focus_epochs"):
-        _ = replace(settings, train=replace(TRAINING, focus_epochs=0.0)).schedule
 
 
 @pytest.mark.parametrize(
@@ -259,8 +257,24 @@ def test_its_factors_keep_their_ranks(world: Inputs, tmp_path: Path) -> None:
     settings = replace(FURTHER, lora=LoraConfig(rank=4))
     with pytest.raises(UserError, match="keep their ranks: leave lora out"):
         STAGE.run(replace(world, preset="pocket"), settings, Run(tmp_path / "run"))
-    with pytest.raises(UserError, match="nothing is trained: set"):
-        replace(TRAINING, epochs=0.0, focus_epochs=0.0).phases({})
+
+
+@pytest.mark.parametrize(
+    ("many", "epochs", "says"),
+    [
+        (0.03, 0.0, r"nothing is trained: set train\.epochs or train\.focus_epochs"),
+        (1.0, 0.3, r"nothing is trained: set train\.focus_epochs"),
+    ],
+)
+def test_settings_that_train_nothing_claim_no_folder(
+    many: float, epochs: float, says: str, world: Inputs, tmp_path: Path
+) -> None:
+    """The command as mended may use it."""
+    nothing = replace(TRAINING, epochs=epochs, focus_epochs=0.0)
+    settings = replace(STAGE.settings, many=many, train=nothing)
+    with pytest.raises(UserError, match=says):
+        STAGE.run(world, settings, Run(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_finished_run_is_read_and_another_refused(world: Inputs, trained: Trained) -> None:
