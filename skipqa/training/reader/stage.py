@@ -158,9 +158,12 @@ class ReaderStage(TrainingStage):
             asked=things_asked_about(mixed) if config.decode.region_words else {},
             many=settings.many,
         )
-        if inputs.components is not None or inputs.preset == POCKET:
-            assert found.folder is not None
-            copy_components(found.folder, run.folder)
+        # A new reader takes the bundled one's place; one that goes on from it, or that answers for
+        # the dense baseline alone, ships with all that it stands beside
+        new = inputs.preset != POCKET and settings.part == PART
+        own = found.folder if found.folder != found.base else None
+        if own is not None and (inputs.components is not None or not new):
+            copy_components(own, run.folder)
         make, decoder = PromptMaker(context, writer, kind.form), networks.decoder.to(device)
         if inputs.preset == POCKET:
             assert found.reader is not None
@@ -170,7 +173,6 @@ class ReaderStage(TrainingStage):
             metrics = train(context, make, settings, decoder, further)
         else:
             beside = Beside(kind.published, settings.lora, inputs.preset)
-            new = settings.part == PART
             ranking = Ranking(seen, {"prompt": config.decode.prompt}) if new else None
             metrics = train(context, make, settings, decoder, beside, ranking)
             if metrics["ships"] and new:

@@ -226,6 +226,23 @@ def test_with_a_dense_systems_passages_alone_it_is_the_dense_baselines(
     assert loaded.reader.read_bytes() == (begun / "reader.safetensors").read_bytes()
 
 
+def test_a_dense_baselines_reader_of_a_larger_decoder_ships_next_to_that_decoders_own(
+    world: Inputs, trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder is a whole checkpoint: whatever else is bundled comes with it."""
+    pocket, desk = components.bundled("pocket"), trained[0]
+    monkeypatch.setattr(components, "bundled", {"pocket": pocket, "desk": desk}.get)
+    settings = replace(STAGE.settings, many=1.0)
+    metrics = ReaderStage("reader", settings, networks).run(world, settings, Run(tmp_path, seed=5))
+    before, found = components.load_for("desk"), components.load_for("desk", tmp_path)
+    assert (found.dense_reader is not None) == metrics["dense_reader"]["ships"]
+    assert before.reader is not None
+    assert found.reader is not None
+    assert found.reader.read_bytes() == before.reader.read_bytes()
+    assert found.settings == before.settings
+    assert found.settings["decode"]["prompt"] == "chat"
+
+
 @pytest.mark.parametrize(
     "killed_at", ["finding passages", "reading okvqa/held-out, found", "reader"]
 )
