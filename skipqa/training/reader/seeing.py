@@ -25,7 +25,7 @@ from skipqa.training.reader.settings import PART, ReaderSettings
 from skipqa.training.stage1 import parts, photos, tagger
 from skipqa.training.stage1.drafter import DrafterEval, DrafterInputs, DrafterModel, Questions
 from skipqa.training.stage1.finding import Retrieval, find_passages
-from skipqa.training.stage1.inputs import StageInputs, evenly
+from skipqa.training.stage1.inputs import PERCEPTUAL, StageInputs, evenly, group_rows
 from skipqa.training.stage1.mixture import Mixture
 from skipqa.training.stage1.photos import PhotoFeatures
 from skipqa.training.stage1.tagger import TaggerTraining, TagProbs, Targets, Views
@@ -49,14 +49,13 @@ def thinned(mixed: Mixture, settings: ReaderSettings) -> Mixture:
     if not settings.questions:
         return mixed
     rows: list[int] = []
-    for source, split in sorted({(one.source, one.split) for one in mixed.examples}):
-        some = mixed.select(source, split)
+    for name, some in group_rows(mixed).items():
+        source, split = name.split("/")
         if split == "val" and source != "unseen":  # all of these are in `val`
             continue
-        if source != OWN_QUESTIONS:
-            most = settings.questions if split == "train" else settings.scored
-            some = evenly(torch.tensor(some), most).tolist()
-        rows += some
+        if source != OWN_QUESTIONS and name != PERCEPTUAL:  # by these the fast path is chosen
+            some = evenly(some, settings.questions if split == "train" else settings.scored)
+        rows += some.tolist()
     return mixed.only(sorted(rows))
 
 
