@@ -88,13 +88,13 @@ def see(inputs: StageInputs, found: Components, retrieval: Retrieval, *, bfloat1
     kept = _Kept(inputs.run.states(PART))
     if not kept.complete:
         _look(inputs, found, model, kept, bfloat16)
-    words = kept.words(inputs, found.tagger.config)
+    low_res, high_res, drafted = kept.read(inputs, found.tagger.config)
     if not kept.passages.exists():
-        passages = find_passages(inputs, words[1], retrieval)
+        passages = find_passages(inputs, high_res, retrieval)
         with atomic(kept.passages) as partial:
             partial.write_text(json.dumps(list(passages.items())))
     rows = {int(row): tuple(texts) for row, texts in read_json(kept.passages)}
-    return Seen(*words, rows, model, kept.drafted(inputs))
+    return Seen(low_res, high_res, rows, model, drafted)
 
 
 def _look(
@@ -172,16 +172,16 @@ class _Kept:
         with atomic(self.tensors) as partial:
             save_file({name: one.cpu().contiguous() for name, one in found.items()}, partial)
 
-    def words(self, inputs: StageInputs, config: TaggerConfig) -> tuple[Words, Words]:
+    def read(
+        self, inputs: StageInputs, config: TaggerConfig
+    ) -> tuple[Words, Words, dict[str, Tensor]]:
+        """As `write` got them."""
         found = load_file(self.tensors, device=str(inputs.device))
         names = parts.word_names(inputs, config)
         low_res, high_res = (
             Words(names, found["embeddings"], found[f"{kind}/indices"], found[f"{kind}/probs"])
             for kind in ("low_res", "high_res")
         )
-        return low_res, high_res
-
-    def drafted(self, inputs: StageInputs) -> dict[str, Tensor]:
-        found = load_file(self.tensors, device=str(inputs.device))
         start = "drafted/"
-        return {n.removeprefix(start): one for n, one in found.items() if n.startswith(start)}
+        drafted = {n.removeprefix(start): one for n, one in found.items() if n.startswith(start)}
+        return low_res, high_res, drafted
