@@ -40,11 +40,11 @@ from skipqa.costs.environment import write_results
 from skipqa.costs.systems import kv_cache_bytes
 from skipqa.errors import UserError
 from skipqa.evaluation import systems
-from skipqa.evaluation.harness import draw
+from skipqa.evaluation.harness import draw, in_turn
 from skipqa.evaluation.records import make_record
 from skipqa.evaluation.reports.markdown import ABSENT, percent, points
 from skipqa.evaluation.statistics import Comparison, mean_interval, paired_bootstrap
-from skipqa.evaluation.summary import UNIT_INTERVAL
+from skipqa.evaluation.summary import UNIT_INTERVAL, quantiles, stage_means
 from skipqa.pipeline import Pipeline, load
 from skipqa.tasks.example import Example, QuestionId
 from skipqa.tasks.jsonl import JSONL, read
@@ -119,7 +119,7 @@ class Asking:
             if time.monotonic() > self.deadline:
                 return
             try:
-                replies = {name: self.alone(name, example) for name in in_turn(number)}
+                replies = {name: self.alone(name, example) for name in in_turn(SYSTEMS, number)}
             except UserError as error:  # a damaged photo
                 measured.bad.append(f"{example.place}: {example.image}: {error}")
                 continue
@@ -154,7 +154,7 @@ class Asking:
         seconds: dict[str, float] = {}
         same: dict[str, int] = {}
         texts = [example.question for example in examples]
-        for name in in_turn(len(measured.batches)):
+        for name in in_turn(SYSTEMS, len(measured.batches)):
             photos = [self.photos.open(example.image) for example in examples]
             answer = partial(self.pipelines[name].answer_batch, photos, texts)
             answers, seconds[name] = timed(partial(answer, together=self.batch))
@@ -163,12 +163,6 @@ class Asking:
         measured.batches.append(seconds)
         for name in SYSTEMS:
             measured.same[name] += same[name]
-
-
-def in_turn(number: int) -> tuple[str, ...]:
-    """All systems; another one goes first each time."""
-    first = number % len(SYSTEMS)
-    return SYSTEMS[first:] + SYSTEMS[:first]
 
 
 def timed(run: Callable[[], Found]) -> tuple[Found, float]:
@@ -210,14 +204,10 @@ def costs(replies: Sequence[Reply], dense: Sequence[Reply]) -> dict[str, Any]:
     latency, dense_latency = latencies(replies), latencies(dense)
     flops, dense_flops = (float(np.mean([r.flops for r in some])) for some in (replies, dense))
     cache, dense_cache = cache_bytes(replies), cache_bytes(dense)
-    stages = dict.fromkeys(stage for reply in replies for stage in reply.stage_ms)
     return {
         "latency_ms": latency,
         "times_faster": {name: dense_latency[name] / ms for name, ms in latency.items()},
-        "stage_ms": {
-            stage: float(np.mean([reply.stage_ms.get(stage, 0.0) for reply in replies]))
-            for stage in stages
-        },
+        "stage_ms": stage_means([reply.stage_ms for reply in replies]),
         "flops": flops,
         "times_fewer_flops": dense_flops / flops,
         "cache_bytes": cache,
@@ -230,8 +220,7 @@ def costs(replies: Sequence[Reply], dense: Sequence[Reply]) -> dict[str, Any]:
 
 def latencies(replies: Sequence[Reply]) -> dict[str, float]:
     ms = [reply.latency_ms for reply in replies]
-    p50, p95 = np.quantile(ms, [0.5, 0.95])
-    return {"p50": float(p50), "p95": float(p95), "mean": float(np.mean(ms))}
+    return {**quantiles(ms), "mean": float(np.mean(ms))}
 
 
 def cache_bytes(replies: Sequence[Reply]) -> dict[str, float]:

@@ -19,7 +19,8 @@ and with a fusion reader
     python benchmarks/mechanisms.py --pocket-kb FOLDER --questions 200
     python benchmarks/mechanisms.py --pocket-kb FOLDER --components FOLDER --passages fused+best
 
-`--untrained-reader` puts in a fusion reader with random weights, to try the script.
+`--untrained-reader` puts in a fusion reader with random weights, to try the script; it needs
+`--passages` that are fused.
 """
 
 from __future__ import annotations
@@ -71,6 +72,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
+    if options.untrained_reader and options.passages == TEXT:
+        parser.error("--untrained-reader reads no text: give --passages fused or fused+best")
 
     prepare_process()
     folder: Path = options.pocket_kb

@@ -12,12 +12,12 @@ commit and the command of the first; the second keeps its own.
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from skipqa.cli.console import err
+from skipqa.costs.environment import write_under
 from skipqa.errors import UserError
 from skipqa.evaluation.reports.runs import Run, read_run
 
@@ -27,6 +27,8 @@ KEPT = (
     *("passages_mean", *COSTS),
 )
 HEADER = ("machine", "python", "versions", "commit", "command", "date")
+ASKED = ("questions", "task", "subset")
+ANSWERED_WITH = ("index", "components", "config")
 
 
 def main() -> None:
@@ -45,29 +47,38 @@ def main() -> None:
     if options.timed is not None:
         timed = read_runs(options.timed)
         for name, system in results["systems"].items():
+            if name not in timed:
+                raise UserError(f"{options.timed} holds no run of {name}")
+            check_alike(runs[name], timed[name], (*ASKED, *ANSWERED_WITH))
             system |= {key: timed[name].header[key] for key in COSTS}
         count = min(run.header["num_questions"] for run in timed.values())
         results["timed"] = joined_header(timed) | {"num_questions": count}
-    header = joined_header(runs)
-    machine = header["machine"].get("gpu") or f"{header['machine']['cores']}-core-cpu"
-    machine, month = machine.lower().replace(" ", "-"), header["date"][:7].replace("-", "")
-    path = options.out / f"{options.subject}_{machine}_{month}.json"
-    path.write_text(json.dumps({**header, "results": results}, indent=1) + "\n")
+    path = write_under(joined_header(runs), results, options.subject, options.out)
     err.print(f"written to {path}")
 
 
 def read_runs(folder: Path) -> dict[str, Run]:
     """By system, and pruner where there is one."""
-    runs = [read_run(path.parent) for path in sorted(folder.glob("*/summary.json"))]
+    runs: dict[str, Run] = {}
+    for path in sorted(folder.glob("*/summary.json")):
+        run = read_run(path.parent)
+        if run.variant in runs:
+            raise UserError(f"{runs[run.variant].folder} and {run.folder} are of one system")
+        runs[run.variant] = run
     if not runs:
         raise UserError(f"{folder} holds no finished run")
-    first = runs[0]
-    for run in runs:
-        if run.about["questions"] != first.about["questions"]:
-            raise UserError(f"{run.folder} asked other questions than {first.folder}")
+    first, *others = runs.values()
+    for run in others:
+        check_alike(first, run, ASKED)
         if run.header["machine"] != first.header["machine"]:
             raise UserError(f"{run.folder} is of another machine than {first.folder}")
-    return {run.variant: run for run in runs}
+    return runs
+
+
+def check_alike(one: Run, other: Run, names: Sequence[str]) -> None:
+    for name in names:
+        if one.about.get(name) != other.about.get(name):
+            raise UserError(f"{one.folder} and {other.folder} differ in their {name}")
 
 
 def joined_header(runs: Mapping[str, Run]) -> dict[str, Any]:
@@ -75,7 +86,8 @@ def joined_header(runs: Mapping[str, Run]) -> dict[str, Any]:
     headers = [run.header for run in runs.values()]
     header = {name: headers[0][name] for name in HEADER}
     for name in ("commit", "command"):
-        header[name] = "; ".join(dict.fromkeys(one[name] for one in headers))
+        told = dict.fromkeys(one[name] for one in headers if one[name] is not None)
+        header[name] = "; ".join(told) or None
     return header
 
 

@@ -156,7 +156,7 @@ CLAIMS = (
         "the fast path takes 34–41 % at no more than 1 point",
         "34–41 %",
         routing.fast_path,
-        "The threshold was chosen on held-out questions for three in ten drafts; on so many "
+        "The threshold was chosen on held-out questions for four in ten drafts; on so many "
         "questions a point cannot be told from none. Tried: the lead over the next answer and its "
         "ratio as confidence (worse), a yes by how far it exceeds chance (shipped).",
     ),

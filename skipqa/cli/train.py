@@ -59,8 +59,8 @@ def train(
         list[str] | None,
         typer.Option(
             metavar="DIR",
-            help="For stages 2 to 6 and splade; can be repeated. One of them has Pocket-KB's "
-            "passages.",
+            help="Where passages come from, in all stages but fast_path; can be repeated. One of "
+            "them has Pocket-KB's.",
             show_default="default",
         ),
     ] = None,
@@ -136,7 +136,7 @@ def train(
         metrics = stages.train(stage, inputs, run, settings or ())
     if json:
         print_json(metrics)
-    elif "reader" in metrics:
+    elif "shipped" in metrics.get("reader", {}):
         show(metrics)
     else:
         show_compared(metrics)
@@ -192,7 +192,10 @@ def show_compared(metrics: dict[str, Any]) -> None:
         if not isinstance(found, dict):
             return
         others = found.get("training_free", found.get("before"))
-        if "trained" in found and others is not None:
+        if {"before", "shipped"} <= found.keys():  # of a reader, by the form of its prompts
+            for form, scores in found["before"].items():
+                walk((*where, form), {"trained": found["shipped"][form], "before": scores})
+        elif "trained" in found and others is not None:
             for name, value in found["trained"].items():
                 if isinstance(value, float):
                     table.add_row(" ".join((*where, name)), f"{value:.3f}", f"{others[name]:.3f}")

@@ -34,9 +34,11 @@ def describe() -> dict[str, Any]:
 
 
 def _program() -> str:
-    """As it would be started again: `python -m skipqa` runs a file of no telling name."""
-    path = Path(sys.argv[0])
-    return f"python -m {path.parent.name}" if path.name == "__main__.py" else path.name
+    """As it would be started again: `python -m` runs a file, whose path names no module."""
+    spec = sys.modules["__main__"].__spec__
+    if spec is None:
+        return Path(sys.argv[0]).name
+    return f"python -m {spec.name.removesuffix('.__main__')}"
 
 
 def _without_machine_path(word: str) -> str:
@@ -47,11 +49,16 @@ def _without_machine_path(word: str) -> str:
 def write_results(
     results: Any, subject: str, folder: Path, components: Mapping[str, str] | None = None
 ) -> Path:
-    """`folder/<subject>_<machine>_<yyyymm>.json`: the header above, then the results.
+    """A results file with the header above.
 
     `components` are the checksums of the trained ones that they depend on, if any.
     """
     header = describe() | ({} if components is None else {"components": dict(components)})
+    return write_under(header, results, subject, folder)
+
+
+def write_under(header: Mapping[str, Any], results: Any, subject: str, folder: Path) -> Path:
+    """`folder/<subject>_<machine>_<yyyymm>.json`: the header, then the results."""
     machine = header["machine"].get("gpu") or f"{header['machine']['cores']}-core-cpu"
     machine = re.sub("[^a-z0-9]+", "-", machine.lower())
     month = header["date"][:7].replace("-", "")

@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, TypeVar
 
 from skipqa.answer import Answer
 from skipqa.costs import memory
@@ -36,6 +36,7 @@ from skipqa.tasks.photos import Photos
 from skipqa.tasks.task import Scorer
 
 Progress = Callable[[int, int], None]  # (done, of how many)
+T = TypeVar("T")
 
 
 class System(Protocol):
@@ -101,7 +102,7 @@ def evaluate(
     turns = [
         (place, example)
         for number, example in enumerate(asked.examples)
-        for place in (*range(number % len(sheets), len(sheets)), *range(number % len(sheets)))
+        for place in in_turn(range(len(sheets)), number)
         if example.id not in sheets[place].answered
     ]
     before, total = len(asked.examples) * len(sheets) - len(turns), len(asked.examples)
@@ -112,6 +113,12 @@ def evaluate(
             progress(done // len(sheets), total)
     jobs = 1 if workers is None else workers.jobs
     return [sheet.close(asked, jobs) for sheet in sheets]
+
+
+def in_turn(systems: Sequence[T], number: int) -> list[T]:
+    """All of them, another one first for each question."""
+    first = number % len(systems)
+    return [*systems[first:], *systems[:first]]
 
 
 def _answers(

@@ -6,7 +6,7 @@ Enters: records as `records.py` makes them. Leaves: plain values for JSON; accur
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,16 +56,24 @@ def _measured_alone(records: Sequence[Record]) -> dict[str, Any]:
     """None of it where a question was answered next to others."""
     if not all(name in record for record in records for name in MEASURED_ALONE):
         return {"latency_ms": None, "stage_ms_mean": None, "peak_memory_bytes": None}
-    p50, p95 = np.quantile([record["latency_ms"] for record in records], [0.5, 0.95])
-    stages = sorted({name for record in records for name in record["stage_ms"]})
     peaks = [peak for record in records if (peak := record["peak_memory_bytes"])]
     return {
-        "latency_ms": {"p50": float(p50), "p95": float(p95)},
-        "stage_ms_mean": {
-            name: float(np.mean([record["stage_ms"].get(name, 0.0) for record in records]))
-            for name in stages
-        },
+        "latency_ms": quantiles([record["latency_ms"] for record in records]),
+        "stage_ms_mean": stage_means([record["stage_ms"] for record in records]),
         "peak_memory_bytes": max(peaks, default=None),
+    }
+
+
+def quantiles(values: Sequence[float]) -> dict[str, float]:
+    p50, p95 = np.quantile(values, [0.5, 0.95])
+    return {"p50": float(p50), "p95": float(p95)}
+
+
+def stage_means(questions: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Of each stage over all questions, those too that did not reach it."""
+    stages = sorted({name for stage_ms in questions for name in stage_ms})
+    return {
+        name: float(np.mean([stage_ms.get(name, 0.0) for stage_ms in questions])) for name in stages
     }
 
 

@@ -40,16 +40,18 @@ def interpolated(
     one: Mapping[str, Tensor], other: Mapping[str, Tensor], fraction: float
 ) -> dict[str, Tensor]:
     """So far from one difference to another of the same ranks, at these ranks. The two sums of
-    factors are joined, and directions that change least are cut off."""
+    factors are joined, and directions that change least are cut off. What only one of the two
+    changed is as published in the other."""
     found: dict[str, Tensor] = {}
-    for name, value in one.items():
+    for name, value in {**other, **one}.items():
         if name.endswith(UP):
             down = name.removesuffix(UP) + DOWN
             ups = torch.cat(((1 - fraction) * value, fraction * other[name]))
             parts = balanced(ups, torch.cat((one[down], other[down])))
             found[name], found[down] = (part[: len(value)].contiguous() for part in parts)
         elif not name.endswith(DOWN):
-            found[name] = value.lerp(other[name], fraction)
+            unchanged = torch.zeros_like(value)
+            found[name] = one.get(name, unchanged).lerp(other.get(name, unchanged), fraction)
     return found
 
 

@@ -121,7 +121,9 @@ def test_all_systems_are_compared_on_the_same_questions(desk: ModuleType) -> Non
     desk.show(summary)
     block = documents.desk(results_of(summary))
     assert "4 questions, of which `skip` drafted 1 and looked up 0;" in block
-    assert "| skip, full path |" in block
+    assert "| skip, full path |" not in block, "three questions are too few"
+    parts["full path"]["questions"] = documents.FEWEST
+    assert "| skip, full path |" in documents.desk(results_of(summary))
 
 
 def test_latency_is_that_of_the_whole_answer(desk: ModuleType) -> None:

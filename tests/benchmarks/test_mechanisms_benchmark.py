@@ -42,6 +42,16 @@ def test_a_fact_is_edited_where_it_stands(mechanisms: ModuleType) -> None:
     assert mechanisms.edited(before, {"china": 1.0}, "peru") is None
 
 
+def test_an_untrained_reader_is_refused_where_it_would_read_nothing(
+    mechanisms: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["mechanisms.py", "--pocket-kb", "nowhere", "--untrained-reader"]
+    monkeypatch.setattr("sys.argv", words)
+    with pytest.raises(SystemExit):
+        mechanisms.main()
+    assert "give --passages fused or fused+best" in capsys.readouterr().err
+
+
 def test_the_other_answer_is_wrong_here(mechanisms: ModuleType) -> None:
     from skipqa.tasks.example import Example
 

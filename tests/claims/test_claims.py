@@ -516,6 +516,8 @@ SHIPPED = {"verifier": "v2", "reader": "r1", "bridge": "b1"}
         ({"verifier": "v1", "reader": "r1"}, "skip", False),
         ({"verifier": "v2"}, "skip", False),  # before the reader came
         (SHIPPED | {"saliency": "s"}, "skip", False),  # with one that does not ship
+        (SHIPPED | {"dense_reader": "d"}, "dense", True),  # a baseline's own
+        ({"verifier": "v1", "reader": "r1", "dense_reader": "d"}, "dense", False),
         ({}, "skip", False),
     ],
 )
@@ -546,6 +548,21 @@ def test_what_ships_decides(made: MakeRun, tmp_path: Path) -> None:
     judged = judge(*gather([tmp_path / "new"], tmp_path))
     assert str(judged[12].finding.verdict) == "holds"
     assert "`new/skip`, `new/dense`, commit abc1234" in page(judged)
+
+
+def test_a_dense_baseline_with_its_own_reader_is_the_strongest_dense(
+    made: MakeRun, tmp_path: Path
+) -> None:
+    shipped = shipping.shipped()
+    own = shipped | {"dense_reader": "d"}
+    made("new/skip", "skip", 0.6, questions=MANY, components=shipped)
+    made("new/dense", "dense", 0.4, questions=MANY, components=shipped)
+    made("new/own", "dense", 0.7, questions=MANY, components=own)
+    judged = judge(*gather([tmp_path / "new"], tmp_path))
+    for number in (1, 13):
+        finding = judged[number - 1].finding
+        assert finding.verdict is Verdict.FAILS
+        assert "against dense with dense_reader" in finding.said
 
 
 @pytest.mark.parametrize(

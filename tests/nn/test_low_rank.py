@@ -195,3 +195,15 @@ def test_interpolated_it_is_the_nearest_of_that_rank(seed: int, rank: int, fract
     for end, part in ((ends[0], 0.0), (ends[1], 1.0)):
         same = apply(base, interpolated(one, other, part))
         torch.testing.assert_close(same, end, rtol=1e-3, atol=1e-4)
+
+
+@given(seeds, st.floats(0, 1))
+def test_what_only_one_of_them_changed_is_interpolated_too(seed: int, fraction: float) -> None:
+    base, tuned = weights(network(seed)), weights(network(seed + 1))
+    every = delta(base, tuned, 2)
+    few = {name: value for name, value in every.items() if name != "0.bias"}
+    bias = every["0.bias"]
+    for one, other, part in ((few, every, fraction), (every, few, 1 - fraction)):
+        found = interpolated(one, other, fraction)
+        assert found.keys() == every.keys()
+        torch.testing.assert_close(found["0.bias"], part * bias)

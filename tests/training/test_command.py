@@ -148,6 +148,21 @@ def test_results_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.findall(r"\d+\.\d", row) == ["12.5", "25.0", "50.0", "50.0", "62.5"]
 
 
+@pytest.mark.parametrize("stage", [(), ("reader",)], ids=["alone", "of all"])
+def test_a_reader_is_shown_next_to_what_answered_before(
+    stage: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    before = {"many": {"okvqa/held-out": 0.234}}
+    found = {"ships": True, "before": before, "shipped": {"many": {"okvqa/held-out": 0.25}}}
+    metrics: dict[str, Any] = {"before": before, "dense_reader": found}
+    for name in stage:
+        metrics = {name: metrics}
+    monkeypatch.setattr(stages, "train", lambda *_: metrics)
+    done = CliRunner().invoke(main.app, ["train", "reader", "--out", str(tmp_path)])
+    row = next(line for line in done.stdout.splitlines() if "many okvqa/held-out" in line)
+    assert re.findall(r"\d\.\d{3}", row) == ["0.250", "0.234"]
+
+
 def test_training_needs_neither_typer_nor_rich() -> None:
     blocked = "typer", "rich", "click", "transformers", "tensorboard", "gguf"
     code = (

@@ -23,7 +23,7 @@ from skipqa.nn.lora import LoraConfig
 from skipqa.training.loop import Optimisation, batches, fit
 from skipqa.training.processes import joined
 from skipqa.training.reader import adapter
-from skipqa.training.reader.settings import LoraTraining
+from skipqa.training.reader.settings import ReaderSchedule
 from skipqa.training.run import Run
 from skipqa.training.stage1 import backbone, mixture
 from skipqa.training.stage1.drafter import TRAIN_GROUPS
@@ -84,7 +84,7 @@ def main(folder: Path, accumulate: int, stop: int) -> None:
 
 def lora(folder: Path) -> None:
     """Factors beside a tiny decoder, with dropout and layers that are computed again."""
-    training = LoraTraining(epochs=4.0, focus_epochs=2.0, batch=4, lr=1e-2, warmup=2)
+    training = ReaderSchedule(epochs=4.0, focus_epochs=2.0, batch=4, lr=1e-2, warmup=2)
     texts = [f"{number} ?" for number in range(12)]
     examples = [tiny_training.make_example(0, t, {t[0]: 1.0}, "okvqa", "train") for t in texts]
     groups = dict.fromkeys(TRAIN_GROUPS, torch.zeros(0, dtype=torch.long))

@@ -14,6 +14,7 @@ from skipqa.evaluation.statistics import Comparison
 from tools.documents.source import source
 
 PARTS = {"all": "", "full path": ", full path", "looked up": ", looked up"}
+FEWEST = 20  # questions that a part needs for rows of its own
 
 
 def desk(results: Results) -> str:
@@ -23,7 +24,7 @@ def desk(results: Results) -> str:
     costs = [
         [name + label, *_costs(one)]
         for part, label in PARTS.items()
-        if part in parts
+        if part in parts and (part == "all" or parts[part]["questions"] >= FEWEST)
         for name, one in parts[part]["systems"].items()
     ]
     header = ["", "p50 / p95, ms", "mean, ms", "faster", "GFLOPs", "fewer", "KV cache, MB", "saved"]

@@ -232,14 +232,25 @@ def name_runs(runs: Sequence[Run]) -> dict[Path, str]:
     names = {}
     for run in runs:
         alike = [other for other in runs if other.variant == run.variant]
-        words = [run.variant]
+        name = run.variant
         for trait in TRAITS:
             value = run.trait(trait)
             if value not in (None, {}) and any(other.trait(trait) != value for other in alike):
-                words.append("trained" if trait == "components" else f"{trait} {value}")
-        names[run.folder] = ", ".join(words)
+                name += _trained(run, alike) if trait == "components" else f", {trait} {value}"
+        names[run.folder] = name
     uses = Counter(names.values())
     return {
         folder: name if uses[name] == 1 else f"{name} ({folder.name})"
         for folder, name in names.items()
     }
+
+
+def _trained(run: Run, alike: Sequence[Run]) -> str:
+    """What it was trained to have besides what all of these runs have alike; where they have
+    nothing alike, that it was trained."""
+    all_had = [other.trait("components") or {} for other in alike]
+    fewest = min(all_had, key=len)
+    if not fewest or any(not fewest.items() <= had.items() for had in all_had):
+        return ", trained"
+    more = sorted(run.trait("components").keys() - fewest.keys())
+    return f" with {' and '.join(more)}" if more else ""

@@ -21,7 +21,7 @@ from skipqa.backbones.weights.gguf_decoder import PublishedDecoder
 from skipqa.errors import UserError
 from skipqa.nn import checkpoint, compact
 from skipqa.nn.lora import Adapter, LoraConfig
-from skipqa.training.reader.settings import LoraTraining
+from skipqa.training.reader.settings import ReaderSchedule
 from skipqa.training.stage1.reader import ReaderTrainer
 
 MOST_BYTES = 40_000_000  # of the file: it is downloaded by everyone
@@ -66,7 +66,7 @@ class Beside:
     lora: LoraConfig
     preset: str
 
-    def train(self, decoder: Llama, trainer: ReaderTrainer, training: LoraTraining) -> Adapter:
+    def train(self, decoder: Llama, trainer: ReaderTrainer, training: ReaderSchedule) -> Adapter:
         return train(decoder, trainer, training, self.lora)
 
     @contextmanager
@@ -77,7 +77,7 @@ class Beside:
 
 
 def train(
-    decoder: Llama, trainer: ReaderTrainer, training: LoraTraining, lora: LoraConfig
+    decoder: Llama, trainer: ReaderTrainer, training: ReaderSchedule, lora: LoraConfig
 ) -> Adapter:
     """First on the mixture, then on knowledge questions; the decoder is not changed."""
     torch.manual_seed(trainer.run.seed)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from skipqa.backbones.networks.llama import LlamaConfig, flops
 from skipqa.nn.lora import LoraConfig
 from skipqa.training.reader.adapter import matrices, num_parameters
-from skipqa.training.reader.settings import LoraTraining
+from skipqa.training.reader.settings import ReaderSchedule
 
 SPEED = {"cuda": 3.3e14, "cpu": 5e10}  # FLOP/s, assumed
 BFLOAT16_SPEED = 3.5e11  # of two cores of an EPYC with AVX-512 BF16, measured on SmolLM2
@@ -34,13 +34,13 @@ FACTOR_BYTES = 5 * 4
 LOGIT_BYTES = 12  # in float32, its softmax and its gradient
 
 
-def speed(training: LoraTraining, device: str) -> float:
+def speed(training: ReaderSchedule, device: str) -> float:
     """FLOP/s"""
     return BFLOAT16_SPEED if training.bfloat16 and device == "cpu" else SPEED[device]
 
 
 def further_seconds(
-    config: LlamaConfig, training: LoraTraining, prompts: int, device: str
+    config: LlamaConfig, training: ReaderSchedule, prompts: int, device: str
 ) -> float:
     """Of training a decoder's own factors: gradients of whole matrices are computed on the way."""
     passed = flops(config, PROMPT_TOKENS, PROMPT_TOKENS, logits=0)
@@ -51,7 +51,7 @@ def further_seconds(
 class Estimate:
     config: LlamaConfig
     lora: LoraConfig
-    training: LoraTraining
+    training: ReaderSchedule
     device: str
 
     def step_flops(self, prompts: int, tokens: int) -> int:

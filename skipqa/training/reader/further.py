@@ -20,7 +20,7 @@ from torch import Tensor
 from skipqa.backbones.networks.llama import Llama
 from skipqa.nn import checkpoint, compact, low_rank
 from skipqa.training.export import read_back
-from skipqa.training.reader.settings import LoraTraining
+from skipqa.training.reader.settings import ReaderSchedule
 from skipqa.training.stage1.reader import ReaderTrainer, train_all_but_embeddings
 
 
@@ -40,7 +40,7 @@ class Further:
         read_back(decoder, published, start)
         return Further(start, published, preset, fraction)
 
-    def train(self, decoder: Llama, trainer: ReaderTrainer, training: LoraTraining) -> Llama:
+    def train(self, decoder: Llama, trainer: ReaderTrainer, training: ReaderSchedule) -> Llama:
         train_all_but_embeddings(decoder)
         delta = compact.unpack(load_file(self.start))
         low_rank.factor_as(decoder, self.published, delta)

@@ -25,7 +25,7 @@ from skipqa.training.reader.settings import PART, ReaderSettings
 from skipqa.training.stage1 import parts, photos, tagger
 from skipqa.training.stage1.drafter import DrafterEval, DrafterInputs, DrafterModel, Questions
 from skipqa.training.stage1.finding import Retrieval, find_passages
-from skipqa.training.stage1.inputs import StageInputs, evenly
+from skipqa.training.stage1.inputs import PERCEPTUAL, StageInputs, evenly, group_rows
 from skipqa.training.stage1.mixture import Mixture
 from skipqa.training.stage1.photos import PhotoFeatures
 from skipqa.training.stage1.tagger import TaggerTraining, TagProbs, Targets, Views
@@ -49,14 +49,13 @@ def thinned(mixed: Mixture, settings: ReaderSettings) -> Mixture:
     if not settings.questions:
         return mixed
     rows: list[int] = []
-    for source, split in sorted({(one.source, one.split) for one in mixed.examples}):
-        some = mixed.select(source, split)
+    for name, some in group_rows(mixed).items():
+        source, split = name.split("/")
         if split == "val" and source != "unseen":  # all of these are in `val`
             continue
-        if source != OWN_QUESTIONS:
-            most = settings.questions if split == "train" else settings.scored
-            some = evenly(torch.tensor(some), most).tolist()
-        rows += some
+        if source != OWN_QUESTIONS and name != PERCEPTUAL:  # by these the fast path is chosen
+            some = evenly(some, settings.questions if split == "train" else settings.scored)
+        rows += some.tolist()
     return mixed.only(sorted(rows))
 
 
@@ -89,13 +88,13 @@ def see(inputs: StageInputs, found: Components, retrieval: Retrieval, *, bfloat1
     kept = _Kept(inputs.run.states(PART))
     if not kept.complete:
         _look(inputs, found, model, kept, bfloat16)
-    words = kept.words(inputs, found.tagger.config)
+    low_res, high_res, drafted = kept.read(inputs, found.tagger.config)
     if not kept.passages.exists():
-        passages = find_passages(inputs, words[1], retrieval)
+        passages = find_passages(inputs, high_res, retrieval)
         with atomic(kept.passages) as partial:
             partial.write_text(json.dumps(list(passages.items())))
     rows = {int(row): tuple(texts) for row, texts in read_json(kept.passages)}
-    return Seen(*words, rows, model, kept.drafted(inputs))
+    return Seen(low_res, high_res, rows, model, drafted)
 
 
 def _look(
@@ -173,16 +172,16 @@ class _Kept:
         with atomic(self.tensors) as partial:
             save_file({name: one.cpu().contiguous() for name, one in found.items()}, partial)
 
-    def words(self, inputs: StageInputs, config: TaggerConfig) -> tuple[Words, Words]:
+    def read(
+        self, inputs: StageInputs, config: TaggerConfig
+    ) -> tuple[Words, Words, dict[str, Tensor]]:
+        """As `write` got them."""
         found = load_file(self.tensors, device=str(inputs.device))
         names = parts.word_names(inputs, config)
         low_res, high_res = (
             Words(names, found["embeddings"], found[f"{kind}/indices"], found[f"{kind}/probs"])
             for kind in ("low_res", "high_res")
         )
-        return low_res, high_res
-
-    def drafted(self, inputs: StageInputs) -> dict[str, Tensor]:
-        found = load_file(self.tensors, device=str(inputs.device))
         start = "drafted/"
-        return {n.removeprefix(start): one for n, one in found.items() if n.startswith(start)}
+        drafted = {n.removeprefix(start): one for n, one in found.items() if n.startswith(start)}
+        return low_res, high_res, drafted

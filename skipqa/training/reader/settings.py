@@ -28,7 +28,7 @@ class Phase(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class LoraTraining(ReaderTraining):
+class ReaderSchedule(ReaderTraining):
     epochs: Weight = 1.0
     focus_epochs: Weight = 1.0
     batch: Count = 32
@@ -45,8 +45,6 @@ class LoraTraining(ReaderTraining):
 
     def phases(self, groups: Mapping[str, Tensor]) -> dict[str, Phase]:
         """By name: the mixture, if there is to be any of it, then knowledge questions alone."""
-        if not (self.epochs or self.steps or self.focus_epochs):
-            raise UserError("nothing is trained: set train.epochs or train.focus_epochs")
         mixed, focused = self.mixed(groups), self.focused(groups)
         found: dict[str, Phase] = {}
         if self.epochs or self.steps:
@@ -74,7 +72,7 @@ class ReaderSettings:
     # that baseline alone, trained on questions that may need knowledge, as long as `focus_epochs`
     # says and with whole passages, as it reads them
     many: Fraction = FORMS["many"]
-    train: LoraTraining = field(default_factory=LoraTraining)
+    train: ReaderSchedule = field(default_factory=ReaderSchedule)
     lora: LoraConfig = field(default_factory=LoraConfig)
 
     @property
@@ -82,12 +80,17 @@ class ReaderSettings:
         return DENSE_PART if self.many == 1 else PART
 
     @property
-    def schedule(self) -> LoraTraining:
+    def schedule(self) -> ReaderSchedule:
         if self.part == PART:
             return self.train
-        if not self.train.focus_epochs:
-            raise UserError("nothing is trained: set train.focus_epochs")
         return replace(self.train, epochs=0.0, steps=0)
+
+    def check(self) -> None:
+        """Before anything is read or written."""
+        schedule = self.schedule
+        if not (schedule.epochs or schedule.steps or schedule.focus_epochs):
+            mixture = "train.epochs or " if self.part == PART else ""
+            raise UserError(f"nothing is trained: set {mixture}train.focus_epochs")
 
     def as_stage1(self) -> Stage1Settings:
         """For the parts of stage I that prompts are made with."""

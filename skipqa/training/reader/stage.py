@@ -44,7 +44,7 @@ from skipqa.training.reader.adapter import Beside
 from skipqa.training.reader.estimate import Estimate, further_seconds
 from skipqa.training.reader.further import Further
 from skipqa.training.reader.seeing import Seen, see, things_asked_about, thinned
-from skipqa.training.reader.settings import DENSE_PART, PART, LoraTraining, ReaderSettings
+from skipqa.training.reader.settings import DENSE_PART, PART, ReaderSchedule, ReaderSettings
 from skipqa.training.run import Run
 from skipqa.training.stage import POCKET, Inputs, Metrics, TrainingStage
 from skipqa.training.stage1 import mixture
@@ -69,7 +69,7 @@ L = TypeVar("L", bound=nn.Module)
 class Learner(Protocol[L]):
     """What of a decoder is trained, and how it is exported."""
 
-    def train(self, decoder: Llama, trainer: ReaderTrainer, training: LoraTraining) -> L: ...
+    def train(self, decoder: Llama, trainer: ReaderTrainer, training: ReaderSchedule) -> L: ...
 
     def exported(self, decoder: Llama, learned: L, path: Path) -> AbstractContextManager[Llama]: ...
 
@@ -96,6 +96,7 @@ class ReaderStage(TrainingStage):
             )
 
     def run(self, inputs: Inputs, settings: ReaderSettings, run: Run) -> Metrics:
+        settings.check()
         kind, data = SMALL[inputs.preset], inputs.require_data(self.name)
         found = load_for(inputs.preset, inputs.components)
         needed = (*NEEDED, PART) if inputs.preset == POCKET else NEEDED
@@ -157,9 +158,12 @@ class ReaderStage(TrainingStage):
             asked=things_asked_about(mixed) if config.decode.region_words else {},
             many=settings.many,
         )
-        if inputs.components is not None or inputs.preset == POCKET:
-            assert found.folder is not None
-            copy_components(found.folder, run.folder)
+        # A new reader takes the bundled one's place; one that goes on from it, or that answers for
+        # the dense baseline alone, ships with all that it stands beside
+        new = inputs.preset != POCKET and settings.part == PART
+        own = found.folder if found.folder != found.base else None
+        if own is not None and (inputs.components is not None or not new):
+            copy_components(own, run.folder)
         make, decoder = PromptMaker(context, writer, kind.form), networks.decoder.to(device)
         if inputs.preset == POCKET:
             assert found.reader is not None
@@ -169,7 +173,6 @@ class ReaderStage(TrainingStage):
             metrics = train(context, make, settings, decoder, further)
         else:
             beside = Beside(kind.published, settings.lora, inputs.preset)
-            new = settings.part == PART
             ranking = Ranking(seen, {"prompt": config.decode.prompt}) if new else None
             metrics = train(context, make, settings, decoder, beside, ranking)
             if metrics["ships"] and new:
@@ -231,7 +234,9 @@ def train(
     return metrics
 
 
-def _prompts_seen(training: LoraTraining, groups: Mapping[str, Tensor], run: Run) -> dict[str, int]:
+def _prompts_seen(
+    training: ReaderSchedule, groups: Mapping[str, Tensor], run: Run
+) -> dict[str, int]:
     """In each phase, by its name, at most: a batch of long ones has fewer."""
     of_step, phases = training.batch * run.accumulate, training.phases(groups).items()
     return {name: phase.optimisation.steps * of_step for name, phase in phases}

@@ -78,6 +78,17 @@ def test_names_say_what_differs_and_no_more(made: MakeRun) -> None:
     ]
 
 
+def test_runs_that_differ_in_a_component_are_named_by_it(made: MakeRun) -> None:
+    shipped = {"reader": "r1", "tagger": "t1"}
+    own = {**shipped, "dense_reader": "d1"}
+    folders = [made("a", "dense", components=shipped), made("b", "dense", components=own)]
+    assert list(read_runs(folders)[0].names.values()) == ["dense", "dense with dense_reader"]
+    folders += [made("c", "dense"), made("d", "dense", components=shipped | {"reader": "r0"})]
+    for several in (folders[:3], [*folders[:2], folders[3]]):
+        names = read_runs(several)[0].names.values()
+        assert list(names)[:2] == ["dense, trained (a)", "dense, trained (b)"]
+
+
 def test_a_folder_of_runs_stands_for_all_of_them(made: MakeRun, tmp_path: Path) -> None:
     made("several/a", "skip")
     made("several/b", "dense")

@@ -26,7 +26,7 @@ from skipqa.nn import compact
 from skipqa.nn.lora import Adapter, LoraConfig
 from skipqa.training.reader import adapter
 from skipqa.training.reader.estimate import ANSWER_TOKENS, Estimate
-from skipqa.training.reader.settings import LoraTraining
+from skipqa.training.reader.settings import ReaderSchedule
 from skipqa.training.run import Run
 from skipqa.training.stage1.drafter import TRAIN_GROUPS
 from skipqa.training.stage1.reader import (
@@ -44,7 +44,7 @@ TEXTS = [f"{letter}?" for letter in string.ascii_letters[:50]]
 ANSWERS = [COLOURS[(7 * n + n // 9) % 5] for n in range(50)]
 LORA = LoraConfig(rank=24, dropout=0.0, mlp=True)
 # Fast rather than good; the second phase is there to be resumed
-TRAINING = LoraTraining(
+TRAINING = ReaderSchedule(
     epochs=150.0, focus_epochs=4.0, batch=25, lr=2e-2, focus_lr=1e-3, warmup=10, knowledge_times=1
 )
 
@@ -60,7 +60,7 @@ def base() -> Llama:
     return decoder
 
 
-def trainer(run: Run, training: LoraTraining = TRAINING) -> ReaderTrainer:
+def trainer(run: Run, training: ReaderSchedule = TRAINING) -> ReaderTrainer:
     prompts = Prompts(TEXTS, tokenizer(), PromptForm("u: {prompt}\n", ""))
     pairs = zip(TEXTS, ANSWERS, strict=True)
     examples = [make_example(0, text, {answer: 1.0}, "okvqa", "train") for text, answer in pairs]
@@ -173,7 +173,7 @@ class TestSize:
 def test_flops_are_those_of_the_counter(recompute: bool) -> None:
     config = replace(QWEN, layers=4, width=64, ffn=160)
     lora = LoraConfig(rank=4, mlp=True)
-    estimate = Estimate(config, lora, LoraTraining(recompute=recompute), "cpu")
+    estimate = Estimate(config, lora, ReaderSchedule(recompute=recompute), "cpu")
     decoder = Llama(config).requires_grad_(False)
     learned = Adapter.start(decoder, adapter.matrices(config, lora), lora)
     ids = torch.zeros(3, 48, dtype=torch.long)
@@ -189,7 +189,7 @@ def test_flops_are_those_of_the_counter(recompute: bool) -> None:
 def test_a_batch_of_32_fits_in_forty_gigabytes_of_a_gpu() -> None:
     lora = LoraConfig(mlp=True)
     kept, again = (
-        Estimate(QWEN2_1_5B, lora, LoraTraining(recompute=flag), "cuda").peak_bytes
+        Estimate(QWEN2_1_5B, lora, ReaderSchedule(recompute=flag), "cuda").peak_bytes
         for flag in (False, True)
     )
     assert again < 20e9

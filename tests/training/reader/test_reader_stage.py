@@ -25,7 +25,7 @@ from skipqa.errors import UserError
 from skipqa.knowledge import Library
 from skipqa.nn.lora import LoraConfig
 from skipqa.training.pipelines import Source
-from skipqa.training.reader.settings import LoraTraining, ReaderSettings
+from skipqa.training.reader.settings import ReaderSchedule, ReaderSettings
 from skipqa.training.reader.stage import ReaderStage
 from skipqa.training.run import Run
 from skipqa.training.stage import Inputs
@@ -37,7 +37,7 @@ from skipqa.training.stage1.reading import FEW
 from skipqa.training.stages import train
 
 LORA = LoraConfig(rank=2)
-TRAINING = LoraTraining(epochs=0.3, focus_epochs=0.2, batch=8)
+TRAINING = ReaderSchedule(epochs=0.3, focus_epochs=0.2, batch=8)
 STAGE = ReaderStage("reader", ReaderSettings(0, 0, words=4, train=TRAINING, lora=LORA))
 
 
@@ -173,7 +173,7 @@ def test_the_pockets_own_reader_goes_on(
     begun = components.bundled("pocket")
     assert begun is not None
     assert set(metrics["prompts"]) == {"reader/focus"}
-    assert metrics["shipped"]["found"].keys() <= {
+    assert metrics["shipped"]["found"].keys() == {
         f"{source}/held-out" for source in ("okvqa", "coco", "pocket-kb")
     }
     was = load_file(begun / "reader.safetensors")
@@ -224,15 +224,37 @@ def test_with_a_dense_systems_passages_alone_it_is_the_dense_baselines(
     assert (loaded.dense_reader is not None) == found["ships"]
     assert loaded.reader is not None
     assert loaded.reader.read_bytes() == (begun / "reader.safetensors").read_bytes()
-    with pytest.raises(UserError, match=r"nothing is trained: set train\.focus_epochs"):
-        _ = replace(settings, train=replace(TRAINING, focus_epochs=0.0)).schedule
+
+
+def test_a_dense_baselines_reader_of_a_larger_decoder_ships_next_to_that_decoders_own(
+    world: Inputs, trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder is a whole checkpoint: whatever else is bundled comes with it."""
+    pocket, desk = components.bundled("pocket"), trained[0]
+    monkeypatch.setattr(components, "bundled", {"pocket": pocket, "desk": desk}.get)
+    settings = replace(STAGE.settings, many=1.0)
+    metrics = ReaderStage("reader", settings, networks).run(world, settings, Run(tmp_path, seed=5))
+    before, found = components.load_for("desk"), components.load_for("desk", tmp_path)
+    assert (found.dense_reader is not None) == metrics["dense_reader"]["ships"]
+    assert before.reader is not None
+    assert found.reader is not None
+    assert found.reader.read_bytes() == before.reader.read_bytes()
+    assert found.settings == before.settings
+    assert found.settings["decode"]["prompt"] == "chat"
 
 
 @pytest.mark.parametrize(
-    "killed_at", ["finding passages", "reading okvqa/held-out, found", "reader"]
+    ("killed_at", "looked"),
+    [
+        ("tagger/1", False),
+        ("finding passages", True),
+        ("reading okvqa/held-out, found", True),
+        ("reader", True),
+    ],
 )
 def test_killed_anywhere_it_ends_with_the_same_file_and_looks_once(
     killed_at: str,
+    looked: bool,
     world: Inputs,
     further: tuple[Path, dict[str, Any]],
     tmp_path: Path,
@@ -242,16 +264,18 @@ def test_killed_anywhere_it_ends_with_the_same_file_and_looks_once(
         pass
 
     def stop(what: str, done: int, *_: object) -> None:
-        if what.startswith(killed_at) and done >= (2 if killed_at == "reader" else 0):
+        if what.startswith(killed_at) and done >= (2 if killed_at in ("tagger/1", "reader") else 0):
             raise Killed
 
     folder = tmp_path / "run"
     with pytest.raises(Killed):
         go_on(world, Run(folder, seed=5, progress=stop, save_every_s=0.0))
-    monkeypatch.setattr(photos, "decode", lambda *_: pytest.fail("looks again"))
+    if looked:
+        monkeypatch.setattr(photos, "decode", lambda *_: pytest.fail("looks again"))
     metrics = go_on(world, Run(folder, seed=5))["reader"]
     assert metrics == further[1]
     one, other = (load_file(f / "trained" / "reader.safetensors") for f in (folder, further[0]))
+    assert one.keys() == other.keys()
     assert all(torch.equal(other[name], value) for name, value in one.items())
 
 
@@ -259,8 +283,24 @@ def test_its_factors_keep_their_ranks(world: Inputs, tmp_path: Path) -> None:
     settings = replace(FURTHER, lora=LoraConfig(rank=4))
     with pytest.raises(UserError, match="keep their ranks: leave lora out"):
         STAGE.run(replace(world, preset="pocket"), settings, Run(tmp_path / "run"))
-    with pytest.raises(UserError, match="nothing is trained: set"):
-        replace(TRAINING, epochs=0.0, focus_epochs=0.0).phases({})
+
+
+@pytest.mark.parametrize(
+    ("many", "epochs", "says"),
+    [
+        (0.03, 0.0, r"nothing is trained: set train\.epochs or train\.focus_epochs"),
+        (1.0, 0.3, r"nothing is trained: set train\.focus_epochs"),
+    ],
+)
+def test_settings_that_train_nothing_claim_no_folder(
+    many: float, epochs: float, says: str, world: Inputs, tmp_path: Path
+) -> None:
+    """The command as mended may use it."""
+    nothing = replace(TRAINING, epochs=epochs, focus_epochs=0.0)
+    settings = replace(STAGE.settings, many=many, train=nothing)
+    with pytest.raises(UserError, match=says):
+        STAGE.run(world, settings, Run(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_finished_run_is_read_and_another_refused(world: Inputs, trained: Trained) -> None:

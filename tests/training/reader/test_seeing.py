@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 import tiny_training
 import torch
 
@@ -15,7 +14,7 @@ from skipqa.training.reader.seeing import cross_fitted, things_asked_about, thin
 from skipqa.training.reader.settings import ReaderSettings
 from skipqa.training.run import Run
 from skipqa.training.stage1 import mixture
-from skipqa.training.stage1.inputs import StageInputs, group_rows
+from skipqa.training.stage1.inputs import PERCEPTUAL_RATIO, StageInputs, group_rows
 from skipqa.training.stage1.photos import CELLS, WINDOWS, PhotoFeatures
 from skipqa.training.stage1.pocket_kb import Thing
 from skipqa.training.stage1.tagger import TagProbs
@@ -27,6 +26,7 @@ def test_thinned_it_has_all_of_okvqa_some_of_the_rest_and_no_validation(
     data: Path, pocket_kb: Path
 ) -> None:
     mixed = mixture.read(data, tiny_training.add_crowded(pocket_kb))
+    mixed.examples += 6 * [mixed.examples[row] for row in mixed.select("okvqa", "held-out")]
     some = thinned(mixed, ReaderSettings(questions=5, scored=2))
     count = Counter((one.source, one.split) for one in some.examples)
     whole = Counter((one.source, one.split) for one in mixed.examples)
@@ -34,9 +34,11 @@ def test_thinned_it_has_all_of_okvqa_some_of_the_rest_and_no_validation(
     assert count["coco", "train"] == count["crowded", "train"] == 5
     assert {split for _, split in count} == {"train", "held-out", "val"}
     assert {source for source, split in count if split == "val"} == {"unseen"}
+    held_out = whole["okvqa", "held-out"]
+    chosen_by = {"okvqa": held_out, "coco": held_out // PERCEPTUAL_RATIO}
     for (source, split), number in count.items():
         if split != "train":
-            assert number == whole[source, split] if source == "okvqa" else number <= 2
+            assert number == chosen_by[source] if source in chosen_by else number <= 2
     assert len(some.photos) < len(mixed.photos)
     assert thinned(mixed, ReaderSettings()) is mixed
 
@@ -61,9 +63,7 @@ def _names() -> tuple[tuple[str, ...], tuple[str, ...]]:
     return ("dog", "flag"), ("poodle", "peru")
 
 
-def test_a_photos_words_come_from_a_tagger_that_never_saw_it(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_photos_words_come_from_a_tagger_that_never_saw_it(data: Path, tmp_path: Path) -> None:
     """Labels that nothing in the features explains are told by heart by a tagger that was trained
     on them, and no better than chance by the others; what it was not told stays."""
     mixed = mixture.read(data)
