@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from skipqa.backbones.backbone import Backbone, Decoding
 from skipqa.config import DecodeConfig
-from skipqa.language import all_forms, base_forms, content_words
+from skipqa.language import STOP_WORDS, all_forms, base_forms, content_words
 from skipqa.stages.prompts import sentence_prompt
 from skipqa.stages.readers import Reader, Reading, names_shown, words_shown
 from skipqa.state import State
@@ -26,11 +26,12 @@ from skipqa.types import Decoded
 MAX_NEW_TOKENS = 64
 FEW_WORDS = 4  # an answer of more is a quotation itself
 SUPPORTED = 0.5  # of a statement's content words, in the passage that it rests on
-# Not after a title or an initial: "Mrs. Oyelaran", "J. S. Bach"
-_TITLES = ("Mr", "Ms", "Dr", "St", "Mt", "Mrs", "Prof", "[A-Z]")
-_STATEMENT_END = re.compile(
-    "".join([r"(?<=[.!?])", *(rf"(?<!\b{title}\.)" for title in _TITLES), r"\s+(?=\S)"])
-)
+_GAP = re.compile(r"(?<=[.!?])\s+(?=\S)")
+_TITLES = ("Mr", "Ms", "Mrs", "Dr", "Prof")
+# "C.", "St.", "U.S.", but not "30 °C." or "R&B."
+_SHORT = re.compile(rf"(?<![\w°&])(?:\w+\.)*([A-Z]|St|Mt|{'|'.join(_TITLES)})\.$")
+_LETTERED = ("vitamin", "hepatitis", "class", "type", "group", "grade", "plan", "letter")
+_OPENING = "\"'“‘("
 _MARKER = re.compile(r"\s*\[\d+\]")
 _CLAUSE = r"[^.;:()\"]*"
 
@@ -85,4 +86,30 @@ def cited(text: str, facts: Sequence[str], numbers: Sequence[int]) -> str:
         best = max(range(len(facts)), key=lambda n: (support[n], n))  # of equals the last, the best
         return f"{statement} [{numbers[best]}]"
 
-    return " ".join(map(marked, _STATEMENT_END.split(text)))
+    return " ".join(map(marked, statements(text)))
+
+
+def statements(text: str) -> list[str]:
+    found, start = [], 0
+    for gap in _GAP.finditer(text):
+        statement = text[start : gap.start()]
+        if _ends(statement, text[gap.end() :]):
+            found.append(statement)
+            start = gap.end()
+    return [*found, text[start:]]
+
+
+def _ends(statement: str, after: str) -> bool:
+    """Not with a title or an initial of a name that goes on. Where that is open it is taken to go
+    on: a marker within a name is worse than one for two statements."""
+    previous, last = ["", *statement.split()][-2:]
+    if (short := _SHORT.search(last)) is None:
+        return True
+    word, dot, _ = after.split()[0].lstrip(_OPENING).partition(".")
+    initial_follows = dot and len(word) == 1  # "J. R. R. Tolkien"
+    if short[1] in _TITLES or initial_follows or not word[:1].isupper():
+        return False
+    if word.lower() in STOP_WORDS or previous.lower() in _LETTERED:  # "Main St. It", "vitamin C"
+        return True
+    # After a capitalised word, I is a numeral far more often than an initial: "World War I"
+    return last == "I." and previous[:1].isupper() and previous[-1:].isalnum()

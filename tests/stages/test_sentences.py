@@ -16,7 +16,13 @@ from skipqa.pipeline import Pipeline
 from skipqa.stages import decode
 from skipqa.stages.decode import Decode
 from skipqa.stages.readers import Reading
-from skipqa.stages.sentences import ClauseQuoter, SentenceReader, cited, clause_with
+from skipqa.stages.sentences import (
+    ClauseQuoter,
+    SentenceReader,
+    cited,
+    clause_with,
+    statements,
+)
 from skipqa.state import State
 from skipqa.types import Budget, Decoded, Draft, Fused
 
@@ -111,7 +117,30 @@ def test_a_title_or_an_initial_ends_no_statement() -> None:
     assert cited(said, facts, [1, 2]) == "Mrs. Oyelaran roasted it. [1] J. S. Bach composed it. [2]"
 
 
-@given(st.text(alphabet="abc .!?", max_size=40))
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It is rich in vitamin C. | Oranges have it.",
+        "It boils at 78 °C. | Water boils later.",
+        "He fought in World War I. | Hitler did, too.",
+        "It is from World War I. | It was built in Berlin.",
+        "He lives on Main St. | It is a street.",
+        "She moved to Washington, D. C. | He stayed.",
+        "It plays R&B. | Soul came later.",
+        "Mrs. Oyelaran met Dr. No. | Prof. May did not.",
+        "It is by J. R. R. Tolkien. | He wrote it.",
+        "In 1898 H. G. Wells met George W. Bush, I. M. Pei and S. Korea.",
+        "J. Robert Oppenheimer and the singer, R. Kelly, read F. Scott Fitzgerald.",
+        "The St. Bernard on Mount St. Helens is from St. Gallen near Mt. Fuji.",
+        "Drugs against E. coli exist.",
+        "A Ph.D. student met J.P. Morgan in the U.S. state of Ohio. | The S.I. Units came later.",
+    ],
+)
+def test_a_statement_ends_where_no_name_goes_on(text: str) -> None:
+    assert statements(text.replace(" | ", " ")) == text.split(" | ")
+
+
+@given(st.text(alphabet="abIC .!?", max_size=40))
 def test_markers_are_all_that_is_added(text: str) -> None:
     found = cited(text, ["abc abba", "cab"], [2, 1])
     plain = found.replace(" [1]", "").replace(" [2]", "")
