@@ -123,8 +123,9 @@ class AskAgain:
         self.parts, self.finder, self.config = parts, finder, parts.config.hop
         self.fixed = parts.config.budget.rounds > 0
         self.nested, self.fuser = build_nested(parts), build_fuser(parts)
+        # What own documents name is as likely to be general knowledge
         self.retrieve_config = replace(
-            parts.config.retrieve, excerpt_words=self.config.excerpt_words
+            parts.config.retrieve, excerpt_words=self.config.excerpt_words, general_weight=1.0
         )
         verifier = QuestionVerifier(parts.config.verify, parts.backbone)
         self.verify = Verify(parts.config.verify, verifier)
