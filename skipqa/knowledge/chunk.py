@@ -1,22 +1,26 @@
 """Splits documents into passages of at most 100 tokens that overlap by 20.
 
 Enters: documents. Leaves: `Chunk`s, passages with their character offsets. Tokens are those of the
-30,522-term vocabulary; words are never split, except one longer than a whole passage.
+30,522-term vocabulary; words are never split, except one longer than a whole passage. Prose is cut
+where its paragraphs end, and within a long one between sentences: a note about the cat and one
+about the umbrella are two passages, and neither breaks off before it has said where.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tokenizers import Tokenizer
 
+from skipqa.knowledge.excerpt import SENTENCE_END
 from skipqa.knowledge.sources import Document
 from skipqa.types import Passage
 
 MAX_TOKENS = 100
 OVERLAP = 20
+SHORT = 12  # tokens; a heading or an item of a list goes with what follows
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,11 @@ def chunk(
     assert 0 <= overlap < max_tokens
     whole_leads = [lead_of(document, "") for document in documents]
     # A token has at least one character, so short texts need not be tokenized.
-    long = [i for i, d in enumerate(documents) if len(whole_leads[i]) + len(d.text) > max_tokens]
+    long = [
+        i
+        for i, d in enumerate(documents)
+        if len(whole_leads[i]) + len(d.text) > max_tokens or (d.prose and "\n" in d.text)
+    ]
     texts = tokenizer.encode_batch([documents[i].text for i in long], add_special_tokens=False)
     leads = tokenizer.encode_batch([whole_leads[i] for i in long], add_special_tokens=False)
     encodings = dict(zip(long, zip(texts, leads, strict=True), strict=True))
@@ -48,8 +56,11 @@ def chunk(
             text, lead = encodings[i]
             # At least half of each passage is reserved for the text, however long the lead is.
             room = max_tokens - min(len(lead.ids), max_tokens // 2)
-            if len(text.ids) > room:
-                cuts = list(_cuts(text.offsets, text.word_ids, room, min(overlap, room - 1)))
+            of_words = _Words(text.offsets, text.word_ids, room, min(overlap, room - 1))
+            if document.prose and text.ids:
+                cuts = list(_prose_cuts(document.text, of_words))
+            elif len(text.ids) > room:
+                cuts = list(of_words.cuts(0, len(text.ids)))
         for number, (start, end) in enumerate(cuts):
             said = document.text[start:end].strip()
             yield Chunk(
@@ -85,20 +96,62 @@ def names(text: str, subject: str) -> bool:
     return False
 
 
-def _cuts(
-    offsets: Sequence[tuple[int, int]], words: Sequence[int | None], room: int, overlap: int
-) -> Iterator[tuple[int, int]]:
-    """Character ranges of at most `room` tokens; neighbours overlap by `overlap` tokens."""
-    openings = [i for i in range(len(words)) if i == 0 or words[i] != words[i - 1]]
-    begin = 0
-    while begin + room < len(words):
-        stop = _last_at_most(openings, begin + room)
-        if stop <= begin:  # a single word longer than `room` is split
-            stop = begin + room
-        yield offsets[begin][0], offsets[stop - 1][1]
-        back = _last_at_most(openings, stop - overlap)
-        begin = back if back > begin else stop
-    yield offsets[begin][0], offsets[-1][1]
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """The tokens of a text, and how many go into a passage and into two neighbours."""
+
+    offsets: Sequence[tuple[int, int]]
+    words: Sequence[int | None]
+    room: int
+    overlap: int
+
+    def cuts(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
+        """Character ranges of these tokens, of at most `room`; neighbours share `overlap`."""
+        words = self.words
+        openings = [i for i in range(begin, end) if i == begin or words[i] != words[i - 1]]
+        while begin + self.room < end:
+            stop = _last_at_most(openings, begin + self.room)
+            if stop <= begin:  # a single word longer than `room` is split
+                stop = begin + self.room
+            yield self.offsets[begin][0], self.offsets[stop - 1][1]
+            back = _last_at_most(openings, stop - self.overlap)
+            begin = back if back > begin else stop
+        yield self.offsets[begin][0], self.offsets[end - 1][1]
+
+
+def _prose_cuts(text: str, tokens: _Words) -> Iterator[tuple[int, int]]:
+    """Character ranges of whole sentences of one paragraph, or of a short one and what follows. In
+    a paragraph that takes several, a short sentence is at the end of one and the start of the next.
+    """
+    starts = [start for start, _ in tokens.offsets]
+    chosen: list[tuple[int, int]] = []  # sentences, as ranges of tokens
+    for first, last, opens in _sentences(text):
+        sentence = bisect_left(starts, first), bisect_left(starts, last)
+        if sentence[0] == sentence[1]:
+            continue
+        begin = chosen[0][0] if chosen else sentence[0]
+        full = sentence[1] - begin > tokens.room
+        if chosen and (full or (opens and chosen[-1][1] - begin >= SHORT)):
+            yield from tokens.cuts(begin, chosen[-1][1])
+            repeated = chosen[-1:]
+            (begin, _), *_ = repeated
+            fits = sentence[1] - begin <= tokens.room
+            again = not opens and fits and repeated[0][1] - begin <= tokens.overlap
+            chosen = repeated if again else []
+        chosen.append(sentence)
+    if chosen:
+        yield from tokens.cuts(chosen[0][0], chosen[-1][1])
+
+
+def _sentences(text: str) -> Iterator[tuple[int, int, bool]]:
+    """Where each begins and ends, and whether it opens a paragraph."""
+    at = 0
+    for line in text.split("\n"):
+        begin = at
+        for end in [*(match.end() for match in SENTENCE_END.finditer(line)), len(line)]:
+            yield begin, at + end, begin == at
+            begin = at + end
+        at += len(line) + 1
 
 
 def _last_at_most(ascending: Sequence[int], bound: int) -> int:

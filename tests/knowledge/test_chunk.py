@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skipqa.knowledge.chunk import MAX_TOKENS, chunk, names
+from skipqa.knowledge.chunk import MAX_TOKENS, SHORT, chunk, names
 from skipqa.knowledge.sources import Document
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
 from skipqa.knowledge.vocabulary import Vocabulary
@@ -59,6 +59,47 @@ def test_a_chunk_that_does_not_name_its_subject_begins_with_it(
 )
 def test_a_name_is_found_as_whole_words(text: str, subject: str, named: bool) -> None:
     assert names(text, subject) is named
+
+
+@given(
+    st.lists(st.lists(WORDS, min_size=1, max_size=130), min_size=1, max_size=6),
+    st.sampled_from([" ", ". "]),
+)
+def test_prose_is_cut_between_paragraphs_and_sentences(
+    paragraphs: list[list[str]], between: str
+) -> None:
+    """Nothing is lost, nothing is too long, and a sentence is only cut if it is."""
+    text = "\n".join(between.join(words) for words in paragraphs)
+    chunks = list(chunk([Document("d", "t", text, "s", prose=True)], TOKENIZER))
+    covered = 0
+    for c in chunks:
+        assert tokens(c.passage.text) <= MAX_TOKENS
+        assert c.passage.text == text[c.start : c.end].strip()
+        assert not text[covered : c.start].strip()
+        covered = max(covered, c.end)
+        lines = [line for line in c.passage.text.split("\n") if line.strip()]
+        assert all(tokens("\n".join(lines[:n])) < SHORT for n in range(1, len(lines)))
+    assert not text[covered:].strip()
+
+
+def test_a_note_is_a_passage_of_its_own_and_ends_with_a_sentence() -> None:
+    cat = "The grey cat is called Minka and is eleven years old."
+    heading, bike = "# Garage", "Our red bicycle belongs to Tomas Ostermann, who lives next door."
+    diary = [
+        f"On day {number} it rained again, and nobody came to see the garden."
+        for number in "12345678"
+    ]
+    text = "\n".join([cat, heading, bike, " ".join(diary)])
+    said = [c.passage.text for c in chunk([Document("d", "t", text, "s", prose=True)], TOKENIZER)]
+    assert said[:2] == [cat, f"{heading}\n{bike}"]
+    days = [[sentence for sentence in diary if sentence in one] for one in said[2:]]
+    assert [" ".join(some) for some in days] == said[2:]
+    for before, after in itertools.pairwise(days):
+        assert before[-1] == after[0]  # a short sentence is in both
+
+
+def tokens(text: str) -> int:
+    return len(TOKENIZER.encode(text, add_special_tokens=False).ids)
 
 
 def test_neighbours_share_about_twenty_tokens() -> None:

@@ -30,6 +30,7 @@ from skipqa.knowledge.sources import (
 from skipqa.knowledge.sources.folder import Folder
 from skipqa.knowledge.sources.lines import COMPRESSED
 from skipqa.knowledge.sources.markup import html_to_text
+from skipqa.knowledge.sources.texts import unwrapped
 from skipqa.knowledge.sources.wikipedia import sections
 
 
@@ -236,6 +237,29 @@ def read_cards(path: Path) -> Iterator[Document | BadRow]:
             yield BadRow(str(number), "no title")
 
 
+@pytest.mark.parametrize(
+    ("raw", "lines"),
+    [
+        ("", []),
+        ("One line.\r\n\r\n\r\nAnother.", ["One line.", "Another."]),
+        ("It was planted\nby a neighbour.", ["It was planted by a neighbour."]),
+        # Wrapped at a width, where the next word is a name
+        (
+            "The espresso machine is serviced by Mrs. Oyelaran-Szczepański every\nMarch.",
+            ["The espresso machine is serviced by Mrs. Oyelaran-Szczepański every March."],
+        ),
+        ("# Kitchen\nthe cat\n- milk\n1. wash", ["# Kitchen", "the cat", "- milk", "1. wash"]),
+        ("The end.\nand so on", ["The end.", "and so on"]),
+        ("A paragraph of a file whose lines are " + "long " * 30 + "\nAnother", None),
+    ],
+)
+def test_a_text_has_a_line_per_paragraph_however_it_was_wrapped(
+    raw: str, lines: list[str] | None
+) -> None:
+    expected = raw.split("\n") if lines is None else lines
+    assert unwrapped(raw) == "\n".join(line.strip() for line in expected)
+
+
 def test_a_folder_takes_several_formats_and_files_of_several_documents(tmp_path: Path) -> None:
     folder = tmp_path / "notes"
     folder.mkdir()
@@ -247,7 +271,7 @@ def test_a_folder_takes_several_formats_and_files_of_several_documents(tmp_path:
         Document("notes:a.CARDS:card-1", "One", "first", "notes"),
         BadRow("a.CARDS:2", "no title"),
         Document("notes:a.CARDS:card-3", "Two", "second", "notes"),
-        Document("notes:b.txt", "b", "plain", "notes"),
+        Document("notes:b.txt", "b", "plain", "notes", prose=True),
     ]
     [one, _, _] = Folder(folder / "a.CARDS", readers).read()
     assert one == Document("a.CARDS:a.CARDS:card-1", "One", "first", "a.CARDS")

@@ -15,7 +15,8 @@ from typing import Protocol
 @dataclass(frozen=True, slots=True)
 class Document:
     """`id` is stable across rebuilds. So that every passage can be read on its own, `lead` is put
-    before each chunk of the text, and `subject` before each chunk that does not name it."""
+    before each chunk of the text, and `subject` before each chunk that does not name it. `prose` is
+    what people wrote in paragraphs, one per line: it is cut between these and between sentences."""
 
     id: str
     title: str
@@ -23,6 +24,7 @@ class Document:
     source: str
     lead: str = ""
     subject: str = ""
+    prose: bool = False
 
 
 @dataclass(frozen=True, slots=True)

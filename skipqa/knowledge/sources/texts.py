@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 from skipqa.knowledge.sources.lines import not_utf8
@@ -13,6 +15,9 @@ from skipqa.knowledge.sources.source import BadRow, Document
 ENDINGS = (".txt", ".md", ".markdown", ".html", ".htm")
 MAX_BYTES = 64 << 20
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_ENDED = re.compile(r"[.!?:;|][\"'”’)\]]*$")
+_ITEM = re.compile(r"[-*+•–#>|]|\d+[.)]\s")  # of a list, a heading, a row of a table
+MOST_WRAPPED = 120  # characters; lines that are longer were not broken by an editor
 
 
 def read_file(path: Path) -> Iterator[Document | BadRow]:
@@ -31,7 +36,7 @@ def read_file(path: Path) -> Iterator[Document | BadRow]:
         yield BadRow("", "no text: it has zero bytes")
         return
     title, text = _title_and_text(text, path)
-    yield Document("", title, text, source="") if text else BadRow("", "empty")
+    yield Document("", title, text, source="", prose=True) if text else BadRow("", "empty")
 
 
 def _title_and_text(raw: str, path: Path) -> tuple[str, str]:
@@ -39,8 +44,27 @@ def _title_and_text(raw: str, path: Path) -> tuple[str, str]:
     if path.suffix.lower() in (".html", ".htm"):
         title, text = html_page(raw)
         return title or stem, text
-    text = tidy(raw)
+    text = unwrapped(raw)
     if path.suffix.lower() in (".md", ".markdown") and text.startswith("# "):
         title, _, text = text.removeprefix("# ").partition("\n")
         return title.strip(), text.strip()
     return stem, text
+
+
+def unwrapped(raw: str) -> str:
+    """One line per paragraph, item or heading, however the lines were broken."""
+    lines = [line.strip() for line in raw.splitlines()]
+    width = max(map(len, lines), default=0)
+    text = ""
+    for line, after in pairwise([*lines, ""]):
+        text += line + (" " if _is_wrapped(line, after, width) else "\n")
+    return tidy(text)
+
+
+def _is_wrapped(line: str, after: str, width: int) -> bool:
+    """Whether a line breaks off within a sentence: what follows goes on in lower case, or its first
+    word would not have fitted."""
+    if not line or not after or _ENDED.search(line) or _ITEM.match(after) or line.startswith("#"):
+        return False
+    fitted = len(line) + 1 + len(after.split()[0]) <= width
+    return after[0].islower() or (width <= MOST_WRAPPED and not fitted)
