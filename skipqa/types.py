@@ -263,6 +263,7 @@ class RetrievedPassage:
     excerpt: str = ""  # what is read of a long passage; empty: all of it
     round: int = 1  # of retrieval
     origin: Origin | None = None  # None: an index of the library
+    own: bool = False  # from somebody's own documents, not from general knowledge
 
     @property
     def text(self) -> str:

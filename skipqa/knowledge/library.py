@@ -81,6 +81,10 @@ class Library:
         """Whether anything but corpora of general knowledge is searched."""
         return any(index.own_sources for index in self.indexes.values())
 
+    def is_own(self, row: int) -> bool:
+        """Whether its index holds anything but general knowledge."""
+        return bool(self.indexes[self.name_of(row)].own_sources)
+
     @cached_property
     def bases(self) -> NDArray[np.int64]:
         """[indexes + 1] the row of each index's first passage, and the number of rows."""

@@ -212,7 +212,8 @@ class Retrieve:
             encoder = sources[hit.source].index.encoder
             query = found.queries[hit.source][hit.query]
             said = excerpt(passage, query, encoder, self.config.excerpt_words)
-        return RetrievedPassage(hit.row, passage, hit.score, hit.query, hit.relative, said)
+        own = self.library.is_own(hit.row)
+        return RetrievedPassage(hit.row, passage, hit.score, hit.query, hit.relative, said, own=own)
 
 
 def build(parts: Parts) -> Retrieve:

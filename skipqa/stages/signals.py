@@ -8,12 +8,16 @@ is about, whether the passage says of it what is asked, and by how much it leads
 about other things, about the same one and from the same corpus; and whether it speaks of what the
 image shows. Of a long passage what is read of it counts. Which corpus it is from is no signal, as
 everyone brings their own, nor is the draft, which may be made at the same time.
+
+Somebody's own documents are compared among themselves: a note that mentions the bicycle would never
+lead the entries that dictionaries have about bicycles.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -41,9 +45,26 @@ def about_titles(question: Question, titles: Sequence[str]) -> list[str]:
 def signals(state: State, embeddings_Kd: Tensor, asked_of_Kd: Tensor, concepts: Concepts) -> Tensor:
     """Each signal is of about unit size, so that none needs a scale of its own. `asked_of_Kd`
     embeds what `about_titles` writes."""
+    passages = state.retrieved.passages
+    found_KS = torch.zeros(len(passages), SIGNALS)
+    for places in by_kind(passages):
+        some = replace(state.retrieved, passages=tuple(passages[j] for j in places))
+        compared = state.add(retrieved=some), embeddings_Kd[places], asked_of_Kd[places]
+        found_KS[places] = _among_themselves(*compared, concepts)
+    return found_KS
+
+
+def by_kind(passages: Sequence[RetrievedPassage]) -> list[list[int]]:
+    """Places of somebody's own documents and of general knowledge, where there are any."""
+    own = [j for j, passage in enumerate(passages) if passage.own]
+    general = [j for j, passage in enumerate(passages) if not passage.own]
+    return [places for places in (own, general) if places]
+
+
+def _among_themselves(
+    state: State, embeddings_Kd: Tensor, asked_of_Kd: Tensor, concepts: Concepts
+) -> Tensor:
     passages, question, kept = state.retrieved.passages, state.question, state.kept
-    if not passages:
-        return torch.zeros(0, SIGNALS)
     score_K = torch.tensor([max(p.score, SMALLEST) for p in passages])
     relative_K = torch.tensor([p.relative for p in passages])
     titles = [names_in(p.passage.title) for p in passages]

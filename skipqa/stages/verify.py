@@ -4,9 +4,10 @@ A trained verifier gives nu_j from embeddings and further signals of a passage (
 best one embeds each passage together with the question (`pairs.py`). Untrained, nu_j =
 sigmoid(slope (cos(e_j, q_r) - midpoint) + w log(s_j / s_best)), where e_j is the passage's
 embedding, q_r that of the question together with the name of what its region shows, and s_j its
-retrieval score relative to the best. The embedding judges the topic; the retrieval score tells the
-right entry from related ones, which embeddings confuse. Of the K passages with nu_j >= tau_nu the
-best stay, at most K' and ceil(rho_r K). When too few survive, the best rejected passages are
+retrieval score relative to the best of its kind: somebody's own documents are compared among
+themselves, and so is general knowledge. The embedding judges the topic; the retrieval score tells
+the right entry from related ones, which embeddings confuse. Of the K passages with nu_j >= tau_nu
+the best stay, at most K' and ceil(rho_r K). When too few survive, the best rejected passages are
 recalled: thin evidence beats none.
 """
 
@@ -25,7 +26,7 @@ from skipqa.nn import verifier as network
 from skipqa.nn.verifier import Verifier
 from skipqa.stages.pairs import pair_of
 from skipqa.stages.readers import words_shown
-from skipqa.stages.signals import about_titles, signals
+from skipqa.stages.signals import about_titles, by_kind, signals
 from skipqa.stages.stage import Parts
 from skipqa.state import State
 from skipqa.trace import StageRecord
@@ -59,11 +60,12 @@ class SimilarityVerifier:
         asking = sorted({passage.region for passage in passages})
         grounded = self.backbone.encode_texts([self._grounded(state, r) for r in asking])
         questions = dict(zip(asking, grounded.embeddings, strict=True))
-        best = max((passage.relative for passage in passages), default=1.0)
-        scores = []
-        for passage, embedding in zip(passages, embeddings_Kd, strict=True):
-            cosine = float(embedding @ questions[passage.region])
-            scores.append(nu(cosine, passage.relative / best, config))
+        scores = [0.0] * len(passages)
+        for places in by_kind(passages):
+            best = max(passages[j].relative for j in places)
+            for j in places:
+                cosine = float(embeddings_Kd[j] @ questions[passages[j].region])
+                scores[j] = nu(cosine, passages[j].relative / best, config)
         return scores, grounded.flops
 
     def _grounded(self, state: State, region: int) -> str:

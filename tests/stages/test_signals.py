@@ -146,3 +146,18 @@ def test_without_embeddings_only_their_own_signals_change() -> None:
     assert set(changed) <= set(OF_EMBEDDINGS)
     assert not without[:, list(OF_EMBEDDINGS)].any()
     assert len(changed) >= 4
+
+
+def test_own_documents_are_compared_among_themselves() -> None:
+    """Signals of either kind are those it has without the other."""
+    notes = [
+        replace(candidate("diary", "Our pug came from Anselm Quintana.", relative=0.9), own=True),
+        replace(candidate("bills", "The vet sent a bill.", relative=0.3), own=True),
+    ]
+    entries = [candidate("pug", "Pugs are from China."), candidate("Beagle", "An English hound.")]
+    # `told` tells the first passage's embedding apart
+    both = told(entries[0], notes[0], entries[1], notes[1])
+    assert torch.equal(both[[0, 2]], told(*entries))
+    assert torch.equal(both[[1, 3]], told(entries[0], *notes)[1:])
+    mixed = told(entries[0], *(replace(note, own=False) for note in notes))
+    assert not torch.equal(both[[1, 3]], mixed[1:])

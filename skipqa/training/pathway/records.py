@@ -59,6 +59,7 @@ class PassageTable:
     passages: tuple[Passage, ...]
     place: dict[int, int]  # a row of the library -> a row here
     encode: Callable[[], EncodedPassages]
+    own: frozenset[int] = frozenset()  # rows of the library that are somebody's own documents
 
     @cached_property
     def encoded(self) -> EncodedPassages:
@@ -103,6 +104,7 @@ class Records:
             tuple(self.table.passages[place] for place in places),
             {row: number for number, row in enumerate(found)},
             _stays_there,
+            self.table.own,
         )
         return replace(fewer, table=table)
 
@@ -204,7 +206,13 @@ class Records:
         there = [one for one in found if one[0] >= 0]
         return tuple(
             RetrievedPassage(
-                row, self.table.passages[self.table.place[row]], score, asked_by, relative, excerpt
+                row,
+                self.table.passages[self.table.place[row]],
+                score,
+                asked_by,
+                relative,
+                excerpt,
+                own=row in self.table.own,
             )
             for (row, score, asked_by, relative), excerpt in zip(
                 there, self.about[i]["excerpts"], strict=True
@@ -239,6 +247,7 @@ def collect(
         tuple(map(library.passage, found)),
         {row: number for number, row in enumerate(found)},
         partial(_encode, found, workers, run),
+        frozenset(filter(library.is_own, found)),
     )
     return Records(about, tensors, table)
 
