@@ -229,7 +229,33 @@ def test_8_only_a_budget_that_ships_counts(made: MakeRun, tmp_path: Path) -> Non
     assert str(found.verdict) == "not measured"
     assert found.said.endswith("with a trained `budget`")
     found = judge(Evidence([], tmp_path, shipped={"verifier": "a"}))[7].finding
-    assert str(found.verdict) == "does not hold"
+    assert str(found.verdict) == "not measured"
+    assert "adaptive_budget.py" in found.said
+
+
+@pytest.mark.parametrize(
+    ("pooled", "within", "expected"),
+    [
+        ((0.01, 0.03), (-0.01, 0.01), "holds"),
+        ((-0.01, 0.03), (-0.01, 0.01), "undecided"),
+        ((0.01, 0.03), (-0.03, -0.01), "does not hold"),  # within a data set it loses
+        ((-0.03, -0.01), (-0.01, 0.01), "does not hold"),
+    ],
+)
+def test_8_the_drafters_abstaining_is_the_budget_that_ships(
+    tmp_path: Path, pooled: tuple[float, float], within: tuple[float, float], expected: str
+) -> None:
+    def over_fixed(bounds: tuple[float, float]) -> dict[str, Any]:
+        low, high = bounds
+        return {"questions": 900, "gain": {"mean": (low + high) / 2, "low": low, "high": high}}
+
+    measured = {"seed": 1, "all": over_fixed(pooled), "okvqa": over_fixed(within)}
+    shipped = {"verifier": "a"}
+    text = json.dumps({"components": shipped, "results": measured})
+    (tmp_path / "adaptive_budget_abacus_202611.json").write_text(text)
+    found = judge(Evidence([], tmp_path, shipped=shipped))[7].finding
+    assert str(found.verdict) == expected
+    assert "on 900 held-out questions" in found.said
 
 
 @pytest.mark.parametrize(("at_64", "expected"), [(0.5, "holds"), (0.3, "does not hold")])

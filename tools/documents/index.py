@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from skipqa.evaluation.reports.markdown import table
+from skipqa.evaluation.reports.markdown import percent, table
 from skipqa.evaluation.results import Results
 from tools.documents.source import source
 
@@ -171,3 +171,14 @@ def pocket_kb(results: Results) -> str:
         counted("asked_by", "crowded, asked by"),
     ]
     return "\n\n".join(tables) + f"\n{note}{source(results)}"
+
+
+def own_documents(results: Results) -> str:
+    found = {name: one for name, one in results["results"].items() if isinstance(one, dict)}
+    rows = [
+        [name, *(percent(one[key]) for key in ("found", "read", "right"))]
+        for name, one in found.items()
+    ]
+    count = next(iter(found.values()))["questions"]
+    note = f"\n\n{count} questions, in brackets 95 % bootstrap intervals.\n"
+    return table(["the notes", "found, %", "read, %", "right, %"], rows) + note + source(results)
