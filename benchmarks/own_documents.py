@@ -3,8 +3,8 @@
 A household's notes, written anew from a seed: every thing has facts that nobody else could know, in
 files that speak of several things each, among notes about nothing in any photo. They are asked
 about held-out COCO photos of those things, with these notes alone and next to the default corpora.
-Half of the things are for choosing (`--held-out`), half for reporting; wordings are not those that
-the reader was trained on (training/stage1/notes.py).
+Some things are for choosing (`--held-out`), others for reporting; wordings are not those that the
+reader was trained on (training/stage1/notes.py).
 
     python benchmarks/own_documents.py --data DATA
 """
@@ -39,11 +39,22 @@ from skipqa.knowledge.sources import open_documents
 from skipqa.knowledge.sparse_encoder import LexicalEncoder
 from skipqa.pipeline import load
 from skipqa.tasks.okvqa import normalise
+from skipqa.types import RetrievedPassage
 
-ANIMALS = ("cat", "dog", "horse", "sheep", "cow", "bird")
+# To choose by, and to report
+ANIMALS = (
+    ("cat", "dog", "horse", "sheep", "cow", "bird"),
+    ("elephant", "bear", "zebra", "giraffe"),
+)
 OBJECTS = (
-    *("bicycle", "motorcycle", "boat", "umbrella", "teddy bear", "clock", "couch", "laptop"),
-    *("kite", "skateboard", "surfboard", "bench", "vase", "suitcase", "truck", "skis"),
+    (
+        *("bicycle", "motorcycle", "boat", "umbrella", "teddy bear", "clock", "couch", "laptop"),
+        *("kite", "skateboard", "surfboard", "bench", "vase", "suitcase", "truck", "skis"),
+    ),
+    (
+        *("car", "bus", "train", "airplane", "backpack", "handbag", "tennis racket", "snowboard"),
+        *("bed", "refrigerator", "oven", "sink", "toilet", "keyboard", "chair"),
+    ),
 )
 FILES_OF = 3  # things that a file speaks of
 PHOTOS_OF = 2  # of each thing
@@ -109,11 +120,14 @@ class Asked:
     question: str
     answer: str
 
+    def told_by(self, passage: RetrievedPassage) -> bool:
+        return passage.own and self.answer in passage.text and self.thing in passage.text
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="with coco/")
-    parser.add_argument("--held-out", action="store_true", help="the other half, to choose on")
+    parser.add_argument("--held-out", action="store_true", help="other things, to choose on")
     parser.add_argument("--set", action="append", default=[], metavar="STAGE.NAME=VALUE")
     parser.add_argument("--answers", type=Path, help="JSON Lines to write: every question")
     parser.add_argument("--seed", type=int, default=2026)
@@ -141,21 +155,21 @@ def main() -> None:
 def write_notes(folder: Path, data: Path, seed: int, held_out: bool) -> list[Asked]:
     """Files of text, and what is asked about them."""
     draw = Random(seed)
-    photos = photos_of(data)
-    things = [thing for kind in (ANIMALS, OBJECTS) for thing in kind[int(held_out) :: 2]]
-    said: list[tuple[str, str]] = []  # (thing, paragraph)
+    animals, objects = (kind[0 if held_out else 1] for kind in (ANIMALS, OBJECTS))
+    photos = photos_of(data, {*animals, *objects})
+    said: list[str] = []  # paragraphs
     asked: list[Asked] = []
-    for thing in things:
+    for thing in (*animals, *objects):
         facts = drawn(draw)
-        sentences = OF_ANIMALS if thing in ANIMALS else OF_OBJECTS
-        said.append((thing, " ".join(text.format(thing=thing, **facts) for text, _ in sentences)))
+        sentences = OF_ANIMALS if thing in animals else OF_OBJECTS
+        said.append(" ".join(text.format(thing=thing, **facts) for text, _ in sentences))
         questions = [pair for _, of_text in sentences for pair in of_text.items()]
         for image in draw.sample(photos[thing], PHOTOS_OF):
             asked += [Asked(thing, image, q.format(thing=thing), facts[a]) for q, a in questions]
     draw.shuffle(said)
     folder.mkdir()
     for number, start in enumerate(range(0, len(said), FILES_OF)):
-        paragraphs = [text for _, text in said[start : start + FILES_OF]]
+        paragraphs = said[start : start + FILES_OF]
         beside = draw.choice(BESIDE).format(**drawn(draw))
         paragraphs.insert(draw.randrange(len(paragraphs)), beside)
         (folder / f"{number}.txt").write_text("\n\n".join(paragraphs), encoding="utf-8")
@@ -178,14 +192,13 @@ def drawn(draw: Random) -> Mapping[str, str]:
     }
 
 
-def photos_of(data: Path) -> dict[str, list[str]]:
+def photos_of(data: Path, things: set[str]) -> dict[str, list[str]]:
     """Held-out photos that show a thing and no other that is asked about."""
-    known = {*ANIMALS, *OBJECTS}
     found: dict[str, list[str]] = {}
     with zipfile.ZipFile(data / "coco" / "photos.zip") as archive:
         names = set(archive.namelist())
     for row in read_jsonl(data / "coco" / "labels.jsonl"):
-        shown = known.intersection(row["labels"])
+        shown = things.intersection(row["labels"])
         if len(shown) == 1 and row["image"] in names and is_held_out(row["image"]):
             found.setdefault(shown.pop(), []).append(row["image"])
     return found
@@ -214,8 +227,8 @@ def answered(
 
 def row_of(answer: Answer, one: Asked) -> dict[str, Any]:
     state = answer.state
-    found = [one.passage.text for one in state.retrieved.passages] if "retrieved" in state else []
-    kept = [one.text for one in state.verified.passages] if "verified" in state else []
+    found = state.retrieved.passages if "retrieved" in state else ()
+    kept = state.verified.passages if "verified" in state else ()
     read = [kept[place] for place in state.answer.read]
     return {
         "question": one.question,
@@ -223,10 +236,10 @@ def row_of(answer: Answer, one: Asked) -> dict[str, Any]:
         "answer": answer.text,
         "right": float(is_right(answer.text, one.answer)),
         **{
-            name: float(any(one.answer in text and one.thing in text for text in texts))
-            for name, texts in (("found", found), ("kept", kept), ("read", read))
+            name: float(any(one.told_by(passage) for passage in passages))
+            for name, passages in (("found", found), ("kept", kept), ("read", read))
         },
-        "texts": read,
+        "texts": [passage.text for passage in read],
     }
 
 

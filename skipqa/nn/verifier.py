@@ -68,12 +68,14 @@ class Verifier(nn.Module):
         passages: Tensor,
         signals: Tensor | None = None,
         there: Tensor | None = None,
+        own: Tensor | None = None,
     ) -> Tensor:
-        """`there` [..., K] is False where there is no passage, but padding."""
+        """`there` [..., K] is False where there is no passage, but padding; `own` tells somebody's
+        own documents, which have no rivals but each other, from general knowledge."""
         shared = self.of_query(self._thin(torch.cat((question, visual), dim=-1)))
         q = question[..., None, :]
-        own = torch.cat((passages, passages * q, (passages - q).abs()), dim=-1)
-        hidden = shared[..., None, :] + self.of_passage(self._thin(own))
+        compared = torch.cat((passages, passages * q, (passages - q).abs()), dim=-1)
+        hidden = shared[..., None, :] + self.of_passage(self._thin(compared))
         if self.of_signals is not None:
             assert signals is not None
             # New signals come last: one that was trained with fewer reads those it knows
@@ -81,7 +83,7 @@ class Verifier(nn.Module):
         logits = self.out(F.gelu(hidden))[..., 0]
         if self.among is None or not logits.numel():
             return logits
-        return self.among(logits, there)
+        return self.among(logits, there, own)
 
     def _thin(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.config.dropout, self.training)
@@ -96,12 +98,14 @@ class _Rivals(nn.Module):
         nn.init.zeros_(self.out.weight)
         nn.init.zeros_(self.out.bias)
 
-    def forward(self, logits: Tensor, there: Tensor | None) -> Tensor:
+    def forward(self, logits: Tensor, there: Tensor | None, own: Tensor | None) -> Tensor:
         bounded = logits.clamp(-SUREST, SUREST)
         if there is not None:
             bounded = bounded.masked_fill(~there, -SUREST)
-        itself = torch.eye(logits.shape[-1], dtype=torch.bool, device=logits.device)
-        others = bounded[..., None, :].expand(*bounded.shape, -1).masked_fill(itself, -SUREST)
+        no_rival = torch.eye(logits.shape[-1], dtype=torch.bool, device=logits.device)
+        if own is not None:
+            no_rival = no_rival | (own[..., None, :] != own[..., :, None])
+        others = bounded[..., None, :].expand(*bounded.shape, -1).masked_fill(no_rival, -SUREST)
         best = others.amax(-1)
         compared = torch.stack((bounded, best, bounded - best), dim=-1) / RIVAL_SCALE
         return logits + self.out(F.gelu(self.hidden(compared)))[..., 0]

@@ -3,8 +3,10 @@
 A trained layer projects, chooses edges and attends. Untrained, evidence already lives in the text
 encoder's space, so compatibility needs no projection: A_ij = nu_j cos(v_i + q, k_j), the token
 given the question against the passage, weighted by its verification. The top beta of all pairs, or
-as many as give the mean degree, stay edges. A token attends to every word of the passages it has an
-edge to; a token without edges stays as it is, and a passage without edges is never read.
+as many as give the mean degree, stay edges: of somebody's own documents and of general knowledge
+each, as what a dictionary says of a horse is always nearer to one than a note about it. A token
+attends to every word of the passages it has an edge to; a token without edges stays as it is, and
+a passage without edges is never read.
 
 A fusion reader (`nn/fusion_reader.py`) leaves tokens for the decoder besides: it is used where
 `decode.passages` asks for such tokens, and nowhere else.
@@ -32,6 +34,7 @@ from skipqa.ops.bipartite_attention import (
     passage_mass,
     select_edges,
 )
+from skipqa.stages.signals import by_kind
 from skipqa.stages.stage import Parts
 from skipqa.state import State
 from skipqa.trace import StageRecord
@@ -72,7 +75,10 @@ class CosineFuser:
         if edges_VK is None:
             scores_VK = compatibility(asking_VD, verified.embeddings, kind="cosine")
             scores_VK = scores_VK * torch.tensor(verified.scores)
-            edges_VK = select_edges(scores_VK, top=self.top, degree=self.degree)
+            edges_VK = torch.zeros_like(scores_VK, dtype=torch.bool)
+            for places in by_kind(verified.passages):
+                chosen = select_edges(scores_VK[:, places], top=self.top, degree=self.degree)
+                edges_VK[:, places] = chosen
             flops = 2 * scores_VK.numel() * tokens_VD.shape[1]
         heads_VHD, states_NHD = asking_VD[:, None, :], states_ND[:, None, :]
         attended = bipartite_attention(heads_VHD, states_NHD, states_NHD, edges_VK, lengths)

@@ -222,10 +222,10 @@ def scored(
     verifier: Verifier, state: State, embeddings_Kd: Tensor, signals_KS: Tensor | None
 ) -> tuple[list[float], int]:
     """nu_j by a trained verifier, and its FLOPs."""
+    own_K = torch.tensor([passage.own for passage in state.retrieved.passages])
     with torch.inference_mode():
-        nu_K = verifier(
-            state.question.embedding, mean_token(state.kept), embeddings_Kd, signals_KS
-        ).sigmoid()
+        asked = state.question.embedding, mean_token(state.kept)
+        nu_K = verifier(*asked, embeddings_Kd, signals_KS, own=own_K).sigmoid()
     return nu_K.tolist(), network.flops(verifier.config, len(embeddings_Kd))
 
 

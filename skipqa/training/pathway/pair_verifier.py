@@ -129,7 +129,7 @@ class PairPart(PathwayPart[VerifierTraining, PairInputs, PairModel]):
             batch = draw(step)
             known, labels = (x[batch].to(model.device) for x in (cases.known, cases.labels))
             passages = model.embedded([data.pairs[i] for i in batch.tolist()], known.shape[1])
-            inputs = (x[batch].to(model.device) for x in (cases.signals, cases.there))
+            inputs = (x[batch].to(model.device) for x in (cases.signals, cases.there, cases.own))
             asked = (x[batch].to(model.device) for x in (cases.question, cases.visual))
             logits = model.verifier(*asked, passages, *inputs)
             return distillation_loss(logits[known], labels[known])

@@ -219,6 +219,12 @@ class Records:
             )
         )
 
+    @property
+    def own(self) -> Tensor:
+        """[N, K] bool: retrieved passages that are from somebody's own documents."""
+        rows = torch.tensor(sorted(self.table.own), dtype=self["passages"].dtype)
+        return torch.isin(self["passages"], rows)
+
     def places(self, i: int) -> list[int]:
         """Rows of the table of what was retrieved."""
         return [self.table.place[row] for row in self["passages"][i].tolist() if row >= 0]

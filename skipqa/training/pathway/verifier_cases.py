@@ -35,13 +35,14 @@ class Cases:
     passages: Tensor  # [N, K, d]
     signals: Tensor  # [N, K, S]
     there: Tensor  # [N, K] bool: a passage, not padding
+    own: Tensor  # [N, K] bool: of somebody's own documents
     labels: Tensor  # [N, K] in [0, 1]
     known: Tensor  # [N, K] bool: a passage whose label counts
     stating: Tensor  # [N, K] bool: gold, or stating the answer about another object
     untrained: Tensor  # [N, K]: nu_j of the training-free stage
 
     def logits(self, verifier: Verifier, rows: Tensor) -> Tensor:
-        inputs = (self.question, self.visual, self.passages, self.signals, self.there)
+        inputs = (self.question, self.visual, self.passages, self.signals, self.there, self.own)
         return verifier(*(x[rows] for x in inputs))
 
     def with_gains(self, records: Records, gains: Gains) -> Cases:
@@ -117,6 +118,7 @@ def collect_cases(context: TrainingContext, compared: Collection[int] = ()) -> C
         passages=records["read_as"].float(),
         signals=all_signals,
         there=records["passages"] >= 0,
+        own=records.own,
         labels=labels,
         known=known,
         stating=stating(records),
