@@ -57,7 +57,7 @@ OBJECTS = (
     ),
 )
 FILES_OF = 3  # things that a file speaks of
-PHOTOS_OF = 2  # of each thing
+PHOTOS_OF = 2  # of each thing, at most
 FIRST = "Rahima Tomas Ilse Bjarne Noor Kwame Marisol Jaromir Siobhan Tadeusz Yuki Anselm".split()
 LAST = (
     "Begum Ostermann Oyelaran Szczepański Achterberg Mbeki Quintana Vránková Fitzgibbon Zawadzki "
@@ -164,7 +164,8 @@ def write_notes(folder: Path, data: Path, seed: int, held_out: bool) -> list[Ask
         sentences = OF_ANIMALS if thing in animals else OF_OBJECTS
         said.append(" ".join(text.format(thing=thing, **facts) for text, _ in sentences))
         questions = [pair for _, of_text in sentences for pair in of_text.items()]
-        for image in draw.sample(photos[thing], PHOTOS_OF):
+        shown = photos.get(thing, [])
+        for image in draw.sample(shown, min(PHOTOS_OF, len(shown))):
             asked += [Asked(thing, image, q.format(thing=thing), facts[a]) for q, a in questions]
     draw.shuffle(said)
     folder.mkdir()

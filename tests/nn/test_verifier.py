@@ -90,3 +90,9 @@ def test_a_sure_rival_counts_and_padding_does_not() -> None:
     there = torch.arange(5) < 3
     torch.testing.assert_close(verifier(question, visual, padded, there=there)[:3], judged)
     assert verifier(question, visual, passages[:0]).shape == (0,)
+    own = torch.tensor([True, False, True])  # documents of somebody's own rival each other alone
+    apart = verifier(question, visual, passages, own=own)
+    assert not torch.allclose(apart, judged)
+    for kind in (own, ~own):
+        alone = verifier(question, visual, passages[kind])
+        torch.testing.assert_close(apart[kind], alone)

@@ -59,6 +59,25 @@ def test_fraction_of_edges_and_rows_without_any(
     torch.testing.assert_close(sum(fused.mass), float(tokens_with_an_edge), rtol=1e-4, atol=1e-5)
 
 
+@given(positions, lengths, st.lists(st.booleans(), min_size=5, max_size=5), seeds)
+def test_own_documents_and_general_knowledge_have_edges_of_their_own(
+    positions: list[int], lengths: list[int], own: list[bool], seed: int
+) -> None:
+    """As many as either has without the other: neither can take them all."""
+    kept, passages = kept_tokens(GRID, positions, seed), verified(lengths, seed)
+    told = zip(passages.passages, own, strict=False)
+    passages = dataclasses.replace(
+        passages, passages=tuple(dataclasses.replace(p, own=kind) for p, kind in told)
+    )
+    fused, _ = fuse(kept, passages, 0.1)
+    for kind in (True, False):
+        places = [j for j, one in enumerate(passages.passages) if one.own == kind]
+        if places:
+            alone, _ = fuse(kept, choose(passages, places), 0.1)
+            assert torch.equal(fused.edges[:, places], alone.edges)
+            assert any(fused.mass[j] > 0 for j in places)
+
+
 @given(positions, lengths, seeds)
 def test_all_edges_equal_dense_attention(
     positions: list[int], lengths: list[int], seed: int
