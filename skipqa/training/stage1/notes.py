@@ -25,8 +25,9 @@ _MONTHS = (
 )
 _CURRENCIES = ("euros", "dollars", "crowns", "pounds", "rupees", "yen", "francs", "pesos")
 _MAKES = ("workshop", "works", "& Sons", "Brothers", "factory")
-# A note, and what it answers; {thing} is what the photo shows, other words are drawn
-TEMPLATES: tuple[tuple[str, Mapping[str, str]], ...] = (
+# A sentence, and what it answers; {thing} is what the photo shows, other words are drawn
+Template = tuple[str, Mapping[str, str]]
+TEMPLATES: tuple[Template, ...] = (
     (
         "The {thing} was given to us by {person} in {year}.",
         {"Who gave us this {thing}?": "{person}", "When did we get this {thing}?": "{year}"},
@@ -125,8 +126,19 @@ def _in_turns(photos: Mapping[str, Sequence[int]], draw: Random) -> Iterator[tup
 
 
 def write(thing: str, draw: Random) -> tuple[str, str, str]:
-    """A note, a question that it answers, and the answer as it stands there."""
-    note, answered = draw.choice(TEMPLATES)
+    """A note, a question that it answers, and the answer as it stands there. Most notes say more of
+    the thing than what is asked, with other people and places in it: which of them answers has to
+    be read."""
+    asked, *beside = draw.sample(TEMPLATES, draw.choice((1, 2, 2, 3)))
+    told, question, answer = _fact(thing, asked, draw)
+    sentences = [told, *(_fact(thing, template, draw)[0] for template in beside)]
+    draw.shuffle(sentences)
+    return " ".join(sentences), question, answer
+
+
+def _fact(thing: str, template: Template, draw: Random) -> tuple[str, str, str]:
+    """A sentence, a question that it answers, and the answer as it stands there."""
+    note, answered = template
     code = f"{draw.choice('ABCDEFGHKLMNPRSTVX')}{draw.randrange(10, 9_999)}"
     said = {
         "thing": thing,

@@ -24,6 +24,16 @@ def test_a_note_states_the_answer_and_names_the_thing(seed: int) -> None:
     assert answer.lower() in trained_prompt([note], [], question).partition("Question:")[0]
 
 
+def test_most_notes_say_more_than_what_is_asked() -> None:
+    """Facts of their own: the answer stands in one sentence."""
+    written = [notes.write("kite", Random(seed)) for seed in range(200)]
+    facts = [len(re.split(r"(?<=\.) (?=[A-Z])", note)) for note, _, _ in written]
+    assert set(facts) == {1, 2, 3}
+    assert sum(count > 1 for count in facts) > 100
+    once = sum(note.count(answer) == 1 for note, _, answer in written)
+    assert once > 190  # a short name may be part of a longer one
+
+
 def test_labels_take_turns() -> None:
     photos = {(Path("z"), str(row)): row for row in range(6)}
     labels = dict.fromkeys(range(5), ("person",)) | {5: ("kite",)}
