@@ -194,7 +194,7 @@ def over_fixed(score_n: Tensor, giga_n: Tensor, value_nP: Tensor, giga_nP: Tenso
 
 
 def _resampled(count: int) -> Tensor:
-    """[S, n], how much every question weighs in each sample; first all questions as they are."""
+    """[S, n], how much every question counts in each sample; first all questions as they are."""
     generator = torch.Generator().manual_seed(count)
     drawn = torch.randint(count, (SAMPLES, count), generator=generator)
     weight_Sn = torch.stack([torch.bincount(rows, minlength=count) for rows in drawn])
