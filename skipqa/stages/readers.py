@@ -280,6 +280,8 @@ def _like(answer: str, text: str) -> Iterator[str]:
     count = len(said.split())
     for first in range(len(words) - count + 1 if count else 0):
         span = text[words[first][0] : words[first + count - 1][1]]
+        if not said.endswith("."):  # it ends the sentence, not the name
+            span = span.removesuffix(".")
         own = span.lower()
         is_name = any(len(w) >= LONG_NAME and w[0].isupper() for w in span.split())
         same_ends = (own[0], own[-1]) == (said[0], said[-1])

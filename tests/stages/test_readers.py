@@ -489,6 +489,7 @@ class TestSpelling:
             ("raya begum", "Rahima Begum"),  # one word of it is right
             ("rayah begum", "Rahima Begum"),
             ("lake michigan", "lake michigan"),  # so is "lake", but that is another one
+            ("tomas osterermann", "Tomas Ostermann"),  # where it ends a sentence
             ("nora begum", "nora begum"),
             ("old begum", "old begum"),
             ("california", "california"),  # no name of the text: "Californian" ends otherwise
@@ -501,7 +502,7 @@ class TestSpelling:
     def test_a_name_that_misses_a_letter(self, answer: str, spelled: str) -> None:
         texts = [
             "A Californian machine. It was repaired by Mrs. Oyelaran-Szczepański last spring.",
-            "By Lake Malawi the mug was painted by Rahima Begum in 1987.",
+            "By Lake Malawi the mug was painted by Rahima Begum in 1987, for Tomas Ostermann.",
         ]
         assert spelled_as_in(answer, texts) == spelled
 
