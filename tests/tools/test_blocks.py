@@ -339,7 +339,7 @@ MADE: dict[str, tuple[dict[str, Any], str]] = {
             "| skip+tome | 37.3 (33 to 42) | 60.0 (50 to 70) | 40% | 64 | 6.0 | 68 | 1,100 / 1,500 "
             "| 1.34 |",
         )
-        for name in ("crowded", "crowded-pruners", "unseen")
+        for name in ("crowded", "crowded-pruners", "unseen", "unseen-pruners")
     },
     "fvqa": (
         {"systems": {"skip": SYSTEM}},

@@ -53,6 +53,7 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "crowded": partial(quality.systems, "crowded, val"),
     "crowded-pruners": partial(quality.systems, "crowded, val"),
     "unseen": partial(quality.systems, "unseen, val"),
+    "unseen-pruners": partial(quality.systems, "unseen, val"),
     "desk": desk.desk,
     "multihop": quality.multihop,
     "stage1": training.stage1,
