@@ -125,19 +125,18 @@ def _prose_cuts(text: str, tokens: _Words) -> Iterator[tuple[int, int]]:
     """
     starts = [start for start, _ in tokens.offsets]
     chosen: list[tuple[int, int]] = []  # sentences, as ranges of tokens
-    for first, last, opens in _sentences(text):
-        sentence = bisect_left(starts, first), bisect_left(starts, last)
+    for start, end, opens in _sentences(text):
+        sentence = bisect_left(starts, start), bisect_left(starts, end)
         if sentence[0] == sentence[1]:
             continue
         begin = chosen[0][0] if chosen else sentence[0]
         full = sentence[1] - begin > tokens.room
         if chosen and (full or (opens and chosen[-1][1] - begin >= SHORT)):
             yield from tokens.cuts(begin, chosen[-1][1])
-            repeated = chosen[-1:]
-            (begin, _), *_ = repeated
-            fits = sentence[1] - begin <= tokens.room
-            again = not opens and fits and repeated[0][1] - begin <= tokens.overlap
-            chosen = repeated if again else []
+            last = chosen[-1]
+            short = last[1] - last[0] <= tokens.overlap
+            fits = sentence[1] - last[0] <= tokens.room
+            chosen = [last] if short and fits and not opens else []
         chosen.append(sentence)
     if chosen:
         yield from tokens.cuts(chosen[0][0], chosen[-1][1])
