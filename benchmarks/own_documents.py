@@ -16,7 +16,7 @@ import io
 import json
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
@@ -32,6 +32,7 @@ from skipqa.cli.console import err, out, prepare_process
 from skipqa.config import read_settings
 from skipqa.costs.environment import write_results
 from skipqa.data.held_out import is_held_out
+from skipqa.evaluation.reports.markdown import percent
 from skipqa.evaluation.statistics import mean_interval
 from skipqa.files import read_jsonl
 from skipqa.knowledge.index.build import build
@@ -56,6 +57,7 @@ OBJECTS = (
         *("bed", "refrigerator", "oven", "sink", "toilet", "keyboard", "chair"),
     ),
 )
+MEASURED = ("found", "kept", "read", "right")
 FILES_OF = 3  # things that a file speaks of
 PHOTOS_OF = 2  # of each thing, at most
 FIRST = "Rahima Tomas Ilse Bjarne Noor Kwame Marisol Jaromir Siobhan Tadeusz Yuki Anselm".split()
@@ -219,10 +221,7 @@ def answered(
             file.writelines(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
     return {
         "questions": len(rows),
-        **{
-            key: asdict(mean_interval([row[key] for row in rows]))
-            for key in ("found", "kept", "read", "right")
-        },
+        **{key: asdict(mean_interval([row[key] for row in rows])) for key in MEASURED},
     }
 
 
@@ -256,14 +255,9 @@ def is_right(said: str, answer: str) -> bool:
 def show(results: Mapping[str, Any]) -> None:
     table = Table("notes", "questions", "found, %", "kept, %", "read, %", "right, %")
     for name, one in results.items():
-        table.add_row(name, str(one["questions"]), *_percents(one))
+        measured = (percent(one[key]) for key in MEASURED)
+        table.add_row(name, str(one["questions"]), *measured)
     out.print(table)
-
-
-def _percents(one: Mapping[str, Any]) -> Iterator[str]:
-    for key in ("found", "kept", "read", "right"):
-        found = {name: 100 * one[key][name] for name in ("mean", "low", "high")}
-        yield f"{found['mean']:.1f} ({found['low']:.0f} to {found['high']:.0f})"
 
 
 if __name__ == "__main__":

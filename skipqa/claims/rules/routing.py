@@ -19,7 +19,7 @@ from skipqa.claims.verdict import (
     strongest,
 )
 from skipqa.evaluation.reports.comparison import pair
-from skipqa.evaluation.reports.markdown import points
+from skipqa.evaluation.reports.markdown import bounds, points
 from skipqa.evaluation.reports.runs import QuestionSet
 from skipqa.evaluation.statistics import Comparison
 
@@ -83,11 +83,11 @@ def _abstaining(evidence: Evidence) -> Finding:
     found = {name: one for name, one in measured["results"].items() if isinstance(one, dict)}
     gains = {name: one["gain"] for name, one in found.items()}
     pooled, count = gains.pop("all"), found["all"]["questions"]
-    told = {name: f"{100 * gain['mean']:+.1f}" for name, gain in gains.items()}
+    within = ", ".join(f"{name} {100 * gain['mean']:+.1f}" for name, gain in gains.items())
     said = (
-        f"{100 * pooled['mean']:+.1f} ({100 * pooled['low']:+.1f} to {100 * pooled['high']:+.1f}) "
-        f"points over the best fixed budget at equal FLOPs on {count:,} held-out questions, by the "
-        f"drafter's abstaining; within {', '.join(f'{name} {told[name]}' for name in told)}"
+        f"{100 * pooled['mean']:+.1f} ({bounds(pooled, 100, '+.1f')}) points over the best fixed "
+        f"budget at equal FLOPs on {count:,} held-out questions, by the drafter's abstaining; "
+        f"within {within}"
     )
     better = Verdict.HOLDS if pooled["low"] > 0 else Verdict.UNDECIDED
     if pooled["high"] < 0 or any(gain["high"] < 0 for gain in gains.values()):

@@ -55,10 +55,12 @@ def unwrapped(raw: str) -> str:
     """One line per paragraph, item or heading, however the lines were broken."""
     lines = [line.strip() for line in raw.splitlines()]
     width = max(map(len, lines), default=0)
-    text = ""
-    for line, after in pairwise([*lines, ""]):
-        text += line + (" " if _is_wrapped(line, after, width) else "\n")
-    return tidy(text)
+    return tidy(
+        "".join(
+            f"{line} " if _is_wrapped(line, after, width) else f"{line}\n"
+            for line, after in pairwise([*lines, ""])
+        )
+    )
 
 
 def _is_wrapped(line: str, after: str, width: int) -> bool:
