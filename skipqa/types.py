@@ -308,8 +308,8 @@ class Fused:
     edges: torch.Tensor  # [V', K] bool
     mass: tuple[float, ...]  # attention each passage received, summed over tokens
     attention: torch.Tensor | None = None  # [V', K] the same by token; None where not measured
-    # [V', d_decoder], the most salient first: what a decoder reads in front of its prompt; None
-    # where no fusion reader was trained
+    # [L, d_decoder]: what a decoder reads as a fact of its prompt; None where no fusion reader
+    # was trained
     for_decoder: torch.Tensor | None = None
 
 

@@ -8,6 +8,7 @@ the answer, and it cannot be learned by heart.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -61,8 +62,10 @@ def embed(texts: list[str]) -> Tensor:
     return F.normalize(found, dim=-1)
 
 
-def write(facts: list[str], shown: tuple[str, ...], question: str) -> str:
-    return trained_prompt(facts, shown, question).lower()
+def write(
+    facts: Sequence[str], shown: Sequence[str], question: str, *, fused: bool = False
+) -> str:
+    return trained_prompt(facts, shown, question, fused=fused).lower()
 
 
 def networks(seed: int = 0) -> ReaderNetworks:
@@ -83,6 +86,7 @@ def scenes() -> Scenes:
         concept,
         embed(THINGS)[:, None].expand(-1, NUM_TOKENS, -1),
         places(2)[None].expand(len(THINGS), -1, -1),
+        torch.linspace(0.9, 0.6, NUM_TOKENS).expand(len(THINGS), -1),
         len(THINGS),
     )
 
@@ -126,7 +130,8 @@ def reader(networks: ReaderNetworks, variant: str = "A", **changes: object) -> F
         early_layers=1,
         variant=variant,  # type: ignore[arg-type]
         edge_width=16,
-        tokens=8,
+        pointer_width=16,
+        window=2,
         words=16,
     )
     torch.manual_seed(3)
@@ -155,8 +160,8 @@ def accuracy(
     edges: Tensor | None = None,
 ) -> float:
     """With fused tokens alone: neither words nor passages stand in the prompt."""
-    visual = read_hard(model, tables, asked, edges).tokens_BVD
-    prompts = [tables.prompt(offer.row, words=False) for offer in asked]
+    visual = read_hard(model, tables, asked, edges).tokens_BLD
+    prompts = [tables.prompt(offer.row, words=False, fused=True) for offer in asked]
     found = greedy(tables.networks, prompts, torch.zeros_like(visual) if zeroed else visual)
     right = [text == tables.examples[o.row].answer for text, o in zip(found, asked, strict=True)]
     return sum(right) / len(right)

@@ -26,7 +26,7 @@ from skipqa.errors import UserError
 from skipqa.nn import fusion as network
 from skipqa.nn import fusion_reader as reading
 from skipqa.nn.fusion import BipartiteFusion
-from skipqa.nn.fusion_reader import FusionReader, LocalTokens, PassageWords
+from skipqa.nn.fusion_reader import Asked, FusionReader, LocalTokens, PassageWords
 from skipqa.nn.grounding import places
 from skipqa.ops.bipartite_attention import (
     bipartite_attention,
@@ -128,15 +128,21 @@ class ReadingFuser:
         local, order_V = local_tokens(kept, self.reader.config.concepts)
         there_1K = torch.ones(1, len(verified.passages), dtype=torch.long)
         given = None if edges_VK is None else edges_VK[order_V][None]
-        embeddings = (question.embedding[None], verified.embeddings[None])
-        edges = self.reader.choose(local, *embeddings, there_1K, given)
-        words, flops = self._words(verified, edges.open_BVK[0].any(0))
+        asked, flops = self._asked(question)
+        edges = self.reader.choose(local, asked, verified.embeddings[None], there_1K, given)
+        words, more = self._words(verified, edges.open_BVK[0].any(0))
         read = self.reader.read(edges, words)
+        flops += more
         flops += reading.flops(self.reader.config, edges.open_BVK[0], words.lengths_BK[0].tolist())
         edges_VK, mass_VK = (torch.empty_like(x[0]) for x in (edges.open_BVK, read.mass_BVK))
         edges_VK[order_V], mass_VK[order_V] = edges.open_BVK[0], read.mass_BVK[0]
         mass = tuple(mass_VK.sum(0).tolist())
-        return Fused(kept.meaning, edges_VK, mass, mass_VK, read.tokens_BVD[0]), flops
+        return Fused(kept.meaning, edges_VK, mass, mass_VK, read.tokens_BLD[0]), flops
+
+    def _asked(self, question: Question) -> tuple[Asked, int]:
+        found = self.backbone.decoder_words([question.text], self.reader.config.early_layers)
+        lengths = torch.tensor([len(found.states[0])])
+        return Asked(question.embedding[None], found.states[0][None], lengths), found.flops
 
     def _words(self, verified: Verified, read_K: Tensor) -> tuple[PassageWords, int]:
         """Of the passages with an edge, as the decoder has them; and the FLOPs of that."""
@@ -206,6 +212,7 @@ def local_tokens(kept: KeptTokens, concepts: int) -> tuple[LocalTokens, Tensor]:
         tokens.concept_probs[rows_V, :concepts][None],
         tokens.meaning[rows_V][None],
         places(tokens.grid)[rows_V][None],
+        saliency_V[order_V][None],
     )
     return local, order_V
 

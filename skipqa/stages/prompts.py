@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from skipqa.backbones.backbone import IMAGE
 from skipqa.types import Level
 
 DEPTH: dict[Level, str] = {
@@ -63,32 +64,42 @@ def answer_prompt(level: Level, seen: str, passages: Sequence[str], question: st
     )
 
 
-def reading_prompt(facts: Sequence[str], shown: Sequence[str], question: str) -> str:
-    """The short prompt: facts, the best last, then what is seen, then the question."""
-    lines = [f"Fact: {as_data(fact)}" for fact in facts]
+def reading_prompt(
+    facts: Sequence[str], shown: Sequence[str], question: str, *, fused: bool = False
+) -> str:
+    """The short prompt: facts, the best last, then what is seen, then the question. `fused` tokens
+    are the first of the facts."""
+    lines = _facts(facts, fused)
     lines += [f"Picture: {', '.join(shown)}", f"Question: {as_data(question)}", ENDING]
     return "\n".join(lines)
 
 
-def trained_prompt(facts: Sequence[str], shown: Sequence[str], question: str) -> str:
+def trained_prompt(
+    facts: Sequence[str], shown: Sequence[str], question: str, *, fused: bool = False
+) -> str:
     """The short prompt of a reader that was trained on passages in lower case."""
-    return reading_prompt([fact.lower() for fact in facts], shown, question)
+    return reading_prompt([fact.lower() for fact in facts], shown, question, fused=fused)
 
 
-def chat_prompt(facts: Sequence[str], shown: Sequence[str], question: str) -> str:
+def chat_prompt(
+    facts: Sequence[str], shown: Sequence[str], question: str, *, fused: bool = False
+) -> str:
     """What the user says to a decoder that follows instructions: facts, the best last."""
-    return _chat(facts, shown, question, BRIEFLY)
+    return _chat(_facts(facts, fused), shown, question, BRIEFLY)
 
 
 def sentence_prompt(facts: Sequence[str], shown: Sequence[str], question: str) -> str:
     """As `chat_prompt`, for an answer in a sentence."""
-    return _chat(facts, shown, question, IN_A_SENTENCE)
+    return _chat(_facts(facts), shown, question, IN_A_SENTENCE)
 
 
-def _chat(facts: Sequence[str], shown: Sequence[str], question: str, how: str) -> str:
-    lines = [f"Fact: {as_data(fact)}" for fact in facts]
-    lines += [f"The photo shows: {', '.join(shown)}", f"Question: {as_data(question)}", how]
-    return "\n".join(lines)
+def _facts(facts: Sequence[str], fused: bool = False) -> list[str]:
+    return [f"Fact:{IMAGE}"] * fused + [f"Fact: {as_data(fact)}" for fact in facts]
+
+
+def _chat(facts: list[str], shown: Sequence[str], question: str, how: str) -> str:
+    asked = [f"The photo shows: {', '.join(shown)}", f"Question: {as_data(question)}", how]
+    return "\n".join([*facts, *asked])
 
 
 def as_data(text: str) -> str:

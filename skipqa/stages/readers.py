@@ -162,9 +162,10 @@ class ShortReader:
         words = words_shown(state.kept.tokens.words, self.config)
         words = list(dict.fromkeys((*first, *words)))[: self.config.words]
         shown, asked = words or names_shown(state, self.backbone), state.question.text
+        fused = state.fused.for_decoder
 
         def write(texts: Sequence[str]) -> str:
-            return prompt_of(self.config)(texts, shown, asked)
+            return prompt_of(self.config)(texts, shown, asked, fused=fused is not None)
 
         candidates = tuple(
             (answer, log_prior(answer, log_prob, state.draft, self.config))
@@ -175,12 +176,12 @@ class ShortReader:
             candidates=candidates,
             completion_log_prior=self.config.own_weight,
         )
-        fused = state.fused.for_decoder
         completion, prompt = self.generate(write, facts, decoding, fused)
         reading = Reading(Decoded(completion.text), prompt, completion, "as the reader says")
         facts = facts if fused is None else [*facts, *_attended(state)]
         if candidates:
-            reading = self._judged(reading, state.draft, facts, write([]))
+            alone = prompt_of(self.config)([], shown, asked)
+            reading = self._judged(reading, state.draft, facts, alone)
         spelled = spelled_as_in(reading.answer.text, facts)
         return replace(reading, answer=replace(reading.answer, text=spelled))
 
@@ -245,7 +246,13 @@ def _attended(state: State) -> list[str]:
     return [passage.text for passage, mass in read if mass > 0]
 
 
-def prompt_of(config: DecodeConfig) -> Callable[[Sequence[str], Sequence[str], str], str]:
+class WritePrompt(Protocol):
+    def __call__(
+        self, facts: Sequence[str], shown: Sequence[str], question: str, *, fused: bool = False
+    ) -> str: ...
+
+
+def prompt_of(config: DecodeConfig) -> WritePrompt:
     if config.prompt == "chat":
         return chat_prompt
     return trained_prompt if config.lower_case else reading_prompt

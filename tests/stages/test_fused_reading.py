@@ -12,7 +12,7 @@ import torch
 from synthetic import WIDTH, kept_tokens, question, run, state, verified
 from torch import Tensor
 
-from skipqa.backbones.backbone import Completion, Decoding
+from skipqa.backbones.backbone import IMAGE, Completion, Decoding
 from skipqa.backbones.networks import llama
 from skipqa.backbones.presets.pocket import Pocket
 from skipqa.config import ConfidenceConfig, DecodeConfig, EncodeConfig, preset
@@ -31,6 +31,7 @@ from skipqa.types import Draft, Verified
 
 TEXTS = ("The Komondor is from Hungary.", "A cup  holds\nTEA.", "Milk comes from cows.")
 LAYERS = 1
+TOKENS = 2 * (1 + 2)  # two pointers, windows of two words
 
 
 class TinyPocket(Pocket):
@@ -56,6 +57,8 @@ def reader(beta: float = 0.3) -> FusionReader:
         early_layers=LAYERS,
         edge_width=8,
         beta=beta,
+        pointer_width=8,
+        window=2,
     )
     return FusionReader(config).requires_grad_(False)
 
@@ -96,7 +99,7 @@ def test_fusing_leaves_tokens_for_the_decoder() -> None:
     leaving, record = run(Fuse(fuser), entering)
     fused, kept = leaving.fused, entering.kept
     assert fused.for_decoder is not None
-    assert fused.for_decoder.shape == (6, tiny_training.LLAMA.width)
+    assert fused.for_decoder.shape == (TOKENS, tiny_training.LLAMA.width)
     assert torch.equal(fused.tokens, kept.meaning)
     assert fused.edges.shape == (6, 3)
     assert int(fused.edges.sum()) == record.kept == 6  # of 18 pairs, three tenths
@@ -125,7 +128,7 @@ def test_a_passage_without_an_edge_is_never_read() -> None:
     edges = torch.zeros(6, 3, dtype=torch.bool)
     edges[2, 1] = True
     fused, _ = fuser(entering.kept, entering.question, entering.verified, edges)
-    assert read == ["a cup holds tea."]
+    assert read == [asked().question.text, "a cup holds tea."]
     assert fused.mass == pytest.approx((0.0, 1.0, 0.0))
     nothing, _ = fuser(entering.kept, entering.question, passages([]))
     assert nothing.mass == ()
@@ -143,7 +146,7 @@ def test_the_most_salient_token_comes_first() -> None:
 
 @pytest.mark.parametrize(
     ("way", "as_text", "visual"),
-    [("text", 2, 0), ("fused+best", 1, 6), ("fused", 0, 6), ("none", 0, 0)],
+    [("text", 2, 0), ("fused+best", 1, TOKENS), ("fused", 0, TOKENS), ("none", 0, 0)],
 )
 def test_how_passages_are_read_is_one_setting(way: str, as_text: int, visual: int) -> None:
     pocket = TinyPocket()
@@ -157,7 +160,8 @@ def test_how_passages_are_read_is_one_setting(way: str, as_text: int, visual: in
     [(prompt, given)] = pocket.asked
     assert prompt.count("Fact: ") == record.kept == as_text
     assert (0 if given is None else len(given)) == visual
-    tokens = len(pocket.decoder_tokenizer.encode(prompt).ids)
+    assert prompt.startswith(f"Fact:{IMAGE}\n") == config.decode.reads_fused
+    tokens = len(pocket.decoder_tokenizer.encode(prompt.replace(IMAGE, "")).ids)
     assert leaving.answer.prompt_tokens == tokens + visual
     pocket.asked.clear()
     counted = count_flops(lambda: stage(entering, replace(record)))

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from skipqa.assets import Report
 from skipqa.backbones import text_encoder as minilm
-from skipqa.backbones.backbone import EncodedTexts
+from skipqa.backbones.backbone import IMAGE, EncodedTexts
 from skipqa.backbones.concepts import Concepts
 from skipqa.backbones.device import chosen_device
 from skipqa.backbones.generation.mixin import GenerationMixin
@@ -161,13 +161,18 @@ class Pocket(GenerationMixin):
         return None if self.learned.question is None else self.questions.encode([question])
 
     def embed_prompt(self, prompt: str, visual: Tensor | None = None) -> Tensor:
-        """[1, T, D]; visual tokens stand in front of all words."""
-        ids = self.decoder_tokenizer.encode(self.form.written(prompt)).ids
-        embedding = self.decoder.embedding
-        words_1TD = embedding(torch.tensor([ids], device=embedding.weight.device))
+        """[1, T, D], with visual tokens in place of the first `IMAGE`, or in front of all words."""
+        written, tokenizer = self.form.written(prompt), self.decoder_tokenizer
         if visual is None:
-            return words_1TD
-        return torch.cat((visual[None].to(words_1TD), words_1TD), dim=1)
+            return self._embedded(tokenizer.encode(written).ids)
+        before, image, after = written.partition(IMAGE)
+        parts = (before, after) if image else ("", before)
+        start, rest = (self._embedded(tokenizer.encode(part).ids) for part in parts)
+        return torch.cat((start, visual[None].to(start), rest), dim=1)
+
+    def _embedded(self, ids: list[int]) -> Tensor:
+        embedding = self.decoder.embedding
+        return embedding(torch.tensor([ids], dtype=torch.long, device=embedding.weight.device))
 
     def answer_tokens(self, text: str) -> list[int]:
         return [*self.form.answer_ids(text, self.decoder_tokenizer), self._end_token]

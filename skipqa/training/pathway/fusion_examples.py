@@ -2,9 +2,10 @@
 
 Enters: gathered records and the library. Leaves: examples of two kinds, and the kept tokens of
 their images. Questions of the records have the passages that retrieval found; those that hold no
-answer are their hard negatives. Generated questions are for learning to copy: made-up notes about
-something that an image shows (`stage1/notes.py`), whose names no decoder can know, and what
-ConceptNet says of it (`stage1/statements.py`). Nothing is encoded as words here.
+answer are their hard negatives. Generated questions are for learning to find a place and to copy:
+sentences of what was retrieved (`cloze.py`), made-up notes about something that an image shows
+(`stage1/notes.py`), whose names no decoder can know, and what ConceptNet says of it
+(`stage1/statements.py`). Nothing is encoded as words here.
 
 Shapes: N records, B in a batch, V' kept tokens, F features, C concepts, d text width.
 """
@@ -23,6 +24,7 @@ from torch import Tensor
 from skipqa.nn.fusion_reader import LocalTokens
 from skipqa.nn.grounding import places
 from skipqa.stages.readers import names_shown, words_shown
+from skipqa.training.pathway import cloze
 from skipqa.training.pathway.context import TrainingContext
 from skipqa.training.pathway.records import Records
 from skipqa.training.retrieval.corpora import OF_THING
@@ -53,6 +55,7 @@ class Scenes:
     concepts_NVn: Tensor
     names_NVd: Tensor
     places_NVP: Tensor
+    saliency_NV: Tensor
     num_concepts: int
 
     def __call__(self, rows: Tensor) -> LocalTokens:
@@ -65,6 +68,7 @@ class Scenes:
             evidence_BVC,
             self.names_NVd[rows].float(),
             self.places_NVP[rows],
+            self.saliency_NV[rows],
         )
 
     @staticmethod
@@ -90,6 +94,7 @@ class Scenes:
             concepts * trained,
             picked(records["meaning"], positions),
             places(records.grid)[positions].to(device),
+            saliency.gather(1, order).to(device),
             num_concepts,
         )
 
@@ -105,6 +110,9 @@ def from_records(context: TrainingContext, rows: Sequence[int]) -> list[FusionEx
             read_as.get(row, records.table.passages[records.table.place[row]].text)
             for row in about["gold_rows"]
         ]
+        flagged = records["gold"][i].tolist()
+        # FVQA names no passages: those that state its fact are known once they are found
+        gold = gold or [one.text for one, right in zip(candidates, flagged, strict=False) if right]
         answering = records["gold"][i] | records["stated"][i]
         others = [
             one.text
@@ -133,25 +141,31 @@ def words_of_image(context: TrainingContext, i: int) -> tuple[str, ...]:
     return tuple(names_shown(records.after_retrieve(i, len(backbone.concepts)), backbone))
 
 
-def answerable(records: Records, rows: Sequence[int]) -> list[int]:
-    """Those with an answer that is left when it is normalised."""
-    return [i for i in rows if scored(records.about[i]["answers"])]
+def answerable(records: Records, split: str) -> list[int]:
+    """Questions of seen things with a known passage, and an answer that is left when it is
+    normalised."""
+    return [
+        i
+        for i in records.select(split)
+        if (records.about[i]["gold_rows"] or records["gold"][i].any())
+        and scored(records.about[i]["answers"])
+    ]
 
 
 def generated(
     context: TrainingContext, rows: Sequence[int], most: int, seed: int
 ) -> list[FusionExample]:
-    """About what the images of these records show, things in turn; half of them notes, if there
-    are enough statements."""
+    """A third each of sentences of what was found for these records, notes about what their images
+    show, things in turn, and statements, if there are enough."""
     shown: defaultdict[str, list[int]] = defaultdict(list)
     for i in rows:
         for name in words_of_image(context, i)[:SEEN]:
             shown[name].append(i)
     draw = Random(f"fusion {seed}")
     said = statements.read(context.pipeline.library, sorted(shown)).of_label
-    stated = list(islice(_asked_of_statements(said, shown, draw), most // 2))
-    noted = list(islice(_asked_of_notes(shown, draw), most - len(stated)))
-    found = []
+    stated = list(islice(_asked_of_statements(said, shown, draw), most // 3))
+    noted = list(islice(_asked_of_notes(shown, draw), most // 3))
+    found = list(islice(_asked_of_passages(context, rows, draw), most - len(stated) - len(noted)))
     for some in (stated, noted):
         for thing, question, answer, fact, scene in some:
             alike = [draw.choice(some) for _ in range(MOST_OTHERS // 2)]
@@ -161,6 +175,27 @@ def generated(
             words = words_of_image(context, scene)
             found.append(FusionExample(question, answer, (fact,), others, scene, words))
     return found
+
+
+def _asked_of_passages(
+    context: TrainingContext, rows: Sequence[int], draw: Random
+) -> Iterator[FusionExample]:
+    """A sentence of one of the passages of each record in turn; the others are wrong unless they
+    hold the answer."""
+    made = -1
+    while made:  # none in a whole turn: there is nothing to ask
+        made = 0
+        for i in draw.sample(rows, len(rows)):
+            texts = list(dict.fromkeys(one.text for one in context.records.candidates(i)))
+            chosen = draw.choice(texts) if texts else ""
+            if asked := cloze.question(chosen, draw):
+                made += 1
+                question, answer = asked
+                others = [text for text in texts if answer.lower() not in text.lower()]
+                words = words_of_image(context, i)
+                yield FusionExample(
+                    question, answer.lower(), (chosen,), tuple(others[:MOST_OTHERS]), i, words
+                )
 
 
 Asked = tuple[str, str, str, str, int]  # of a thing: question, answer, fact, and an image of it

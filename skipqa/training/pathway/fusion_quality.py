@@ -131,11 +131,11 @@ def compare_reading(
         }
         for name, (places, fused) in ways.items():
             prompts = [
-                tables.prompt(offer.row, [offer.texts[j] for j in facts])
+                tables.prompt(offer.row, [offer.texts[j] for j in facts], fused=fused)
                 for offer, facts in zip(offers, places, strict=True)
             ]
             networks = tables.networks if fused else by_text
-            said = greedy(networks, prompts, read.tokens_BVD if fused else None)
+            said = greedy(networks, prompts, read.tokens_BLD if fused else None)
             points.setdefault(name, []).extend(
                 held_out.answers[row].get(text, 0.0) for row, text in zip(rows, said, strict=True)
             )

@@ -81,6 +81,9 @@ class FusionTraining:
     batch: Count = 192
     weight_decay: Decay = 0.01
     heads: Count = 9
+    pointers: Count = 2
+    pointer_width: Count = 64
+    window: Count = 8
     early_layers: Count = 6
     edge_width: Count = 128
     variant: Literal["A", "B"] = "A"
@@ -161,7 +164,7 @@ class FusionPart(PathwayPart[FusionTraining, FusionInputs, nn.ModuleDict]):
         records, concepts = context.records, context.pipeline.backbone.concepts
         num_concepts = len(concepts) - concepts.from_photos
         scenes = Scenes.of(records, num_concepts, networks.device)
-        rows = answerable(records, context.rows("train", gold=True))
+        rows = answerable(records, "train")
         asked = from_records(context, rows)
         made = generated(context, rows, settings.generated, context.run.seed)
         tables = FusionTables([*asked, *made], scenes, networks)
@@ -185,6 +188,9 @@ class FusionPart(PathwayPart[FusionTraining, FusionInputs, nn.ModuleDict]):
                 variant=settings.variant,
                 edge_width=settings.edge_width,
                 beta=settings.beta,
+                pointers=settings.pointers,
+                pointer_width=settings.pointer_width,
+                window=settings.window,
             )
             torch.manual_seed(context.run.seed)
             reader = FusionReader(config)
@@ -308,7 +314,7 @@ def with_decoder(data: FusionInputs, model: nn.ModuleDict) -> FusionInputs:
 
 def held_out_of(context: TrainingContext, data: FusionInputs) -> HeldOut:
     records = context.records
-    rows = answerable(records, context.rows("held-out", gold=True))
+    rows = answerable(records, "held-out")
     today = context.spread(read_as_text, rows, "verifying passages")
     answers = [scored(records.about[i]["answers"]) for i in rows]
     examples: list[FusionExample] = from_records(context, rows)
