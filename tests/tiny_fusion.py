@@ -130,7 +130,6 @@ def reader(networks: ReaderNetworks, variant: str = "A", **changes: object) -> F
         early_layers=1,
         variant=variant,  # type: ignore[arg-type]
         edge_width=16,
-        pointer_width=16,
         window=2,
         words=16,
     )

@@ -26,7 +26,7 @@ place of each pointer leaves, for a pointer loss.
 
 Shapes: B items, V visual tokens, K passages, T words of the longest, N words in a row, F features,
 C concepts, d text width, D width of the decoder, S pointers, W words of a window, E width of a
-pointer, P = D / E slices of an embedding, L = S (1 + W) tokens for the decoder, H heads.
+pointer, L = S (1 + W) tokens for the decoder, H heads.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class FusionReaderConfig:
     concepts: int
     text_width: int
     width: int  # of the decoder
-    heads: int  # of the layer in which the words of a passage look at each other
+    heads: int  # of the decoder: a pointer is as wide as one of them
     embedding_rms: float  # of the decoder's embeddings: what a token of the image has, too
     early_layers: int = 6  # of the decoder that words go through for their states
     variant: Literal["A", "B"] = "A"
@@ -72,13 +72,16 @@ class FusionReaderConfig:
     beta: float | None = 0.2
     temperature: float = 0.1  # of the gates, where training ends
     pointers: int = 2
-    pointer_width: int = 64
     window: int = 8  # words
     words: int = 128  # of a passage that have a place of their own
 
     @property
     def rule(self) -> EdgeRule:
         return EdgeRule("cosine" if self.variant == "B" else "sigmoid", top=self.beta)
+
+    @property
+    def pointer_width(self) -> int:
+        return self.width // self.heads
 
     @property
     def tokens(self) -> int:
@@ -231,10 +234,9 @@ class FusionReader(nn.Module):
         lengths_BK = words.lengths_BK * read_BK
         q_BVSE = self._split(self.query(self.before_query(edges.asking_BVD)))
         k_NSE = self._split(self._keys(words, read_BK)[there_BKT[read_BK]])
-        slices = config.width // config.pointer_width
-        num_heads = config.pointers * config.window * slices
+        num_heads = config.pointers * config.window * config.heads
         q_BVHE, k_NHE = (
-            x.repeat_interleave(config.window * slices, dim=-2) for x in (q_BVSE, k_NSE)
+            x.repeat_interleave(config.window * config.heads, dim=-2) for x in (q_BVSE, k_NSE)
         )
         v_NWD = self._windows(words)[there_BKT]
         v_NHE = v_NWD.flatten(1).repeat(1, config.pointers).unflatten(1, (num_heads, -1))

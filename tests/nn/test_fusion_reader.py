@@ -41,7 +41,6 @@ def reader(variant: Variant, beta: float | None = 0.3, window: int = 3) -> Fusio
         edge_width=8,
         beta=beta,
         pointers=2,
-        pointer_width=8,
         window=window,
         words=5,
     )
@@ -192,7 +191,6 @@ def test_counted_flops_are_those_of_torch(variant: Variant, beta: float) -> None
         variant=variant,
         edge_width=16,
         beta=beta,
-        pointer_width=16,
         window=4,
     )
     model = FusionReader(config).requires_grad_(False)

@@ -57,7 +57,6 @@ def reader(beta: float = 0.3) -> FusionReader:
         early_layers=LAYERS,
         edge_width=8,
         beta=beta,
-        pointer_width=8,
         window=2,
     )
     return FusionReader(config).requires_grad_(False)

@@ -80,9 +80,7 @@ class FusionTraining:
     warmup: NonNegative = 150
     batch: Count = 192
     weight_decay: Decay = 0.01
-    heads: Count = 9
     pointers: Count = 2
-    pointer_width: Count = 64
     window: Count = 8
     early_layers: Count = 6
     edge_width: Count = 128
@@ -182,14 +180,13 @@ class FusionPart(PathwayPart[FusionTraining, FusionInputs, nn.ModuleDict]):
                 len(concepts) - concepts.from_photos,
                 widths.text,
                 networks.decoder.config.width,
-                settings.heads,
+                networks.decoder.config.heads,
                 networks.embedding_rms,
                 early_layers=settings.early_layers,
                 variant=settings.variant,
                 edge_width=settings.edge_width,
                 beta=settings.beta,
                 pointers=settings.pointers,
-                pointer_width=settings.pointer_width,
                 window=settings.window,
             )
             torch.manual_seed(context.run.seed)

@@ -62,7 +62,6 @@ FUSION = stage3_fusion.FusionTraining(
     copy_steps=2,
     steps=3,
     batch=4,
-    heads=2,
     early_layers=1,
     edge_width=8,
     read=3,
