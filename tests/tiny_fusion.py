@@ -131,6 +131,7 @@ def reader(networks: ReaderNetworks, variant: str = "A", **changes: object) -> F
         variant=variant,  # type: ignore[arg-type]
         edge_width=16,
         window=2,
+        before=1,
         words=16,
     )
     torch.manual_seed(3)
@@ -160,7 +161,9 @@ def accuracy(
 ) -> float:
     """With fused tokens alone: neither words nor passages stand in the prompt."""
     visual = read_hard(model, tables, asked, edges).tokens_BLD
-    prompts = [tables.prompt(offer.row, words=False, fused=True) for offer in asked]
+    prompts = tables.prompts_of(
+        [tables.prompt(offer.row, words=False, fused=True) for offer in asked]
+    )
     found = greedy(tables.networks, prompts, torch.zeros_like(visual) if zeroed else visual)
     right = [text == tables.examples[o.row].answer for text, o in zip(found, asked, strict=True)]
     return sum(right) / len(right)

@@ -15,24 +15,26 @@ cosine of the same two vectors (equation B.4). Of all pairs the top beta stay ed
 that is a mean degree of beta K. How far a score is above tau opens a gate; its logarithm is the
 bias of that edge's attention.
 
-Along its edges every token points, with S heads, at words: keys are early states after one layer in
-which the words of a passage look at each other, as an answer may stand before what asks for it.
-Tokens vote, by what they show and how salient they are, and where a pointer points the decoder is
-given a window: that word and the ones that follow it, as its own embeddings (W_V = W_O = I). So a
-rare name of nine word pieces is copied by finding its first one; nine tokens that had to find one
-piece each lost it on the way (LOG.md). Before the windows stand the tokens that voted, averaged:
-what the image shows there. `relaxed` is the form for training: every edge open a little, and the
-place of each pointer leaves, for a pointer loss.
+Along its edges every token attends to words, with S heads. Keys are early states after one layer
+in which the words of a passage look at each other, as an answer may stand before what asks for it.
+Tokens vote, by what they show and how salient they are, and where their attention is greatest the
+decoder is given a window: that word and those around it, as its own embeddings (W_V = W_O = I). So
+a rare name of nine word pieces is copied by finding its first one; nine tokens that had to find one
+piece each lost it on the way (LOG.md). The windows are the best few places that do not overlap, the
+best one last, and before each stands what the tokens that voted show, and how sure the place is.
 
-Shapes: B items, V visual tokens, K passages, T words of the longest, N words in a row, F features,
-C concepts, d text width, D width of the decoder, S pointers, W words of a window, E width of a
-pointer, L = S (1 + W) tokens for the decoder, H heads.
+`relaxed` is the form for training: every edge open a little, the attention to each word leaves, for
+a pointer loss, and a window's gradient is that of the mean window (straight through).
+
+Shapes: B items, V visual tokens, K passages, T words of the longest, M words of all passages,
+F features, C concepts, d text width, D width of the decoder, S heads, E head width, N windows,
+W words of a window, L = N (1 + W) tokens for the decoder.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -44,10 +46,10 @@ from skipqa.nn.fusion import EdgeRule
 from skipqa.nn.grounding import PLACE
 from skipqa.nn.soft_edges import edge_bias, row_openness
 from skipqa.ops.bipartite_attention import (
-    bipartite_attention,
     compatibility,
     passage_mass,
     select_edges,
+    word_mass,
 )
 
 TAU_E = 0.6  # where a layer starts, and where its training ends (Table D.1)
@@ -62,7 +64,7 @@ class FusionReaderConfig:
     concepts: int
     text_width: int
     width: int  # of the decoder
-    heads: int  # of the decoder: a pointer is as wide as one of them
+    heads: int  # of the decoder: those here are as wide
     embedding_rms: float  # of the decoder's embeddings: what a token of the image has, too
     early_layers: int = 6  # of the decoder that words go through for their states
     variant: Literal["A", "B"] = "A"
@@ -71,8 +73,10 @@ class FusionReaderConfig:
     # pocket has six passages, of which a token should reach one
     beta: float | None = 0.2
     temperature: float = 0.1  # of the gates, where training ends
-    pointers: int = 2
-    window: int = 8  # words
+    pointers: int = 3  # heads
+    windows: int = 2
+    window: int = 11  # words
+    before: int = 3  # of them, before the one that is pointed at
     words: int = 128  # of a passage that have a place of their own
 
     @property
@@ -86,7 +90,7 @@ class FusionReaderConfig:
     @property
     def tokens(self) -> int:
         """For the decoder."""
-        return self.pointers * (1 + self.window)
+        return self.windows * (1 + self.window)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +155,14 @@ class Edges(NamedTuple):
     logits_BVK: Tensor  # e_ij, or in variant B how far a cosine is above tau
     gates_BVK: Tensor  # in (0, 1); 0 where there is no edge
     open_BVK: Tensor  # bool
-    votes_BSV: Tensor  # of the tokens, for each pointer; they sum to 1
+    votes_BV: Tensor  # they sum to 1
 
 
 class FusionRead(NamedTuple):
     tokens_BLD: Tensor
     edges: Edges
-    mass_BVK: Tensor  # of a token's attention, mean over pointers
-    pointed_BSKT: Tensor | None = None  # where each pointer points, of `relaxed` alone
+    mass_BVK: Tensor  # of a token's attention, mean over heads
+    pointed_BKT: Tensor  # of all votes, mean over heads
 
 
 class FusionReader(nn.Module):
@@ -188,8 +192,10 @@ class FusionReader(nn.Module):
         self.found_around = nn.Linear(D, D, bias=False)
         self.before_key = nn.RMSNorm(D)
         self.key = nn.Linear(D, pointing, bias=False)
-        self.vote = nn.Linear(D, config.pointers, bias=False)
+        self.vote = nn.Linear(D, 1, bias=False)
         self.trust_saliency = nn.Parameter(torch.tensor(1.0))
+        self.of_rank = nn.Parameter(0.02 * torch.randn(config.windows, D))
+        self.of_sureness = nn.Parameter(0.02 * torch.randn(D))
         self.normalise = nn.RMSNorm(D)
 
     def forward(
@@ -198,10 +204,9 @@ class FusionReader(nn.Module):
         asked: Asked,
         pooled_BKd: Tensor,
         words: PassageWords,
-        edges_BVK: Tensor | None = None,
+        given_BVK: Tensor | None = None,
     ) -> FusionRead:
-        """`edges_BVK` stand in for the layer's own choice."""
-        chosen = self.choose(local, asked, pooled_BKd, words.lengths_BK, edges_BVK)
+        chosen = self.choose(local, asked, pooled_BKd, words.lengths_BK, given_BVK)
         return self.read(chosen, words)
 
     def choose(
@@ -210,42 +215,36 @@ class FusionReader(nn.Module):
         asked: Asked,
         pooled_BKd: Tensor,
         lengths_BK: Tensor,
-        edges_BVK: Tensor | None = None,
+        given_BVK: Tensor | None = None,
     ) -> Edges:
         """From embeddings alone, so that the words of a passage without an edge are not needed;
-        of `lengths_BK` only matters whether they are 0."""
+        of `lengths_BK` only matters whether they are 0. Given edges stand in for the layer's own
+        choice, given gates for its gates, too."""
         asking_BVD = self.tokens(local, asked)
         scores_BVK, logits_BVK = self._scores(asking_BVD, local, asked, pooled_BKd)
-        if edges_BVK is None:
+        if given_BVK is None:
             rule = self.rule.arguments(self.threshold)
-            edges_BVK = select_edges(scores_BVK, **rule, lengths=lengths_BK)
-        gates_BVK = edges_BVK * torch.sigmoid(
-            (scores_BVK - self.threshold) / self.config.temperature
-        )
-        votes_BSV = self._votes(asking_BVD, local, gates_BVK)
-        return Edges(asking_BVD, logits_BVK, gates_BVK, edges_BVK, votes_BSV)
+            given_BVK = select_edges(scores_BVK, **rule, lengths=lengths_BK)
+        gates_BVK = given_BVK
+        if not given_BVK.is_floating_point():
+            above_BVK = (scores_BVK - self.threshold) / self.config.temperature
+            gates_BVK = given_BVK * torch.sigmoid(above_BVK)
+        votes_BV = self._votes(asking_BVD, local, gates_BVK)
+        return Edges(asking_BVD, logits_BVK, gates_BVK, given_BVK > 0, votes_BV)
 
     def read(self, edges: Edges, words: PassageWords) -> FusionRead:
-        """Only along edges; passages without one are not projected. A window is so many heads more,
-        which attend alike and read one word further each."""
-        config, along = self.config, edges.open_BVK
+        """Only along edges; passages without one are not projected."""
+        along, bias = edges.open_BVK, edge_bias(edges.gates_BVK)
         read_BK = along.any(1)
         there_BKT = words.there_BKT & read_BK[..., None]
         lengths_BK = words.lengths_BK * read_BK
         q_BVSE = self._split(self.query(self.before_query(edges.asking_BVD)))
-        k_NSE = self._split(self._keys(words, read_BK)[there_BKT[read_BK]])
-        num_heads = config.pointers * config.window * config.heads
-        q_BVHE, k_NHE = (
-            x.repeat_interleave(config.window * config.heads, dim=-2) for x in (q_BVSE, k_NSE)
-        )
-        v_NWD = self._windows(words)[there_BKT]
-        v_NHE = v_NWD.flatten(1).repeat(1, config.pointers).unflatten(1, (num_heads, -1))
-        bias = edge_bias(edges.gates_BVK)
-        read_BVHE = bipartite_attention(q_BVHE, k_NHE, v_NHE, along, lengths_BK, edge_bias=bias)
-        mass_BVK = passage_mass(q_BVSE, k_NSE, along, lengths_BK, edge_bias=bias)
-        read_BVSWD = read_BVHE.flatten(2).unflatten(2, (config.pointers, config.window, -1))
-        windows_BSWD = torch.einsum("bsv,bvswd->bswd", edges.votes_BSV, read_BVSWD)
-        return FusionRead(self._tokens(edges, windows_BSWD), edges, mass_BVK)
+        k_MSE = self._split(self._keys(words, read_BK)[there_BKT[read_BK]])
+        mass_BVK = passage_mass(q_BVSE, k_MSE, along, lengths_BK, edge_bias=bias)
+        votes_BV = edges.votes_BV * along.any(-1)
+        mass_M = word_mass(q_BVSE, k_MSE, along, lengths_BK, votes_BV, edge_bias=bias)
+        pointed_BKT = mass_M.new_zeros(there_BKT.shape).masked_scatter(there_BKT, mass_M)
+        return FusionRead(self._tokens(edges, pointed_BKT, words), edges, mass_BVK, pointed_BKT)
 
     def relaxed(
         self,
@@ -267,8 +266,8 @@ class FusionReader(nn.Module):
             rule = self.rule.arguments(tau.detach())
             open_BVK = select_edges(scores_BVK.detach(), **rule, lengths=words.lengths_BK)
         gates_BVK = torch.sigmoid((scores_BVK - tau) / opening.temperature) * open_BVK
-        votes_BSV = self._votes(asking_BVD, local, gates_BVK)
-        edges = Edges(asking_BVD, logits_BVK, gates_BVK, open_BVK, votes_BSV)
+        votes_BV = self._votes(asking_BVD, local, gates_BVK)
+        edges = Edges(asking_BVD, logits_BVK, gates_BVK, open_BVK, votes_BV)
         q_BVSE = self._split(self.query(self.before_query(asking_BVD)))
         every_BK = torch.ones_like(words.lengths_BK, dtype=torch.bool)
         k_BKTSE = self._split(self._keys(words, every_BK)).unflatten(0, every_BK.shape)
@@ -281,14 +280,9 @@ class FusionReader(nn.Module):
         sees_BV = visible_BVKT.flatten(2).any(-1)
         prob = logits.flatten(3).softmax(-1).view_as(logits)
         prob = torch.where(sees_BV[:, None, :, None, None], prob, 0.0)
-        pointed_BSKT = torch.einsum("bsv,bsvkt->bskt", votes_BSV.float(), prob)
-        # A word further on is the same attention, moved
-        moved = [F.pad(pointed_BSKT, (w, 0))[..., : prob.shape[-1]] for w in range(self._window)]
-        moved_BSWKT = torch.stack(moved, dim=2) * there_BKT[:, None, None]
-        raw_BKTD = words.embeddings_BKTD
-        windows_BSWD = torch.einsum("bswkt,bktd->bswd", moved_BSWKT.to(raw_BKTD.dtype), raw_BKTD)
-        mass_BVK = prob.sum(-1).mean(1)
-        return FusionRead(self._tokens(edges, windows_BSWD), edges, mass_BVK, pointed_BSKT)
+        pointed_BKT = torch.einsum("bv,bsvkt->bkt", votes_BV, prob) / self.config.pointers
+        tokens_BLD = self._tokens(edges, pointed_BKT, words)
+        return FusionRead(tokens_BLD, edges, prob.sum(-1).mean(1), pointed_BKT)
 
     def tokens(self, local: LocalTokens, asked: Asked) -> Tensor:
         """[B, V, D]: W [features ; evidence], the place and the question, and what follows from
@@ -320,45 +314,77 @@ class FusionReader(nn.Module):
             return logits.sigmoid(), logits
 
     def _votes(self, asking_BVD: Tensor, local: LocalTokens, gates_BVK: Tensor) -> Tensor:
-        """[B, S, V]: a token without an edge has none to speak of."""
-        shown_BSV = self.vote(self.before_query(asking_BVD)).transpose(1, 2).float()
+        """[B, V]: a token without an edge has none to speak of."""
+        shown_BV = self.vote(self.before_query(asking_BVD))[..., 0].float()
         salient_BV = local.saliency_BV.clamp_min(LEAST_SALIENCY).log()
         open_BV = edge_bias(row_openness(gates_BVK.float()))
-        return (shown_BSV + (self.trust_saliency * salient_BV + open_BV)[:, None]).softmax(-1)
+        return (shown_BV + self.trust_saliency * salient_BV + open_BV).softmax(-1)
 
     def _keys(self, words: PassageWords, of_BK: Tensor) -> Tensor:
-        """[M, T, S E] of the M passages that `of_BK` has."""
-        states_MTD = words.states_BKTD[of_BK]
-        num_words = states_MTD.shape[1]
+        """[P, T, S E] of the P passages that `of_BK` has."""
+        states_PTD = words.states_BKTD[of_BK]
+        num_words = states_PTD.shape[1]
         places_T = torch.arange(num_words, device=of_BK.device).clamp(max=self.config.words - 1)
-        states_MTD = F.rms_norm(states_MTD, states_MTD.shape[-1:]) + self.word_place[places_T]
-        around = self.look_around(states_MTD).unflatten(-1, (3, self.config.heads, -1))
+        states_PTD = F.rms_norm(states_PTD, states_PTD.shape[-1:]) + self.word_place[places_T]
+        around = self.look_around(states_PTD).unflatten(-1, (3, self.config.heads, -1))
         q, k, v = (x.transpose(1, 2) for x in around.unbind(2))
-        there_MT = words.there_BKT[of_BK] | (places_T == 0)  # no row without a word
-        found = F.scaled_dot_product_attention(q, k, v, attn_mask=there_MT[:, None, None])
-        states_MTD = states_MTD + self.found_around(found.transpose(1, 2).flatten(2))
-        keys: Tensor = self.key(self.before_key(states_MTD))
+        there_PT = words.there_BKT[of_BK] | (places_T == 0)  # no row without a word
+        found = F.scaled_dot_product_attention(q, k, v, attn_mask=there_PT[:, None, None])
+        states_PTD = states_PTD + self.found_around(found.transpose(1, 2).flatten(2))
+        keys: Tensor = self.key(self.before_key(states_PTD))
         return keys
 
-    def _windows(self, words: PassageWords) -> Tensor:
-        """[B, K, T, W, D]: each word and those that follow it, zeros after the last."""
-        raw_BKTD = words.embeddings_BKTD * words.there_BKT[..., None]
-        padded = F.pad(raw_BKTD, (0, 0, 0, self._window - 1))
-        num_words = raw_BKTD.shape[2]
-        return torch.stack([padded[:, :, w : w + num_words] for w in range(self._window)], dim=3)
+    def _tokens(self, edges: Edges, pointed_BKT: Tensor, words: PassageWords) -> Tensor:
+        """[B, L, D]: for each window, the best one last, what voted for it and then its words."""
+        seen_BD = torch.einsum("bv,bvd->bd", edges.votes_BV, edges.asking_BVD.float())
+        parts: list[Tensor] = []
+        for rank, (prob_B, window_BWD) in enumerate(self._windows(pointed_BKT, words)):
+            seen_B1D = (seen_BD + self.of_rank[rank] + prob_B[:, None] * self.of_sureness)[:, None]
+            seen_B1D = self.normalise(seen_B1D) * self.config.embedding_rms
+            parts = [seen_B1D, window_BWD.to(seen_B1D.dtype), *parts]
+        return torch.cat(parts, dim=1)
 
-    def _tokens(self, edges: Edges, windows_BSWD: Tensor) -> Tensor:
-        """[B, L, D]: what the voters show, then the windows, pointer after pointer."""
-        seen_BSD = torch.einsum("bsv,bvd->bsd", edges.votes_BSV, edges.asking_BVD.float())
-        seen_BSD = self.normalise(seen_BSD) * self.config.embedding_rms
-        return torch.cat((seen_BSD, windows_BSWD.flatten(1, 2).to(seen_BSD.dtype)), dim=1)
+    def _windows(self, pointed_BKT: Tensor, words: PassageWords) -> Iterator[tuple[Tensor, Tensor]]:
+        """The best places that do not overlap: how probable each is, and its words [B, W, D], zeros
+        outside its passage."""
+        size, before = self.config.window, self.config.before
+        num_words = pointed_BKT.shape[2]
+        places_T = torch.arange(num_words, device=pointed_BKT.device)
+        items_B = torch.arange(len(pointed_BKT), device=pointed_BKT.device)
+        raw_BKTD = words.embeddings_BKTD * words.there_BKT[..., None]
+        if not pointed_BKT[0].numel():
+            nothing = raw_BKTD.new_zeros(len(items_B), size, raw_BKTD.shape[-1])
+            yield from [(nothing[:, 0, 0].float(), nothing)] * self.config.windows
+            return
+        padded = F.pad(raw_BKTD, (0, 0, before, size - before - 1))
+        for _ in range(self.config.windows):
+            prob_B, best_B = pointed_BKT.flatten(1).max(-1)
+            passage_B, word_B = best_B // num_words, best_B % num_words
+            around_BW = word_B[:, None] + torch.arange(size, device=word_B.device)
+            window_BWD = padded[items_B[:, None], passage_B[:, None], around_BW]
+            window_BWD = window_BWD * (prob_B > 0)[:, None, None]
+            if torch.is_grad_enabled() and pointed_BKT.requires_grad:
+                mean_BWD = _mean_window(pointed_BKT, raw_BKTD, size, before)
+                window_BWD = window_BWD + mean_BWD - mean_BWD.detach()
+            yield prob_B, window_BWD
+            near_BT = (places_T - word_B[:, None]).abs() < size
+            near_BKT = pointed_BKT.new_zeros(pointed_BKT.shape, dtype=torch.bool)
+            near_BKT[items_B, passage_B] = near_BT
+            pointed_BKT = pointed_BKT.masked_fill(near_BKT, 0.0)
 
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.config.pointers, -1))
 
-    @property
-    def _window(self) -> int:
-        return self.config.window
+
+def _mean_window(pointed_BKT: Tensor, raw_BKTD: Tensor, size: int, before: int) -> Tensor:
+    """[B, W, D]: the windows of all words by how much each is pointed at; a word further on is the
+    same attention, moved."""
+    total_B11 = pointed_BKT.sum((1, 2), keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+    padded = F.pad(pointed_BKT / total_B11, (size - before - 1, before))
+    num_words = pointed_BKT.shape[2]
+    moved = [padded[..., size - 1 - w : size - 1 - w + num_words] for w in range(size)]
+    moved_BWKT = torch.stack(moved, dim=1).to(raw_BKTD.dtype)
+    return torch.einsum("bwkt,bktd->bwd", moved_BWKT, raw_BKTD)
 
 
 def flops(config: FusionReaderConfig, edges_VK: Tensor, lengths: Sequence[int]) -> int:
@@ -366,14 +392,14 @@ def flops(config: FusionReaderConfig, edges_VK: Tensor, lengths: Sequence[int]) 
     D, d, e = config.width, config.text_width, config.edge_width
     num_tokens, num_passages = edges_VK.shape
     words_K = torch.as_tensor(lengths, dtype=torch.long) * edges_VK.any(0)
-    read_words, longest = int(words_K.sum()), int(words_K.max()) if len(words_K) else 0
+    longest = int(words_K.max()) if len(words_K) else 0
     padded = int((words_K > 0).sum()) * longest
     edge_words = int((edges_VK.sum(0) * words_K).sum())
-    pointing, window = config.pointers * config.pointer_width, config.pointers * config.window
+    pointing = config.pointers * config.pointer_width
     inputs = num_tokens * (config.vision_width + config.concepts + PLACE + 2 * D) * D
     inputs += (d + 2 * D) * D
     choosing = (num_tokens * D + num_passages * d) * e + num_tokens * num_passages * (2 * d + e)
     keys = padded * D * (4 * D + 2 * longest + pointing)
-    attending = edge_words * (2 * window * D + pointing)
-    voting = num_tokens * config.pointers * D * (2 + config.window)
-    return 2 * (inputs + choosing + keys + num_tokens * D * pointing + attending + voting)
+    attending = edge_words * (2 * pointing + config.pointers)  # for the passages, for the words
+    voting = num_tokens * D * (pointing + 2)
+    return 2 * (inputs + choosing + keys + attending + voting)

@@ -6,6 +6,7 @@ from skipqa.ops.bipartite_attention.dispatch import (
     compatibility,
     passage_mass,
     select_edges,
+    word_mass,
 )
 from skipqa.ops.bipartite_attention.paths import path_edges
 
@@ -16,4 +17,5 @@ __all__ = [
     "passage_mass",
     "path_edges",
     "select_edges",
+    "word_mass",
 ]

@@ -168,6 +168,32 @@ def passage_mass(
     return gather.edge_mass(q_BVHD, k, edges_BVK, lengths_BK, bias_BVK, scale).view(edges.shape)
 
 
+def word_mass(
+    q: Tensor,
+    k: Tensor,
+    edges: Tensor,
+    lengths: Tensor | Sequence[int],
+    weights: Tensor,
+    *,
+    edge_bias: Tensor | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    """The attention that each token of the passages received, mean over heads; `weights` (shape of
+    `edges` without passages) say how much a visual token counts.
+
+    Other arguments as in `bipartite_attention`. Returns `[N]`, as `k` is packed. With weights that
+    sum to 1 over tokens with an edge it is a distribution per item.
+    """
+    batched = q.dim() == 4
+    q_BVHD = q if batched else q[None]
+    edges_BVK = edges if batched else edges[None]
+    bias_BVK = edge_bias if batched or edge_bias is None else edge_bias[None]
+    _check(q_BVHD, k, k, edges_BVK, bias_BVK)
+    lengths_BK = _lengths(lengths, q_BVHD.shape[0], edges_BVK.shape[2], q.device)
+    scale = 1.0 / math.sqrt(q.shape[-1]) if scale is None else scale
+    return gather.word_mass(q_BVHD, k, edges_BVK, lengths_BK, bias_BVK, scale, weights)
+
+
 def _resolve(backend: Backend, x: Tensor) -> Backend:
     if backend == "auto":
         on_kernels = x.is_cuda and x.dtype in KERNEL_DTYPES and triton_is_installed()

@@ -69,6 +69,30 @@ def edge_mass(
     return mass_BVK
 
 
+def word_mass(
+    q_BVHD: Tensor,
+    k_NHD: Tensor,
+    edges_BVK: Tensor,
+    lengths_BK: Tensor,
+    bias_BVK: Tensor | None,
+    scale: float,
+    weights_BV: Tensor,
+) -> Tensor:
+    """[N]: the attention that each word received, mean over heads; rows count by their weight."""
+    edges = _sort(edges_BVK, lengths_BK)
+    mass_N = torch.zeros(len(k_NHD), dtype=torch.float32, device=q_BVHD.device)
+    if edges.groups:
+        q_THD, weights_T = q_BVHD.flatten(0, 1), weights_BV.flatten()
+        logits = [_logits(q_THD[edges.row[g.edges]], k_NHD[g.words], scale) for g in edges.groups]
+        lse_EH = torch.cat([logits_HEL.logsumexp(-1).T for logits_HEL in logits])
+        prob_EH = _probs(lse_EH, edges, bias_BVK, len(q_THD))
+        for g, logits_HEL in zip(edges.groups, logits, strict=True):
+            share_HE = (prob_EH[g.edges] * weights_T[edges.row[g.edges], None]).T
+            of_word_HL = torch.einsum("he,hel->hl", share_HE, logits_HEL.float().softmax(-1))
+            mass_N[g.words] = of_word_HL.mean(0)
+    return mass_N
+
+
 class _Group(NamedTuple):
     """The edges into one passage and its tokens among the packed ones."""
 

@@ -17,7 +17,9 @@ MIN_WORDS, MAX_WORDS = 5, 32  # of a sentence
 MAX_ANSWER = 4  # words
 # "term (noun): its definition": what stands before says what it is about
 _ABOUT = re.compile(r"^[^.:]{1,60}: ")
-_NAME = re.compile(r"\b[A-Z][\w'’-]+(?: (?:(?:of|the|de|and) )?[A-Z][\w'’-]+)*|\b\d[\d,.]*\d\b|\b\d\b")
+_NAME = re.compile(
+    r"\b[A-Z][\w'’-]+(?: (?:(?:of|the|de|and) )?[A-Z][\w'’-]+)*|\b\d[\d,.]*\d\b|\b\d\b"
+)
 _WORD = re.compile(r"[^\W_][\w'’-]*")
 _CLAUSE = re.compile(r"[,;:()]")
 

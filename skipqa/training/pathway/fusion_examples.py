@@ -141,13 +141,13 @@ def words_of_image(context: TrainingContext, i: int) -> tuple[str, ...]:
     return tuple(names_shown(records.after_retrieve(i, len(backbone.concepts)), backbone))
 
 
-def answerable(records: Records, split: str) -> list[int]:
-    """Questions of seen things with a known passage, and an answer that is left when it is
-    normalised."""
+def answerable(records: Records, split: str, *, known: bool = True) -> list[int]:
+    """Questions of seen things whose passage is `known`, or is not, with an answer that is left
+    when it is normalised."""
     return [
         i
         for i in records.select(split)
-        if (records.about[i]["gold_rows"] or records["gold"][i].any())
+        if bool(records.about[i]["gold_rows"] or records["gold"][i].any()) == known
         and scored(records.about[i]["answers"])
     ]
 

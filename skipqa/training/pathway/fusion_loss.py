@@ -1,19 +1,22 @@
-"""A fusion reader's losses: the answer through the decoder, and what helps it on its way there.
+"""A fusion reader's losses: where it points, the answer through the decoder, and what helps both.
 
 Enters: examples (`fusion_examples.py`), a decoder, a fusion reader. Leaves: the loss of a batch, or
 greedy answers. The parts of the loss:
 
-- the cross-entropy of the answer, which the decoder reads off a fact that is fused tokens. Half of
-  the prompts have none of the image's words, half one passage as text besides;
-- which word holds the answer: minus the log of how much the first pointer points at its first word;
+- which word holds the answer: minus the log of how much is pointed at its first word, wherever a
+  gold passage has it;
 - which passages are gold: the binary cross-entropy of the edges;
 - edges beyond beta K per token (the last term of eq. D.3);
+- the cross-entropy of the answer, which the decoder reads off a fact that is fused tokens. Half of
+  the prompts have none of the image's words, half one passage as text besides;
 - the distance to the same decoder reading the gold passages as text (KL), which nothing trains.
 
-Gold and wrong passages come in any order. Everything is drawn from the seed and the step.
+The first three need no decoder once it has been through all texts: that is how pointing is learned
+from many more examples than answering. Gold and wrong passages come in any order. Everything is
+drawn from the seed and the step.
 
-Shapes: B questions, V tokens, K passages, T words, S pointers, d text width, D decoder width, A
-tokens of all answers together, L tokens of a prompt.
+Shapes: B questions, V tokens, K passages, T words, M words of all texts, d text width, D decoder
+width, A tokens of all answers together, L tokens of a prompt.
 """
 
 from __future__ import annotations
@@ -26,7 +29,6 @@ import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from skipqa.backbones.backbone import IMAGE
 from skipqa.backbones.networks.llama import Llama
@@ -45,6 +47,7 @@ from skipqa.training.pathway.fusion_examples import FusionExample, Scenes
 from skipqa.training.stage1.reader import IGNORED, MAX_ANSWER_TOKENS, Prompts
 
 AT_ONCE = 64  # questions that are answered together
+TEXTS_AT_ONCE = 256  # through the decoder's early layers
 WORDS_SHOWN = 0.5  # how often a prompt has the words of its image
 BESIDES = 0.5  # how often it has a passage as text
 GOLD_BESIDES = 0.7  # how often that one is gold
@@ -101,14 +104,36 @@ class Prompt:
 @dataclass(frozen=True, slots=True)
 class FusionBatch:
     local: LocalTokens
+    questions_B: Tensor
     asked_Bd: Tensor
-    asked_ids_BT: Tensor
-    asked_lengths_B: Tensor
-    pooled_BKd: Tensor
-    ids_BKT: Tensor
+    texts_BK: Tensor
     lengths_BK: Tensor
+    pooled_BKd: Tensor
     gold_BK: Tensor
-    pointer_B2: Tensor  # which passage, the first word of the answer there; -1: unknown
+    starts_BKT: Tensor  # bool: words with which the answer begins in a gold passage
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Texts as the decoder's tokens, one behind another."""
+
+    ids_M: Tensor
+    first: Tensor  # of each text
+    lengths: Tensor
+
+    @staticmethod
+    def of(ids: Sequence[list[int]], device: torch.device) -> Written:
+        lengths = torch.tensor([len(one) for one in ids], dtype=torch.long)
+        every = torch.tensor([token for one in ids for token in one], dtype=torch.long)
+        return Written(
+            every.to(device), (lengths.cumsum(0) - lengths).to(device), lengths.to(device)
+        )
+
+    def places(self, texts: Tensor, longest: int = 0) -> Tensor:
+        """[..., T]: where the words of these texts are; of padding, where some word is."""
+        longest = longest or max(1, int(self.lengths[texts].max()))
+        places = self.first[texts][..., None] + torch.arange(longest, device=texts.device)
+        return places.clamp(max=max(0, len(self.ids_M) - 1))
 
 
 class FusionTables:
@@ -131,16 +156,29 @@ class FusionTables:
         if networks.lower_case:
             self.written = [text.lower() for text in self.written]
         encoded = networks.tokenizer.encode_batch(self.written, add_special_tokens=False)
-        self.ids = [torch.tensor(one.ids[:longest]) for one in encoded]
         self.offsets = [one.offsets[:longest] for one in encoded]
         device = networks.device
+        self.words = Written.of([one.ids[:longest] for one in encoded], device)
         self.pooled_Pd = networks.embed(self.texts).to(device)
         asked = list(dict.fromkeys(one.question for one in examples))
         self.asked_Qd = networks.embed(asked).to(device)
         self.asked_row = {text: number for number, text in enumerate(asked)}
         encoded = networks.tokenizer.encode_batch(asked, add_special_tokens=False)
-        self.asked_ids = [torch.tensor(one.ids) for one in encoded]
+        self.asked_words = Written.of([one.ids for one in encoded], device)
         self.prompts = Prompts([], networks.tokenizer)
+        self._early: dict[int, tuple[Tensor, Tensor]] = {}
+        self._starts: dict[tuple[int, int], list[int]] = {}
+
+    def early_states(self, layers: int) -> tuple[Tensor, Tensor]:
+        """[M, D] each: of all questions, of all texts. The decoder does not change, so they are
+        computed once."""
+        if layers not in self._early:
+            decoder = self.text_decoder
+            self._early[layers] = (
+                _states_of_all(self.networks, decoder, self.asked_words, layers),
+                _states_of_all(self.networks, decoder, self.words, layers),
+            )
+        return self._early[layers]
 
     def offer(self, row: int, most: int, draw: random.Random) -> Offer:
         """The gold passages and others, shuffled; hard negatives first, then whatever there is."""
@@ -158,74 +196,101 @@ class FusionTables:
     def batch(self, offers: Sequence[Offer]) -> FusionBatch:
         device = self.networks.device
         num_passages = max(1, max(len(offer.texts) for offer in offers))
-        lengths = torch.zeros(len(offers), num_passages, dtype=torch.long)
-        texts, gold = torch.zeros_like(lengths), torch.zeros_like(lengths, dtype=torch.bool)
+        texts = torch.zeros(len(offers), num_passages, dtype=torch.long)
+        there, gold = torch.zeros_like(texts, dtype=torch.bool), texts.bool()
         for b, offer in enumerate(offers):
-            for k, text in enumerate(offer.texts):
-                lengths[b, k], texts[b, k] = len(self.ids[text]), text
-                gold[b, k] = offer.gold[k]
-        ids = torch.zeros(*lengths.shape, max(1, int(lengths.max())), dtype=torch.long)
+            count = len(offer.texts)
+            texts[b, :count], there[b, :count] = torch.tensor(offer.texts, dtype=torch.long), True
+            gold[b, :count] = torch.tensor(offer.gold, dtype=torch.bool)
+        lengths = self.words.lengths.cpu()[texts] * there
+        starts = torch.zeros(*texts.shape, max(1, int(lengths.max())), dtype=torch.bool)
         for b, offer in enumerate(offers):
-            for k, text in enumerate(offer.texts):
-                ids[b, k, : len(self.ids[text])] = self.ids[text]
-        rows = [offer.row for offer in offers]
-        asked = [self.asked_row[self.examples[row].question] for row in rows]
-        asked_ids = [self.asked_ids[number] for number in asked]
+            for k, (text, right) in enumerate(zip(offer.texts, offer.gold, strict=True)):
+                if right:
+                    starts[b, k, self.starts(offer.row, text)] = True
+        questions = torch.tensor([self.asked_row[self.examples[o.row].question] for o in offers])
+        questions, texts = questions.to(device), texts.to(device)
         return FusionBatch(
-            self.scenes(torch.tensor([self.examples[row].scene for row in rows])),
-            self.asked_Qd[asked],
-            pad_sequence(asked_ids, batch_first=True).to(device),
-            torch.tensor([len(ids) for ids in asked_ids], device=device),
-            self.pooled_Pd[texts.to(device)],
-            ids.to(device),
+            self.scenes(torch.tensor([self.examples[offer.row].scene for offer in offers])),
+            questions,
+            self.asked_Qd[questions],
+            texts,
             lengths.to(device),
+            self.pooled_Pd[texts],
             gold.to(device),
-            torch.tensor([self._pointer(offer) for offer in offers], device=device),
+            starts.to(device),
         )
 
-    def _pointer(self, offer: Offer) -> tuple[int, int]:
-        """Where the answer begins in a gold passage, the last one that has it."""
-        answer = self.examples[offer.row].answer.lower()
-        for k in reversed(range(len(offer.texts))):
-            if not offer.gold[k]:
-                continue
-            text = offer.texts[k]
-            start = self.written[text].lower().find(answer)
-            if start < 0:
-                continue
-            inside = (n for n, (_, end) in enumerate(self.offsets[text]) if end > start)
-            if (first := next(inside, None)) is not None:
-                return k, first
-        return -1, -1
+    def starts(self, row: int, text: int) -> list[int]:
+        """Of the words of a text, those with which the answer begins."""
+        if (row, text) not in self._starts:
+            answer, said = self.examples[row].answer.lower(), self.written[text].lower()
+            found: list[int] = []
+            first = said.find(answer) if answer else -1
+            while first >= 0:
+                found += next(
+                    ([n] for n, (_, end) in enumerate(self.offsets[text]) if end > first), []
+                )
+                first = said.find(answer, first + len(answer))
+            self._starts[row, text] = found
+        return self._starts[row, text]
 
     def prompt(
         self, row: int, facts: Sequence[int] = (), *, words: bool = True, fused: bool = False
-    ) -> Prompt:
+    ) -> str:
         """The last fact is the best."""
         one = self.examples[row]
-        shown = one.shown if words else ()
         texts = [self.texts[n] for n in facts]
-        text = self.networks.write(texts, shown, one.question, fused=fused)
-        before, _, after = text.rpartition(IMAGE)
-        encode = self.networks.tokenizer.encode
-        return Prompt(list(encode(before).ids), list(encode(after).ids))
+        return self.networks.write(texts, one.shown if words else (), one.question, fused=fused)
+
+    def prompts_of(self, texts: Sequence[str]) -> list[Prompt]:
+        parts = [text.rpartition(IMAGE) for text in texts]
+        encode = self.networks.tokenizer.encode_batch
+        before, after = (encode([part[n] for part in parts]) for n in (0, 2))
+        return [Prompt(list(b.ids), list(a.ids)) for b, a in zip(before, after, strict=True)]
 
     def answer(self, row: int) -> list[int]:
         return self.prompts.answer(self.examples[row].answer)[:MAX_ANSWER_TOKENS]
 
 
+@torch.no_grad()
+def _states_of_all(
+    networks: ReaderNetworks, decoder: Llama, written: Written, layers: int
+) -> Tensor:
+    """[M, D]. Causal, so padding is not seen; the longest first, so that there is little of it."""
+    dtype = torch.bfloat16 if networks.bfloat16 else torch.float32
+    states_MD = torch.zeros(len(written.ids_M), decoder.config.width, dtype=dtype)
+    states_MD = states_MD.to(networks.device)
+    for texts in written.lengths.argsort(descending=True).split(TEXTS_AT_ONCE):
+        places = written.places(texts)
+        there = torch.arange(places.shape[1], device=places.device) < written.lengths[texts, None]
+        with networks.autocast():
+            found = decoder.early_states(decoder.embedding(written.ids_M[places]), layers)
+        states_MD[places[there]] = found[there].to(dtype)
+    return states_MD
+
+
 def words_read(
-    decoder: Llama, batch: FusionBatch, early_layers: int
+    tables: FusionTables, batch: FusionBatch, early_layers: int
 ) -> tuple[Asked, PassageWords]:
-    """As `GenerationMixin.decoder_words` has them, in one pass; causal, so padding is not seen."""
+    """As `GenerationMixin.decoder_words` has them."""
+    decoder = tables.networks.decoder
+    asked_places = tables.asked_words.places(batch.questions_B)
+    places = tables.words.places(batch.texts_BK, batch.starts_BKT.shape[2])
     with torch.no_grad():
-        asked = decoder.early_states(decoder.embedding(batch.asked_ids_BT), early_layers)
-        embeddings = decoder.embedding(batch.ids_BKT.flatten(0, 1))
-        states = decoder.early_states(embeddings, early_layers)
-    shape = batch.ids_BKT.shape[:2]
-    return Asked(batch.asked_Bd, asked, batch.asked_lengths_B), PassageWords(
-        states.unflatten(0, shape), embeddings.unflatten(0, shape), batch.lengths_BK
-    )
+        embeddings = decoder.embedding(tables.words.ids_M[places])
+        if decoder is tables.text_decoder:
+            of_questions_MD, of_texts_MD = tables.early_states(early_layers)
+            asked, states = of_questions_MD[asked_places], of_texts_MD[places]
+            asked, states = asked.to(embeddings.dtype), states.to(embeddings.dtype)
+        else:  # it is being trained
+            raw = decoder.embedding(tables.asked_words.ids_M[asked_places])
+            asked = decoder.early_states(raw, early_layers)
+            states = decoder.early_states(embeddings.flatten(0, 1), early_layers)
+            states = states.view_as(embeddings)
+    lengths_B = tables.asked_words.lengths[batch.questions_B]
+    read = Asked(batch.asked_Bd, asked, lengths_B)
+    return read, PassageWords(states, embeddings, batch.lengths_BK)
 
 
 def embedded(
@@ -276,21 +341,45 @@ def losses(
     draw: random.Random,
 ) -> dict[str, Tensor]:
     """Each part, with its weight."""
-    decoder, batch = tables.networks.decoder, tables.batch(offers)
-    prompts, by_text = zip(*(_prompts(tables, offer, draw) for offer in offers), strict=True)
+    batch = tables.batch(offers)
+    around, by_text = _prompts(tables, offers, draw)
     answers = [tables.answer(offer.row) for offer in offers]
     with tables.networks.autocast():
-        asked, words = words_read(decoder, batch, reader.config.early_layers)
+        asked, words = words_read(tables, batch, reader.config.early_layers)
         read = reader.relaxed(batch.local, asked, batch.pooled_BKd, words, opening)
-        logits, labels = answer_logits(decoder, prompts, answers, read.tokens_BLD)
+        decoder = tables.networks.decoder
+        logits, labels = answer_logits(decoder, around, answers, read.tokens_BLD)
         with torch.no_grad():
             target = answer_logits(tables.text_decoder, by_text, answers)[0].log_softmax(-1)
-    found = {
+    return {
         "answer": F.cross_entropy(logits, labels),
-        "pointer": weights.pointer * pointer_loss(read, batch.pointer_B2),
-        "edges": weights.edges * edge_loss(read, batch),
         "distilled": weights.distilled
         * F.kl_div(logits.log_softmax(-1), target, reduction="batchmean", log_target=True),
+        **_of_reading(reader, read, batch, weights),
+    }
+
+
+def pointing_losses(
+    reader: FusionReader,
+    tables: FusionTables,
+    offers: Sequence[Offer],
+    opening: Opening,
+    weights: LossWeights,
+) -> dict[str, Tensor]:
+    """Those of `losses` that need no decoder."""
+    batch = tables.batch(offers)
+    with tables.networks.autocast():
+        asked, words = words_read(tables, batch, reader.config.early_layers)
+        read = reader.relaxed(batch.local, asked, batch.pooled_BKd, words, opening)
+    return _of_reading(reader, read, batch, weights)
+
+
+def _of_reading(
+    reader: FusionReader, read: FusionRead, batch: FusionBatch, weights: LossWeights
+) -> dict[str, Tensor]:
+    found = {
+        "pointer": weights.pointer * pointer_loss(read, batch.starts_BKT),
+        "edges": weights.edges * edge_loss(read, batch),
     }
     if (beta := reader.config.beta) is not None:
         most_B = beta * (batch.lengths_BK > 0).sum(1)
@@ -299,26 +388,26 @@ def losses(
 
 
 def _prompts(
-    tables: FusionTables, offer: Offer, draw: random.Random
-) -> tuple[Prompt, Prompt]:
+    tables: FusionTables, offers: Sequence[Offer], draw: random.Random
+) -> tuple[list[Prompt], list[Prompt]]:
     """What stands around the fused tokens, and what the same decoder reads as text instead."""
-    gold = [text for text, right in zip(offer.texts, offer.gold, strict=True) if right]
-    besides: list[int] = []
-    if draw.random() < BESIDES and offer.texts:
-        from_gold = bool(gold) and draw.random() < GOLD_BESIDES
-        besides = [draw.choice(gold if from_gold else offer.texts)]
-    words = draw.random() < WORDS_SHOWN
-    around = tables.prompt(offer.row, besides, words=words, fused=True)
-    return around, tables.prompt(offer.row, gold)
+    around, by_text = [], []
+    for offer in offers:
+        gold = [text for text, right in zip(offer.texts, offer.gold, strict=True) if right]
+        besides: list[int] = []
+        if draw.random() < BESIDES and offer.texts:
+            from_gold = bool(gold) and draw.random() < GOLD_BESIDES
+            besides = [draw.choice(gold if from_gold else offer.texts)]
+        words = draw.random() < WORDS_SHOWN
+        around.append(tables.prompt(offer.row, besides, words=words, fused=True))
+        by_text.append(tables.prompt(offer.row, gold))
+    return tables.prompts_of(around), tables.prompts_of(by_text)
 
 
-def pointer_loss(read: FusionRead, pointer_B2: Tensor) -> Tensor:
-    """Over all answers that are known to stand somewhere."""
-    assert read.pointed_BSKT is not None
-    known_B = pointer_B2[:, 0] >= 0
-    passage_B, word_B = pointer_B2.clamp(min=0).unbind(1)
-    items_B = torch.arange(len(pointer_B2), device=pointer_B2.device)
-    prob_B = read.pointed_BSKT[items_B, 0, passage_B, word_B]
+def pointer_loss(read: FusionRead, starts_BKT: Tensor) -> Tensor:
+    """Over all questions whose answer is known to stand somewhere."""
+    known_B = starts_BKT.any((1, 2))
+    prob_B = (read.pointed_BKT * starts_BKT).sum((1, 2))
     loss_B = -prob_B.float().clamp_min(1e-6).log()
     return (loss_B * known_B).sum() / known_B.sum().clamp(min=1)
 
@@ -337,12 +426,12 @@ def read_hard(
     reader: FusionReader,
     tables: FusionTables,
     offers: Sequence[Offer],
-    edges_BVK: Tensor | None = None,
+    given_BVK: Tensor | None = None,
 ) -> FusionRead:
     """As answering reads, along the edges that the rule keeps, or along these."""
     batch = tables.batch(offers)
-    asked, words = words_read(tables.networks.decoder, batch, reader.config.early_layers)
-    return reader(batch.local, asked, batch.pooled_BKd, words, edges_BVK)
+    asked, words = words_read(tables, batch, reader.config.early_layers)
+    return reader(batch.local, asked, batch.pooled_BKd, words, given_BVK)
 
 
 @torch.inference_mode()

@@ -130,10 +130,12 @@ def compare_reading(
             FUSED_BEST: ([places[:1] for places in order], True),
         }
         for name, (places, fused) in ways.items():
-            prompts = [
-                tables.prompt(offer.row, [offer.texts[j] for j in facts], fused=fused)
-                for offer, facts in zip(offers, places, strict=True)
-            ]
+            prompts = tables.prompts_of(
+                [
+                    tables.prompt(offer.row, [offer.texts[j] for j in facts], fused=fused)
+                    for offer, facts in zip(offers, places, strict=True)
+                ]
+            )
             networks = tables.networks if fused else by_text
             said = greedy(networks, prompts, read.tokens_BLD if fused else None)
             points.setdefault(name, []).extend(

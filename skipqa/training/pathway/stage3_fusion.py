@@ -5,9 +5,10 @@ Leaves: a fusion reader (`nn/fusion_reader.py`), and how held-out questions are 
 by text. It ships, with `decode.passages`, by the rule in `fusion_quality.py`. There are up to three
 phases:
 
-1. to copy: generated questions alone, with a frozen decoder;
-2. to answer: questions of the records, and generated ones besides, with a frozen decoder; tau_G
-   falls along a cosine from 1.0 to 0.1 and tau_e rises from 0.3 to 0.6. Every other step reads
+1. to point: which passages are gold and where in them the answer stands, from questions of the
+   records and generated ones; the decoder has been through all texts before and takes no part;
+2. to answer, with a frozen decoder, also questions to which no passage is known; tau_G falls along
+   a cosine from 1.0 to 0.1 and tau_e rises from 0.3 to 0.6 over both phases. Every other step reads
    along the edges that the rule keeps, as answering does, the others along all of them;
 3. where `decoder_steps` says so, the decoder is trained, too, at a lower lr, and leaves as another
    delta of the reader. Text is compared as read by the decoder from before.
@@ -48,8 +49,10 @@ from skipqa.training.pathway.fusion_examples import (
 from skipqa.training.pathway.fusion_loss import (
     FusionTables,
     LossWeights,
+    Offer,
     ReaderNetworks,
     losses,
+    pointing_losses,
 )
 from skipqa.training.pathway.fusion_quality import (
     FUSED_BEST,
@@ -72,23 +75,27 @@ READER = "reader"
 
 @dataclass(frozen=True, slots=True)
 class FusionTraining:
-    copy_steps: NonNegative = 1_000
-    steps: Count = 3_000
+    pointing_steps: NonNegative = 4_000
+    pointing_batch: Count = 512
+    steps: Count = 1_500
     decoder_steps: NonNegative = 0
     lr: LearningRate = 1e-3
     decoder_lr_scale: Weight = 0.15
     warmup: NonNegative = 150
-    batch: Count = 192
+    batch: Count = 128
     weight_decay: Decay = 0.01
-    pointers: Count = 2
-    window: Count = 8
+    pointers: Count = 3
+    windows: Count = 2
+    window: Count = 11
+    before: NonNegative = 3
     early_layers: Count = 6
     edge_width: Count = 128
     variant: Literal["A", "B"] = "A"
     beta: Fraction = 0.2
     read: Count = 6  # passages that a question may read, the gold ones among them
-    generated: NonNegative = 20_000  # questions
-    copying: Fraction = 0.35  # of the second phase's questions are generated ones
+    generated: NonNegative = 60_000  # questions
+    copying: Fraction = 0.35  # of the questions are generated ones
+    unanswered: Fraction = 0.1  # of the second phase's are questions without a known passage
     ranks: tuple[int, ...] = (16, 48, 144)  # of the decoder's delta
     max_loss: Fraction = 0.003  # of a smaller rank
     bfloat16: bool = False  # on a CPU, too: several times as fast on one that computes in it
@@ -104,7 +111,8 @@ class FusionInputs:
     published: Callable[[], Mapping[str, Tensor]]  # weights that the decoder's delta is added to
     tables: FusionTables
     asked: Sequence[int]  # rows of the tables: questions of the records
-    copied: Sequence[int]  # and generated ones
+    copied: Sequence[int]  # generated ones
+    unanswered: Sequence[int]  # questions of the records without a known passage
     scenes: Scenes
 
 
@@ -165,10 +173,11 @@ class FusionPart(PathwayPart[FusionTraining, FusionInputs, nn.ModuleDict]):
         rows = answerable(records, "train")
         asked = from_records(context, rows)
         made = generated(context, rows, settings.generated, context.run.seed)
-        tables = FusionTables([*asked, *made], scenes, networks)
-        numbers = range(len(tables.examples))
-        asked_rows, copied = numbers[: len(asked)], numbers[len(asked) :]
-        return FusionInputs(networks, published, tables, asked_rows, copied, scenes)
+        others = from_records(context, answerable(records, "train", known=False))
+        tables = FusionTables([*asked, *made, *others], scenes, networks)
+        numbers, until = range(len(tables.examples)), len(asked) + len(made)
+        kinds = numbers[: len(asked)], numbers[len(asked) : until], numbers[until:]
+        return FusionInputs(networks, published, tables, *kinds, scenes)
 
     def build(self, context: TrainingContext, settings: FusionTraining) -> nn.ModuleDict:
         reader = context.learned.fusion_reader
@@ -187,7 +196,9 @@ class FusionPart(PathwayPart[FusionTraining, FusionInputs, nn.ModuleDict]):
                 edge_width=settings.edge_width,
                 beta=settings.beta,
                 pointers=settings.pointers,
+                windows=settings.windows,
                 window=settings.window,
+                before=settings.before,
             )
             torch.manual_seed(context.run.seed)
             reader = FusionReader(config)
@@ -200,7 +211,7 @@ class FusionPart(PathwayPart[FusionTraining, FusionInputs, nn.ModuleDict]):
         data: FusionInputs,
         model: nn.ModuleDict,
     ) -> Loss:
-        openings = annealed(settings.copy_steps + settings.steps, settings.copy_steps)
+        openings = annealed(settings.pointing_steps + settings.steps, settings.pointing_steps)
         return loss_at(context, settings, data, reader_of(model), openings)
 
     def optimisation(self, settings: FusionTraining) -> Optimisation:
@@ -211,12 +222,11 @@ class FusionPart(PathwayPart[FusionTraining, FusionInputs, nn.ModuleDict]):
     ) -> nn.ModuleDict:
         model = self.build(context, settings).to(data.networks.device)
         run, whole = context.run, self.optimisation(settings)
-        total = settings.copy_steps + settings.steps
-        if settings.copy_steps and data.copied:
-            copies = replace(data, asked=())
-            loss = loss_at(context, settings, copies, reader_of(model), annealed(total))
-            steps = replace(whole, steps=settings.copy_steps)
-            model = fit(f"{self.name}/copy", model, loss, steps, run).train()
+        if settings.pointing_steps:
+            openings = annealed(settings.pointing_steps + settings.steps)
+            loss = pointing_at(context, settings, data, reader_of(model), openings)
+            steps = replace(whole, steps=settings.pointing_steps)
+            model = fit(f"{self.name}/point", model, loss, steps, run).train()
         model = fit(self.name, model, self.loss(context, settings, data, model), whole, run)
         if not settings.decoder_steps:
             return model
@@ -339,20 +349,61 @@ def loss_at(
     reader: FusionReader,
     openings: Openings,
 ) -> Loss:
-    """Of the batch of a step: rare categories as often as common ones, and generated questions."""
-    seed, tables = context.run.seed, data.tables
-    asked, copied = list(data.asked), list(data.copied)
-    num_copied = settings.batch if not asked else round(settings.copying * settings.batch)
-    num_copied = num_copied if copied else 0
-    categories = [tables.examples[row].category for row in asked]
-    drawn = inverse_frequency(asked, categories, settings.batch, seed) if asked else None
+    """Of the batch of a step."""
+    counts = {
+        "copied": round(settings.copying * settings.batch),
+        "unanswered": round(settings.unanswered * settings.batch),
+    }
+    offers_of = drawn(context, settings, data, settings.batch, counts)
 
     def loss(step: int) -> Tensor:
-        draw = random.Random(seed * 1_000_003 + step)
-        rows = [] if drawn is None else drawn(step).tolist()[: settings.batch - num_copied]
-        rows += draw.choices(copied, k=num_copied) if num_copied else []
-        offers = [tables.offer(row, settings.read, draw) for row in rows]
-        found = losses(reader, tables, offers, openings(step), settings.weights, draw)
+        draw, offers = offers_of(step)
+        found = losses(reader, data.tables, offers, openings(step), settings.weights, draw)
         return torch.stack(list(found.values())).sum()
 
     return loss
+
+
+def pointing_at(
+    context: TrainingContext,
+    settings: FusionTraining,
+    data: FusionInputs,
+    reader: FusionReader,
+    openings: Openings,
+) -> Loss:
+    """As `loss_at`, without the decoder."""
+    counts = {"copied": round(settings.copying * settings.pointing_batch)}
+    offers_of = drawn(context, settings, data, settings.pointing_batch, counts)
+
+    def loss(step: int) -> Tensor:
+        _, offers = offers_of(step)
+        found = pointing_losses(reader, data.tables, offers, openings(step), settings.weights)
+        return torch.stack(list(found.values())).sum()
+
+    return loss
+
+
+def drawn(
+    context: TrainingContext,
+    settings: FusionTraining,
+    data: FusionInputs,
+    batch: int,
+    counts: Mapping[str, int],
+) -> Callable[[int], tuple[random.Random, list[Offer]]]:
+    """What the questions of a step may read, and the step's draws: so many of some kinds, and the
+    rest of the records' questions, rare categories as often as common ones."""
+    seed, tables = context.run.seed, data.tables
+    pools = {name: list(getattr(data, name)) for name in counts}
+    of_pools = sum(counts[name] for name, pool in pools.items() if pool)
+    asked = list(data.asked)
+    categories = [tables.examples[row].category for row in asked]
+    rare_alike = inverse_frequency(asked, categories, batch, seed)
+
+    def at(step: int) -> tuple[random.Random, list[Offer]]:
+        draw = random.Random(seed * 1_000_003 + step)
+        rows = rare_alike(step).tolist()[: batch - of_pools]
+        for name, pool in pools.items():
+            rows += draw.choices(pool, k=counts[name]) if pool else []
+        return draw, [tables.offer(row, settings.read, draw) for row in rows]
+
+    return at

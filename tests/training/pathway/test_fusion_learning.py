@@ -200,9 +200,10 @@ def test_passages_come_in_any_order_and_the_gold_one_among_them(learned: Learned
     assert all(sum(offer.gold) == 1 for offer in offers)
     batch = learned.tables.batch(offers)
     for b, offer in enumerate(offers):
-        passage, first = batch.pointer_B2[b].tolist()
+        [[passage, first]] = batch.starts_BKT[b].nonzero().tolist()
         assert offer.gold[passage]
-        word = batch.ids_BKT[b, passage, first].tolist()
+        words = learned.tables.words
+        word = int(words.ids_M[words.places(batch.texts_BK[b])[passage, first]])
         assert learned.tables.networks.tokenizer.decode([word]) == learned.tables.examples[0].answer
 
 
@@ -210,7 +211,7 @@ def test_an_answer_that_no_passage_holds_points_nowhere(learned: Learned) -> Non
     one = replace(learned.tables.examples[0], answer="sky")
     tables = FusionTables([one], tiny_fusion.scenes(), learned.tables.networks)
     batch = tables.batch([tables.offer(0, 3, random.Random(0))])
-    assert batch.pointer_B2.tolist() == [[-1, -1]]
+    assert not batch.starts_BKT.any()
 
 
 def _of(learned: Learned) -> tuple[FusionReader, FusionTables, list[Offer]]:
