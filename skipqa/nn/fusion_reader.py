@@ -8,12 +8,12 @@ received. It knows no text and no decoder.
 
 The score of an edge starts from two cosines and learns the rest (equation 8, with a bias),
 
-    e_ij = a cos(n_i, p_j) + b cos(q, p_j) + <W_v x_i, W_k p_j> / sqrt(d_h) + c,
+    e_ij = a cos(n_i, p_j) + b cos(q, p_j) + z logit(nu_j) + <W_v x_i, W_k p_j> / sqrt(d_h) + c,
 
-with n_i the expected name of what a token shows. Variant A takes sigmoid(e_ij); variant B the
-cosine of the same two vectors (equation B.4). Of all pairs the top beta stay edges: in variant B
-that is a mean degree of beta K. How far a score is above tau opens a gate; its logarithm is the
-bias of that edge's attention.
+with n_i the expected name of what a token shows and nu_j the passage's verification score. Variant
+A takes sigmoid(e_ij); variant B the cosine of the same two vectors (equation B.4). Of all pairs the
+top beta stay edges: in variant B that is a mean degree of beta K. How far a score is above tau
+opens a gate; its logarithm is the bias of that edge's attention.
 
 Along its edges every token attends to words, with S heads. Keys are early states after one layer
 in which the words of a passage look at each other, as an answer may stand before what asks for it.
@@ -54,6 +54,8 @@ from skipqa.ops.bipartite_attention import (
 
 TAU_E = 0.6  # where a layer starts, and where its training ends (Table D.1)
 LIKENESS = (6.0, 3.0)  # a and b at the start: a name tells more than a question
+TRUST = 0.5  # z at the start
+SURE_OF = (0.01, 0.99)  # verification scores beyond these tell nothing more
 OFFSET = -3.0  # c at the start: an edge is closed unless something speaks for it
 LEAST_SALIENCY = 1e-4
 
@@ -125,6 +127,15 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
+class Offered:
+    """What edges to passages are chosen by, before any of their words is read."""
+
+    pooled_BKd: Tensor  # their embeddings
+    believed_BK: Tensor  # the logit of their verification score; 0 where nobody verified
+    there_BK: Tensor  # bool
+
+
+@dataclass(frozen=True, slots=True)
 class PassageWords:
     """Padded at the end; a passage of no words is absent."""
 
@@ -182,6 +193,7 @@ class FusionReader(nn.Module):
         self.edge_token = nn.Linear(D, config.edge_width, bias=False)  # W_v of equation 8
         self.edge_passage = nn.Linear(d, config.edge_width, bias=False)  # W_k
         self.likeness = nn.Parameter(torch.tensor(LIKENESS))
+        self.trust_verifier = nn.Parameter(torch.tensor(TRUST))
         self.threshold = nn.Parameter(torch.tensor(TAU_E))
         if config.variant == "A":
             self.offset = nn.Parameter(torch.tensor(OFFSET))
@@ -202,29 +214,26 @@ class FusionReader(nn.Module):
         self,
         local: LocalTokens,
         asked: Asked,
-        pooled_BKd: Tensor,
+        offered: Offered,
         words: PassageWords,
         given_BVK: Tensor | None = None,
     ) -> FusionRead:
-        chosen = self.choose(local, asked, pooled_BKd, words.lengths_BK, given_BVK)
-        return self.read(chosen, words)
+        return self.read(self.choose(local, asked, offered, given_BVK), words)
 
     def choose(
         self,
         local: LocalTokens,
         asked: Asked,
-        pooled_BKd: Tensor,
-        lengths_BK: Tensor,
+        offered: Offered,
         given_BVK: Tensor | None = None,
     ) -> Edges:
-        """From embeddings alone, so that the words of a passage without an edge are not needed;
-        of `lengths_BK` only matters whether they are 0. Given edges stand in for the layer's own
-        choice, given gates for its gates, too."""
+        """Without the words of passages: those of one without an edge are not needed. Given edges
+        stand in for the layer's own choice, given gates for its gates, too."""
         asking_BVD = self.tokens(local, asked)
-        scores_BVK, logits_BVK = self._scores(asking_BVD, local, asked, pooled_BKd)
+        scores_BVK, logits_BVK = self._scores(asking_BVD, local, asked, offered)
         if given_BVK is None:
             rule = self.rule.arguments(self.threshold)
-            given_BVK = select_edges(scores_BVK, **rule, lengths=lengths_BK)
+            given_BVK = select_edges(scores_BVK, **rule, lengths=offered.there_BK.long())
         gates_BVK = given_BVK
         if not given_BVK.is_floating_point():
             above_BVK = (scores_BVK - self.threshold) / self.config.temperature
@@ -250,21 +259,22 @@ class FusionReader(nn.Module):
         self,
         local: LocalTokens,
         asked: Asked,
-        pooled_BKd: Tensor,
+        offered: Offered,
         words: PassageWords,
         opening: Opening,
     ) -> FusionRead:
         """All pairs are computed, so that closed edges learn to open; tau is the learned one, moved
         by as much as the schedule is away from its end."""
         there_BKT = words.there_BKT
-        present_BVK = (words.lengths_BK > 0)[:, None].expand(-1, local.names_BVd.shape[1], -1)
+        present_BVK = offered.there_BK[:, None].expand(-1, local.names_BVd.shape[1], -1)
         asking_BVD = self.tokens(local, asked)
-        scores_BVK, logits_BVK = self._scores(asking_BVD, local, asked, pooled_BKd)
+        scores_BVK, logits_BVK = self._scores(asking_BVD, local, asked, offered)
         tau = self.threshold + (opening.tau - TAU_E)
         open_BVK = present_BVK
         if opening.hard:
             rule = self.rule.arguments(tau.detach())
-            open_BVK = select_edges(scores_BVK.detach(), **rule, lengths=words.lengths_BK)
+            there_BK = offered.there_BK.long()
+            open_BVK = select_edges(scores_BVK.detach(), **rule, lengths=there_BK)
         gates_BVK = torch.sigmoid((scores_BVK - tau) / opening.temperature) * open_BVK
         votes_BV = self._votes(asking_BVD, local, gates_BVK)
         edges = Edges(asking_BVD, logits_BVK, gates_BVK, open_BVK, votes_BV)
@@ -297,15 +307,24 @@ class FusionReader(nn.Module):
         return mixed
 
     def _scores(
-        self, asking_BVD: Tensor, local: LocalTokens, asked: Asked, pooled_BKd: Tensor
+        self, asking_BVD: Tensor, local: LocalTokens, asked: Asked, offered: Offered
     ) -> tuple[Tensor, Tensor]:
         """What edges are chosen by, and the logit that an edge is right."""
-        names_BVd, pooled_BKd = (F.normalize(x, dim=-1) for x in (local.names_BVd, pooled_BKd))
+        names_BVd = F.normalize(local.names_BVd, dim=-1)
+        pooled_BKd = F.normalize(offered.pooled_BKd, dim=-1)
         asked_BVd = F.normalize(asked.embedding_Bd, dim=-1)[:, None].expand_as(names_BVd)
         learned = self.edge_token(asking_BVD) / math.sqrt(self.config.edge_width)
-        parts = (self.likeness[0] * names_BVd, self.likeness[1] * asked_BVd, learned.float())
+        ones_BV1 = torch.ones_like(names_BVd[..., :1])
+        parts = (
+            self.likeness[0] * names_BVd,
+            self.likeness[1] * asked_BVd,
+            self.trust_verifier * ones_BV1,
+            learned.float(),
+        )
         u = torch.cat(parts, dim=-1)
-        w = torch.cat((pooled_BKd, pooled_BKd, self.edge_passage(pooled_BKd).float()), dim=-1)
+        believed_BK1 = offered.believed_BK[..., None]
+        learned = self.edge_passage(pooled_BKd).float()
+        w = torch.cat((pooled_BKd, pooled_BKd, believed_BK1, learned), dim=-1)
         with torch.autocast(u.device.type, enabled=False):  # bfloat16 would make them equal
             if self.config.variant == "B":
                 scores = compatibility(u, w, kind="cosine")
@@ -398,7 +417,7 @@ def flops(config: FusionReaderConfig, edges_VK: Tensor, lengths: Sequence[int]) 
     pointing = config.pointers * config.pointer_width
     inputs = num_tokens * (config.vision_width + config.concepts + PLACE + 2 * D) * D
     inputs += (d + 2 * D) * D
-    choosing = (num_tokens * D + num_passages * d) * e + num_tokens * num_passages * (2 * d + e)
+    choosing = (num_tokens * D + num_passages * d) * e + num_tokens * num_passages * (2 * d + 1 + e)
     keys = padded * D * (4 * D + 2 * longest + pointing)
     attending = edge_words * (2 * pointing + config.pointers)  # for the passages, for the words
     voting = num_tokens * D * (pointing + 2)

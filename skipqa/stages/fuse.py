@@ -26,7 +26,14 @@ from skipqa.errors import UserError
 from skipqa.nn import fusion as network
 from skipqa.nn import fusion_reader as reading
 from skipqa.nn.fusion import BipartiteFusion
-from skipqa.nn.fusion_reader import Asked, FusionReader, LocalTokens, PassageWords
+from skipqa.nn.fusion_reader import (
+    SURE_OF,
+    Asked,
+    FusionReader,
+    LocalTokens,
+    Offered,
+    PassageWords,
+)
 from skipqa.nn.grounding import places
 from skipqa.ops.bipartite_attention import (
     bipartite_attention,
@@ -126,10 +133,12 @@ class ReadingFuser:
         edges_VK: Tensor | None = None,
     ) -> tuple[Fused, int]:
         local, order_V = local_tokens(kept, self.reader.config.concepts)
-        there_1K = torch.ones(1, len(verified.passages), dtype=torch.long)
+        believed_K = torch.tensor(verified.scores).clamp(*SURE_OF).logit()
+        there_K = torch.ones(len(verified.passages), dtype=torch.bool)
+        offered = Offered(verified.embeddings[None], believed_K[None], there_K[None])
         given = None if edges_VK is None else edges_VK[order_V][None]
         asked, flops = self._asked(question)
-        edges = self.reader.choose(local, asked, verified.embeddings[None], there_1K, given)
+        edges = self.reader.choose(local, asked, offered, given)
         words, more = self._words(verified, edges.open_BVK[0].any(0))
         read = self.reader.read(edges, words)
         flops += more

@@ -26,6 +26,7 @@ from skipqa.nn.grounding import places
 from skipqa.stages.readers import names_shown, words_shown
 from skipqa.training.pathway import cloze
 from skipqa.training.pathway.context import TrainingContext
+from skipqa.training.pathway.read_today import ReadToday
 from skipqa.training.pathway.records import Records
 from skipqa.training.retrieval.corpora import OF_THING
 from skipqa.training.stage1 import notes, statements
@@ -44,6 +45,8 @@ class FusionExample:
     scene: int  # a row of the scenes
     shown: tuple[str, ...] = ()  # the words of its image
     category: str = ""
+    found: tuple[str, ...] = ()  # passages that are verified when it is answered
+    scores: tuple[float, ...] = ()  # nu_j of these
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +102,12 @@ class Scenes:
         )
 
 
-def from_records(context: TrainingContext, rows: Sequence[int]) -> list[FusionExample]:
+def from_records(
+    context: TrainingContext, rows: Sequence[int], today: Sequence[ReadToday]
+) -> list[FusionExample]:
     """A passage that holds an answer without being known as gold is neither."""
     records, found = context.records, []
-    for i in rows:
+    for i, read in zip(rows, today, strict=True):
         about, candidates = records.about[i], records.candidates(i)
         answers = scored(about["answers"])
         read_as = {one.row: one.text for one in candidates}
@@ -128,6 +133,8 @@ def from_records(context: TrainingContext, rows: Sequence[int]) -> list[FusionEx
                 i,
                 words_of_image(context, i),
                 about["category"],
+                read.texts,
+                read.scores,
             )
         )
     return found

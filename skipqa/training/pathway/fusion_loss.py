@@ -33,10 +33,12 @@ from torch import Tensor
 from skipqa.backbones.backbone import IMAGE
 from skipqa.backbones.networks.llama import Llama
 from skipqa.nn.fusion_reader import (
+    SURE_OF,
     Asked,
     FusionRead,
     FusionReader,
     LocalTokens,
+    Offered,
     Opening,
     PassageWords,
 )
@@ -51,6 +53,7 @@ TEXTS_AT_ONCE = 256  # through the decoder's early layers
 WORDS_SHOWN = 0.5  # how often a prompt has the words of its image
 BESIDES = 0.5  # how often it has a passage as text
 GOLD_BESIDES = 0.7  # how often that one is gold
+AS_FOUND = 0.5  # how often passages are those that are found and verified
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,7 @@ class Offer:
     row: int  # of the examples
     texts: tuple[int, ...]
     gold: tuple[bool, ...]
+    scores: tuple[float, ...] = ()  # nu_j, where they were verified
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,7 @@ class FusionBatch:
     asked_Bd: Tensor
     texts_BK: Tensor
     lengths_BK: Tensor
-    pooled_BKd: Tensor
+    offered: Offered
     gold_BK: Tensor
     starts_BKT: Tensor  # bool: words with which the answer begins in a gold passage
 
@@ -149,7 +153,7 @@ class FusionTables:
         """Of a passage at most the `longest` words are read."""
         self.examples, self.scenes, self.networks = examples, scenes, networks
         self.text_decoder = networks.decoder  # stays as it is where another one is trained
-        found = (text for one in examples for text in (*one.gold, *one.others))
+        found = (text for one in examples for text in (*one.gold, *one.others, *one.found))
         self.texts = list(dict.fromkeys(found))
         self.row = {text: number for number, text in enumerate(self.texts)}
         self.written = [" ".join(text.split()) for text in self.texts]
@@ -181,8 +185,11 @@ class FusionTables:
         return self._early[layers]
 
     def offer(self, row: int, most: int, draw: random.Random) -> Offer:
-        """The gold passages and others, shuffled; hard negatives first, then whatever there is."""
+        """The gold passages and others, shuffled; hard negatives first, then whatever there is.
+        Every other time what was found and verified for the question, if a gold one is among it."""
         one = self.examples[row]
+        if draw.random() < AS_FOUND and (not one.gold or not set(one.gold).isdisjoint(one.found)):
+            return self.found(row)
         gold = [self.row[text] for text in one.gold][: max(1, most - 1)]
         hard = [self.row[text] for text in draw.sample(one.others, len(one.others))]
         chosen = [*gold, *hard][:most]
@@ -193,15 +200,24 @@ class FusionTables:
         draw.shuffle(chosen)
         return Offer(row, tuple(chosen), tuple(text in gold for text in chosen))
 
+    def found(self, row: int, most: int | None = None) -> Offer:
+        """What is verified for a question when it is answered, or the best of it."""
+        one = self.examples[row]
+        texts, gold = one.found[:most], set(one.gold)
+        rows = tuple(self.row[text] for text in texts)
+        return Offer(row, rows, tuple(text in gold for text in texts), one.scores[:most])
+
     def batch(self, offers: Sequence[Offer]) -> FusionBatch:
         device = self.networks.device
         num_passages = max(1, max(len(offer.texts) for offer in offers))
         texts = torch.zeros(len(offers), num_passages, dtype=torch.long)
         there, gold = torch.zeros_like(texts, dtype=torch.bool), texts.bool()
+        scores = torch.full(texts.shape, 0.5)
         for b, offer in enumerate(offers):
             count = len(offer.texts)
             texts[b, :count], there[b, :count] = torch.tensor(offer.texts, dtype=torch.long), True
             gold[b, :count] = torch.tensor(offer.gold, dtype=torch.bool)
+            scores[b, : len(offer.scores)] = torch.tensor(offer.scores)
         lengths = self.words.lengths.cpu()[texts] * there
         starts = torch.zeros(*texts.shape, max(1, int(lengths.max())), dtype=torch.bool)
         for b, offer in enumerate(offers):
@@ -216,7 +232,11 @@ class FusionTables:
             self.asked_Qd[questions],
             texts,
             lengths.to(device),
-            self.pooled_Pd[texts],
+            Offered(
+                self.pooled_Pd[texts],
+                scores.clamp(*SURE_OF).logit().to(device),
+                there.to(device),
+            ),
             gold.to(device),
             starts.to(device),
         )
@@ -346,7 +366,7 @@ def losses(
     answers = [tables.answer(offer.row) for offer in offers]
     with tables.networks.autocast():
         asked, words = words_read(tables, batch, reader.config.early_layers)
-        read = reader.relaxed(batch.local, asked, batch.pooled_BKd, words, opening)
+        read = reader.relaxed(batch.local, asked, batch.offered, words, opening)
         decoder = tables.networks.decoder
         logits, labels = answer_logits(decoder, around, answers, read.tokens_BLD)
         with torch.no_grad():
@@ -370,7 +390,7 @@ def pointing_losses(
     batch = tables.batch(offers)
     with tables.networks.autocast():
         asked, words = words_read(tables, batch, reader.config.early_layers)
-        read = reader.relaxed(batch.local, asked, batch.pooled_BKd, words, opening)
+        read = reader.relaxed(batch.local, asked, batch.offered, words, opening)
     return _of_reading(reader, read, batch, weights)
 
 
@@ -431,7 +451,7 @@ def read_hard(
     """As answering reads, along the edges that the rule keeps, or along these."""
     batch = tables.batch(offers)
     asked, words = words_read(tables, batch, reader.config.early_layers)
-    return reader(batch.local, asked, batch.pooled_BKd, words, given_BVK)
+    return reader(batch.local, asked, batch.offered, words, given_BVK)
 
 
 @torch.inference_mode()

@@ -8,15 +8,13 @@ reader ships. Nothing is trained here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from skipqa.nn.fusion_reader import FusionReader
 from skipqa.ops.bipartite_attention.reference import num_edges_kept
-from skipqa.pipeline import Pipeline
-from skipqa.stages.decode import read_order
 from skipqa.training.pathway.fusion_examples import FusionExample, Scenes
 from skipqa.training.pathway.fusion_loss import (
     AT_ONCE,
@@ -26,49 +24,11 @@ from skipqa.training.pathway.fusion_loss import (
     greedy,
     read_hard,
 )
-from skipqa.training.pathway.records import Records
-from skipqa.types import Budget, Retrieved
+from skipqa.training.pathway.read_today import ReadToday
 
 BEST, TWO, FUSED, FUSED_BEST = "best as text", "two as text", "fused", "fused and best as text"
 NOTHING = "nothing"
 WITHIN = 0.015  # of two passages as text
-
-
-@dataclass(frozen=True, slots=True)
-class ReadToday:
-    """What verification keeps for a question, and in which order it is read today."""
-
-    texts: tuple[str, ...]
-    scores: tuple[float, ...]  # nu_j
-    order: tuple[int, ...]  # the best first
-
-
-def read_today(pipeline: Pipeline, records: Records) -> list[ReadToday]:
-    """Of every record, through the real stages."""
-    config = pipeline.config.budget
-    found = []
-    for i in range(len(records)):
-        state = records.after_retrieve(i, len(pipeline.backbone.concepts))
-        passages = state.retrieved.passages[: config.passages]
-        state = state.add(
-            budget=Budget(len(state.kept.positions), config.passages),
-            retrieved=Retrieved(passages, 0, 0),
-        )
-        state = pipeline.run(state, start="verify", stop="fuse")
-        verified = state.verified
-        found.append(
-            ReadToday(
-                tuple(one.text for one in verified.passages),
-                verified.scores,
-                tuple(read_order(verified, state.fused)),
-            )
-        )
-    return found
-
-
-def read_as_text(pipeline: Pipeline, records: Records) -> list[ReadToday]:
-    """As `read_today`, whether or not the pipeline has a fusion reader already."""
-    return read_today(pipeline.with_config(decode={"passages": "text"}), records)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +47,10 @@ class HeldOut:
         scenes: Scenes,
         networks: ReaderNetworks,
     ) -> HeldOut:
-        """What is read today is among the passages that the tables know."""
-        known = [
-            replace(one, others=(*one.others, *read.texts))
-            for one, read in zip(examples, today, strict=True)
-        ]
-        return HeldOut(FusionTables(known, scenes, networks), today, answers)
+        return HeldOut(FusionTables(examples, scenes, networks), today, answers)
 
     def offer(self, row: int) -> Offer:
-        gold, texts = set(self.tables.examples[row].gold), self.today[row].texts
-        rows = tuple(self.tables.row[text] for text in texts)
-        return Offer(row, rows, tuple(text in gold for text in texts))
+        return self.tables.found(row, self.today[row].kept)
 
 
 @torch.inference_mode()

@@ -40,7 +40,6 @@ from skipqa.training.export import Truncation, export, ship
 from skipqa.training.loop import Decay, LearningRate, Loss, Optimisation, fit
 from skipqa.training.pathway.context import TRAINED, TrainingContext
 from skipqa.training.pathway.fusion_examples import (
-    FusionExample,
     Scenes,
     answerable,
     from_records,
@@ -59,9 +58,9 @@ from skipqa.training.pathway.fusion_quality import (
     HeldOut,
     compare_reading,
     fusion_ships,
-    read_as_text,
 )
 from skipqa.training.pathway.gains import pocket_of
+from skipqa.training.pathway.read_today import read_as_text
 from skipqa.training.pathway.stage import PathwayPart, PathwaySettings, PathwayStage
 from skipqa.training.pathway.stage3_region_query import RegionQueryPart, RegionQueryTraining
 from skipqa.training.sampling import inverse_frequency
@@ -170,10 +169,11 @@ class FusionPart(PathwayPart[FusionTraining, FusionInputs, nn.ModuleDict]):
         records, concepts = context.records, context.pipeline.backbone.concepts
         num_concepts = len(concepts) - concepts.from_photos
         scenes = Scenes.of(records, num_concepts, networks.device)
-        rows = answerable(records, "train")
-        asked = from_records(context, rows)
+        rows, unknown = (answerable(records, "train", known=known) for known in (True, False))
+        today = context.spread(read_as_text, [*rows, *unknown], "verifying passages")
+        asked = from_records(context, rows, today[: len(rows)])
         made = generated(context, rows, settings.generated, context.run.seed)
-        others = from_records(context, answerable(records, "train", known=False))
+        others = from_records(context, unknown, today[len(rows) :])
         tables = FusionTables([*asked, *made, *others], scenes, networks)
         numbers, until = range(len(tables.examples)), len(asked) + len(made)
         kinds = numbers[: len(asked)], numbers[len(asked) : until], numbers[until:]
@@ -324,7 +324,7 @@ def held_out_of(context: TrainingContext, data: FusionInputs) -> HeldOut:
     rows = answerable(records, "held-out")
     today = context.spread(read_as_text, rows, "verifying passages")
     answers = [scored(records.about[i]["answers"]) for i in rows]
-    examples: list[FusionExample] = from_records(context, rows)
+    examples = from_records(context, rows, today)
     return HeldOut.of(examples, today, answers, data.scenes, data.networks)
 
 
