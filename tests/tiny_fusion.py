@@ -62,9 +62,7 @@ def embed(texts: list[str]) -> Tensor:
     return F.normalize(found, dim=-1)
 
 
-def write(
-    facts: Sequence[str], shown: Sequence[str], question: str, *, fused: bool = False
-) -> str:
+def write(facts: Sequence[str], shown: Sequence[str], question: str, *, fused: bool = False) -> str:
     return trained_prompt(facts, shown, question, fused=fused).lower()
 
 
@@ -103,8 +101,13 @@ def examples() -> list[FusionExample]:
     for scene, thing in enumerate(THINGS):
         of_others = tuple(told(o, name) for o in THINGS if o != thing for name in names[o])
         for name in names[thing]:
-            gold = (told(thing, name),)
-            found.append(FusionExample(QUESTION, name, gold, of_others, scene, (thing,)))
+            gold = told(thing, name)
+            read = draw.sample([gold, *draw.sample(of_others, READ - 1)], READ)
+            scores = tuple(draw.uniform(0.3, 0.7) for _ in read)
+            one = FusionExample(QUESTION, name, (gold,), of_others, scene, (thing,))
+            if name == names[thing][0]:  # the others are read next to anything
+                one = replace(one, found=tuple(read), scores=scores)
+            found.append(one)
     return found
 
 

@@ -8,7 +8,6 @@ from typing import Literal
 
 import pytest
 import torch
-from torch import Tensor
 
 from skipqa.costs.flops import count_flops
 from skipqa.nn.fusion_reader import (
@@ -17,6 +16,7 @@ from skipqa.nn.fusion_reader import (
     FusionReader,
     FusionReaderConfig,
     LocalTokens,
+    Offered,
     Opening,
     PassageWords,
     flops,
@@ -41,13 +41,15 @@ def reader(variant: Variant, beta: float | None = 0.3, window: int = 3) -> Fusio
         edge_width=8,
         beta=beta,
         pointers=2,
+        windows=2,
         window=window,
+        before=1,
         words=5,
     )
     return FusionReader(config).requires_grad_(False)
 
 
-def inputs(num_tokens: int = 6) -> tuple[LocalTokens, Asked, Tensor, PassageWords]:
+def inputs(num_tokens: int = 6) -> tuple[LocalTokens, Asked, Offered, PassageWords]:
     torch.manual_seed(1)
     lengths = torch.tensor(LENGTHS)
     items, passages, longest = *lengths.shape, int(lengths.max())
@@ -61,7 +63,8 @@ def inputs(num_tokens: int = 6) -> tuple[LocalTokens, Asked, Tensor, PassageWord
     asked = Asked(torch.randn(items, TEXT), torch.randn(items, 4, WIDTH), torch.tensor([4, 2]))
     states, embeddings = torch.randn(2, items, passages, longest, WIDTH)
     words = PassageWords(states, 0.15 * embeddings, lengths)
-    return local, asked, torch.randn(items, passages, TEXT), words
+    offered = Offered(torch.randn(items, passages, TEXT), torch.randn(items, passages), lengths > 0)
+    return local, asked, offered, words
 
 
 @VARIANTS
@@ -72,33 +75,49 @@ def test_training_reads_along_hard_edges_as_answering_does(variant: Variant) -> 
     assert torch.equal(found.edges.open_BVK, trained.edges.open_BVK)
     torch.testing.assert_close(found.tokens_BLD, trained.tokens_BLD)
     torch.testing.assert_close(found.mass_BVK, trained.mass_BVK)
+    torch.testing.assert_close(found.pointed_BKT, trained.pointed_BKT)
 
 
 @VARIANTS
 def test_all_edges_are_dense_attention_to_all_passages(variant: Variant) -> None:
-    """Against attention written out, one item, one pointer and one word of a window at a time."""
-    model, (local, asked, pooled, words) = reader(variant), inputs()
-    there = words.lengths_BK > 0
-    every = there[:, None].expand(-1, local.names_BVd.shape[1], -1)
-    found = model(local, asked, pooled, words, every)
+    """Where it points, against attention written out, one item and one head at a time."""
+    model, (local, asked, offered, words) = reader(variant), inputs()
+    every = offered.there_BK[:, None].expand(-1, local.names_BVd.shape[1], -1)
+    found = model(local, asked, offered, words, every)
     q_BVSE = model.query(model.before_query(found.edges.asking_BVD)).unflatten(-1, (2, 8))
     for b, lengths in enumerate(LENGTHS):
-        keys, windows, of_word = [], [], []
+        keys, of_word = [], []
         for k, length in enumerate(lengths):
             one = torch.zeros(2, 4, dtype=torch.bool)
             one[b, k] = length > 0
             keys += list(model._keys(words, one)[0, :length]) if length else []
-            own = [*words.embeddings_BKTD[b, k, :length], *torch.zeros(2, WIDTH)]
-            windows += [torch.stack(own[t : t + 3]) for t in range(length)]
             of_word += [k] * length
-        k_NSE, v_NWD = torch.stack(keys).unflatten(-1, (2, 8)), torch.stack(windows)
-        gates, votes = found.edges.gates_BVK[b], found.edges.votes_BSV[b]
+        k_NSE = torch.stack(keys).unflatten(-1, (2, 8))
+        gates, votes = found.edges.gates_BVK[b], found.edges.votes_BV[b]
+        pointed_N = torch.zeros(len(keys))
         for s in range(2):
             logits = q_BVSE[b, :, s] @ k_NSE[:, s].T / math.sqrt(8)
-            prob_VN = (logits + edge_bias(gates)[:, of_word]).softmax(-1)
-            for w in range(3):
-                expected = votes[s] @ (prob_VN @ v_NWD[:, w])
-                torch.testing.assert_close(found.tokens_BLD[b, 2 + 3 * s + w], expected)
+            pointed_N += votes @ (logits + edge_bias(gates)[:, of_word]).softmax(-1) / 2
+        torch.testing.assert_close(found.pointed_BKT[b][words.there_BKT[b]], pointed_N)
+        assert float(found.pointed_BKT[b].sum()) == pytest.approx(1.0, abs=1e-5)
+
+
+@VARIANTS
+def test_windows_are_words_as_they_stand_the_best_last(variant: Variant) -> None:
+    """Copying is exact: no projection stands between a word and the decoder. They do not overlap,
+    and outside their passage there is nothing."""
+    model, (local, asked, offered, words) = reader(variant, beta=None), inputs()
+    found = model(local, asked, offered, words)
+    for b, lengths in enumerate(LENGTHS):
+        pointed = found.pointed_BKT[b].clone()
+        for last in (True, False):
+            k, t = divmod(int(pointed.argmax()), pointed.shape[1])
+            window = found.tokens_BLD[b, 5:8] if last else found.tokens_BLD[b, 1:4]
+            for w, place in enumerate(range(t - 1, t + 2)):
+                there = 0 <= place < lengths[k] and pointed[k, t] > 0
+                raw = words.embeddings_BKTD[b, k, place] if there else torch.zeros(WIDTH)
+                torch.testing.assert_close(window[w], raw)
+            pointed[k, max(0, t - 2) : t + 3] = 0
 
 
 @VARIANTS
@@ -124,41 +143,65 @@ def test_only_tokens_with_an_edge_vote(variant: Variant) -> None:
     edges = torch.zeros(2, 6, 4, dtype=torch.bool)
     edges[0, 1, 0] = edges[0, 4, 1] = True
     found = model(*given, edges)
-    votes_SV = found.edges.votes_BSV[0]
-    torch.testing.assert_close(votes_SV[:, [1, 4]].sum(-1), torch.ones(2))
+    votes_V = found.edges.votes_BV[0]
+    torch.testing.assert_close(votes_V[[1, 4]].sum(), torch.tensor(1.0))
     # Without any edge nothing is read, and what the image shows is still told
-    assert not found.tokens_BLD[1, 2:].any()
-    assert found.tokens_BLD[1, :2].any()
+    assert not found.pointed_BKT[1].any()
+    assert not found.tokens_BLD[1, [1, 2, 3, 5, 6, 7]].any()
+    assert found.tokens_BLD[1, [0, 4]].any(1).all()
+
+
+def test_given_gates_stand_in_for_its_own() -> None:
+    """Given edges leave them: a likely edge is still heard more than an unlikely one."""
+    model, given = reader("A"), inputs()
+    edges = torch.zeros(2, 6, 4, dtype=torch.bool)
+    edges[0, 1, 0] = edges[0, 4, 1] = edges[1, 2, 2] = True
+    own = model(*given, edges).edges.gates_BVK
+    assert ((own[edges] > 0) & (own[edges] < 1)).all()
+    found = model(*given, 0.25 * edges)
+    assert torch.equal(found.edges.open_BVK, edges)
+    assert torch.equal(found.edges.gates_BVK, 0.25 * edges)
+
+
+def test_a_passage_that_verification_trusts_has_likelier_edges() -> None:
+    model, (local, asked, offered, words) = reader("A"), inputs()
+    logits = model(local, asked, offered, words).edges.logits_BVK
+    more = replace(offered, believed_BK=offered.believed_BK + torch.tensor([0.0, 2.0, 0.0, 0.0]))
+    changed = model(local, asked, more, words).edges.logits_BVK - logits
+    torch.testing.assert_close(changed[..., 1], torch.full((2, 6), 2.0 * 0.5))
+    assert not changed[..., [0, 2, 3]].any()
 
 
 def test_a_salient_token_has_the_greater_say() -> None:
-    model, (local, *given) = reader("A"), inputs()
+    model, (local, asked, offered, words) = reader("A"), inputs()
     everywhere = replace(local, saliency_BV=torch.ones_like(local.saliency_BV))
-    every = (given[2].lengths_BK > 0)[:, None].expand(-1, 6, -1)
-    alike = model(everywhere, *given, every).edges.votes_BSV
+    every = offered.there_BK[:, None].expand(-1, 6, -1)
+    alike = model(everywhere, asked, offered, words, every).edges.votes_BV
     less = everywhere.saliency_BV.clone()
     less[:, 2] = 0.5
-    votes = model(replace(local, saliency_BV=less), *given, every).edges.votes_BSV
-    odds = (votes / (1 - votes))[:, :, 2] / (alike / (1 - alike))[:, :, 2]
+    fainter = replace(local, saliency_BV=less)
+    votes = model(fainter, asked, offered, words, every).edges.votes_BV
+    odds = (votes / (1 - votes))[:, 2] / (alike / (1 - alike))[:, 2]
     torch.testing.assert_close(odds, torch.full_like(odds, 0.5))
 
 
-def test_a_pointer_on_one_word_leaves_its_window_as_it_stands() -> None:
-    """Copying is exact: no projection stands between a word and the decoder."""
-    model, (local, asked, pooled, words) = reader("A"), inputs()
-    model.query.weight.mul_(1e3)
-    found = model.relaxed(local, asked, pooled, words, Opening(1.0, -1e6))
-    pointed_SKT, raw_KTD = found.pointed_BSKT[0], words.embeddings_BKTD[0]  # type: ignore[index]
-    for s in range(2):
-        best = int(pointed_SKT[s].argmax())
-        if pointed_SKT[s].max() < 0.999:
-            continue
-        k, t = divmod(best, raw_KTD.shape[1])
-        for w in range(3):
-            there = t + w < LENGTHS[0][k]
-            expected = raw_KTD[k, t + w] if there else torch.zeros(WIDTH)
-            found_word = found.tokens_BLD[0, 2 + 3 * s + w]
-            torch.testing.assert_close(found_word, expected, atol=1e-3, rtol=1e-2)
+def test_the_gradient_of_a_window_is_that_of_the_mean_window() -> None:
+    """Straight through: what is given is one place, what is learned from are all."""
+    model, (local, asked, offered, words) = reader("A").requires_grad_(True), inputs()
+    read = model.relaxed(local, asked, offered, words, Opening(1.0, TAU_E))
+    weight = torch.randn(WIDTH)
+    (of_window,) = torch.autograd.grad(
+        (read.tokens_BLD[0, 5] * weight).sum(), read.pointed_BKT, retain_graph=True
+    )
+    # The first word of the window is the one before the word that is pointed at
+    raw = words.embeddings_BKTD[0] * words.there_BKT[0][..., None]
+    expected = torch.zeros_like(of_window[0])
+    expected[:, 1:] = raw[:, :-1] @ weight
+    mean = (read.pointed_BKT[0].detach() * expected).sum()
+    sureness = torch.autograd.grad(
+        (read.tokens_BLD[0, 4].detach() * 0).sum() + read.pointed_BKT.sum() * 0, read.pointed_BKT
+    )[0]
+    torch.testing.assert_close(of_window[0], expected - mean + sureness[0])
 
 
 def test_an_answer_may_stand_before_what_asks_for_it() -> None:
@@ -167,7 +210,9 @@ def test_an_answer_may_stand_before_what_asks_for_it() -> None:
     every = torch.ones(2, 4, dtype=torch.bool)
     states = words.states_BKTD.clone()
     states[0, 1, 4] += 1.0  # the last word of five
-    before, after = (model._keys(replace(words, states_BKTD=x), every) for x in (words.states_BKTD, states))
+    before, after = (
+        model._keys(replace(words, states_BKTD=some), every) for some in (words.states_BKTD, states)
+    )
     changed = (before != after).any(-1).unflatten(0, (2, 4))
     assert changed[0, 1, :5].all()
     changed[0, 1] = False
@@ -175,7 +220,7 @@ def test_an_answer_may_stand_before_what_asks_for_it() -> None:
 
 
 def test_what_the_image_shows_is_as_large_as_an_embedding() -> None:
-    size = reader("A")(*inputs()).tokens_BLD[:, :2].square().mean(-1).sqrt()
+    size = reader("A")(*inputs()).tokens_BLD[:, [0, 4]].square().mean(-1).sqrt()
     torch.testing.assert_close(size, torch.full_like(size, 0.15), rtol=1e-3, atol=0)
 
 
@@ -198,17 +243,16 @@ def test_counted_flops_are_those_of_torch(variant: Variant, beta: float) -> None
     local = LocalTokens(*(torch.rand(1, tokens, n) for n in (64, 50, 48, PLACE)), torch.rand(1, 20))
     words = PassageWords(*torch.randn(2, 1, 4, 14, 32), torch.tensor([lengths]))
     asked = Asked(torch.randn(1, 48), torch.randn(1, 7, 32), torch.tensor([7]))
-    pooled = torch.randn(1, 4, 48)
-    chosen = model(local, asked, pooled, words).edges
+    offered = Offered(torch.randn(1, 4, 48), torch.randn(1, 4), torch.ones(1, 4, dtype=torch.bool))
+    chosen = model(local, asked, offered, words).edges
     edges = chosen.open_BVK[0]
     # Answering has no words of a passage without an edge
     longest = max(n for n, read in zip(lengths, edges.any(0).tolist(), strict=True) if read)
     states, raw = (x[:, :, :longest] for x in (words.states_BKTD, words.embeddings_BKTD))
     words = PassageWords(states, raw, words.lengths_BK * edges.any(0))
-    lengths_BK = torch.ones(1, 4, dtype=torch.long)
 
     def answering() -> None:
-        model.read(model.choose(local, asked, pooled, lengths_BK), words)
+        model.read(model.choose(local, asked, offered), words)
 
     counted = count_flops(answering)
     assert math.isclose(flops(config, edges, lengths), counted, rel_tol=0.02)

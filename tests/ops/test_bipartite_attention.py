@@ -15,6 +15,7 @@ from skipqa.ops.bipartite_attention import (
     compatibility,
     passage_mass,
     select_edges,
+    word_mass,
 )
 
 
@@ -140,6 +141,28 @@ def test_mass_is_a_distribution_over_the_edges(given_problem):
         indicator = (names == j).to(v.dtype)[:, None, None].expand_as(v)
         fraction = bipartite_attention(q, k, indicator, edges, lengths, edge_bias=bias)
         torch.testing.assert_close(fraction.mean((-1, -2)), mass[..., j])
+
+
+@given(problems())
+@settings(max_examples=30, deadline=None)
+def test_the_mass_of_words_adds_up_to_that_of_their_passages(given_problem):
+    q, k, _, edges, lengths, bias = given_problem
+    weights = torch.rand(q.shape[:2], dtype=q.dtype)
+    mass = word_mass(q, k, edges, lengths, weights, edge_bias=bias)
+    of_passages = passage_mass(q, k, edges, lengths, edge_bias=bias)
+    expected = torch.einsum("bv,bvk->bk", weights, of_passages).flatten()
+    ends = lengths.flatten().cumsum(0)
+    found = torch.stack(
+        [mass[e - n : e].sum() for e, n in zip(ends, lengths.flatten(), strict=True)]
+    )
+    torch.testing.assert_close(found, expected.to(found.dtype), rtol=1e-4, atol=1e-6)
+    # A value that is one word's own picks out its mass
+    for word in range(min(3, len(mass))):
+        own = torch.zeros_like(k)
+        own[word] = 1.0
+        read = bipartite_attention(q, k, own, edges, lengths, edge_bias=bias).mean((-1, -2))
+        expected = (weights * read).sum().to(mass.dtype)
+        torch.testing.assert_close(mass[word], expected, rtol=1e-4, atol=1e-6)
 
 
 @given(

@@ -31,7 +31,7 @@ from skipqa.types import Draft, Verified
 
 TEXTS = ("The Komondor is from Hungary.", "A cup  holds\nTEA.", "Milk comes from cows.")
 LAYERS = 1
-TOKENS = 2 * (1 + 2)  # two pointers, windows of two words
+TOKENS = 2 * (1 + 2)  # two windows of two words
 
 
 class TinyPocket(Pocket):
@@ -58,6 +58,7 @@ def reader(beta: float = 0.3) -> FusionReader:
         edge_width=8,
         beta=beta,
         window=2,
+        before=1,
     )
     return FusionReader(config).requires_grad_(False)
 

@@ -80,7 +80,7 @@ def word_mass(
 ) -> Tensor:
     """[N]: the attention that each word received, mean over heads; rows count by their weight."""
     edges = _sort(edges_BVK, lengths_BK)
-    mass_N = torch.zeros(len(k_NHD), dtype=torch.float32, device=q_BVHD.device)
+    mass_N = torch.zeros(len(k_NHD), dtype=weights_BV.dtype, device=q_BVHD.device)
     if edges.groups:
         q_THD, weights_T = q_BVHD.flatten(0, 1), weights_BV.flatten()
         logits = [_logits(q_THD[edges.row[g.edges]], k_NHD[g.words], scale) for g in edges.groups]
@@ -88,8 +88,9 @@ def word_mass(
         prob_EH = _probs(lse_EH, edges, bias_BVK, len(q_THD))
         for g, logits_HEL in zip(edges.groups, logits, strict=True):
             share_HE = (prob_EH[g.edges] * weights_T[edges.row[g.edges], None]).T
-            of_word_HL = torch.einsum("he,hel->hl", share_HE, logits_HEL.float().softmax(-1))
-            mass_N[g.words] = of_word_HL.mean(0)
+            within_HEL = logits_HEL.to(share_HE.dtype).softmax(-1)
+            of_word_HL = torch.einsum("he,hel->hl", share_HE, within_HEL)
+            mass_N[g.words] = of_word_HL.mean(0).to(mass_N.dtype)
     return mass_N
 
 

@@ -25,10 +25,10 @@ from skipqa.training.pathway.fusion_quality import (
     NOTHING,
     TWO,
     HeldOut,
-    ReadToday,
     compare_reading,
     fusion_ships,
 )
+from skipqa.training.pathway.read_today import ReadToday
 from skipqa.training.pathway.stage3_fusion import TAU_E, TAU_G
 
 STEPS = 170
@@ -45,7 +45,7 @@ class Learned:
 @pytest.fixture(scope="module")
 def learned() -> Learned:
     """A reader and its decoder, trained together on fifty questions."""
-    networks = tiny_fusion.networks()
+    networks = tiny_fusion.networks(seed=1)
     reader = tiny_fusion.reader(networks)
     tables = FusionTables(tiny_fusion.examples(), tiny_fusion.scenes(), networks)
     parameters = [*reader.parameters(), *networks.decoder.parameters()]
@@ -155,11 +155,15 @@ def test_what_it_learned_passes_its_own_rule(learned: Learned) -> None:
         ReadToday(
             tuple(texts[n] for n in offer.texts),
             tuple(float(right) for right in offer.gold),
+            len(offer.texts),
             (offer.gold.index(True),),
         )
         for offer in learned.offers
     ]
-    examples = list(learned.tables.examples)
+    examples = [
+        replace(one, found=read.texts, scores=(0.5,) * len(read.texts))
+        for one, read in zip(learned.tables.examples, today, strict=True)
+    ]
     answers = [{one.answer: 1.0} for one in examples]
     networks = learned.tables.networks
     held_out = HeldOut.of(examples, today, answers, tiny_fusion.scenes(), networks)

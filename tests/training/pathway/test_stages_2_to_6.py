@@ -59,7 +59,8 @@ COUNTS = {f"pocket-kb/{kind}": 99 for kind in ("train", "fresh", "held-out", "va
 # Measured of six questions and unknown of the others, as of most in a real run on a CPU
 FEW_GAINS = partial(stage5_budget.best_gains, on_cpu=6)
 FUSION = stage3_fusion.FusionTraining(
-    copy_steps=2,
+    pointing_steps=2,
+    pointing_batch=4,
     steps=3,
     batch=4,
     early_layers=1,
