@@ -104,8 +104,9 @@ def compare_reading(
 def _order(one: ReadToday, mass: Sequence[float]) -> list[int]:
     """As `decode.py` has it, by the reader's attention in place of today's."""
     total = sum(mass) or 1.0
-    worth = [nu + mass[j] / total for j, nu in enumerate(one.scores)]
-    return sorted((j for j in range(len(worth)) if mass[j] > 0), key=lambda j: (-worth[j], j))
+    read = zip(one.scores[: one.kept], mass, strict=False)  # beyond what is kept it is padding
+    worth = {j: nu + own / total for j, (nu, own) in enumerate(read) if own > 0}
+    return sorted(worth, key=lambda j: (-worth[j], j))
 
 
 def fusion_ships(compared: Mapping[str, Any]) -> bool:
