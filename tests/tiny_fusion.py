@@ -106,7 +106,8 @@ def examples() -> list[FusionExample]:
             scores = tuple(draw.uniform(0.3, 0.7) for _ in read)
             one = FusionExample(QUESTION, name, (gold,), of_others, scene, (thing,))
             if name == names[thing][0]:  # the others are read next to anything
-                one = replace(one, found=tuple(read), scores=scores)
+                relative = tuple(draw.uniform(0.1, 1.0) for _ in read)
+                one = replace(one, found=tuple(read), scores=scores, retrieved=relative)
             found.append(one)
     return found
 

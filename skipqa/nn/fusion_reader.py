@@ -8,12 +8,14 @@ received. It knows no text and no decoder.
 
 The score of an edge starts from two cosines and learns the rest (equation 8, with a bias),
 
-    e_ij = a cos(n_i, p_j) + b cos(q, p_j) + z logit(nu_j) + <W_v x_i, W_k p_j> / sqrt(d_h) + c,
+    e_ij = a cos(n_i, p_j) + b cos(q, p_j) + y logit(nu_j) + z log(r_j)
+           + <W_v x_i, W_k p_j> / sqrt(d_h) + c,
 
-with n_i the expected name of what a token shows and nu_j the passage's verification score. Variant
-A takes sigmoid(e_ij); variant B the cosine of the same two vectors (equation B.4). Of all pairs the
-top beta stay edges: in variant B that is a mean degree of beta K. How far a score is above tau
-opens a gate; its logarithm is the bias of that edge's attention.
+with n_i the expected name of what a token shows, nu_j the passage's verification score and r_j its
+retrieval score relative to the best. Variant A takes sigmoid(e_ij); variant B the cosine of the
+same two vectors (equation B.4). Of all pairs the top beta stay edges: in variant B that is a mean
+degree of beta K. How far a score is above tau opens a gate; its logarithm is the bias of that
+edge's attention.
 
 Along its edges every token attends to words, with S heads. Keys are early states after one layer
 in which the words of a passage look at each other, as an answer may stand before what asks for it.
@@ -54,10 +56,11 @@ from skipqa.ops.bipartite_attention import (
 
 TAU_E = 0.6  # where a layer starts, and where its training ends (Table D.1)
 LIKENESS = (6.0, 3.0)  # a and b at the start: a name tells more than a question
-TRUST = 0.5  # z at the start
+TRUST = (0.5, 0.3)  # y and z at the start
 SURE_OF = (0.01, 0.99)  # verification scores beyond these tell nothing more
 OFFSET = -3.0  # c at the start: an edge is closed unless something speaks for it
 LEAST_SALIENCY = 1e-4
+LEAST_SCORE = 0.01  # of retrieval, relative to the best: what is less tells nothing more
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,8 @@ class LocalTokens:
     names_BVd: Tensor  # the expected embedding of their concepts; 0 where nothing is known
     places_BVP: Tensor  # rows of `grounding.places`
     saliency_BV: Tensor  # in [0, 1]
+    # How far each is kept, where that is being learned (straight through); None: all are
+    kept_BV: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +137,7 @@ class Offered:
 
     pooled_BKd: Tensor  # their embeddings
     believed_BK: Tensor  # the logit of their verification score; 0 where nobody verified
+    retrieved_BK: Tensor  # log(r_j); 0 where they were not retrieved
     there_BK: Tensor  # bool
 
 
@@ -157,6 +163,12 @@ class Opening:
     temperature: float
     tau: float
     hard: bool = False  # only the edges that the rule keeps, as in answering
+
+
+def retrieved_logs(relative: Sequence[float]) -> Tensor:
+    """log(r_j) of retrieval scores, relative to the best of these."""
+    scores_K = torch.tensor(relative, dtype=torch.float32).clamp_min(LEAST_SCORE)
+    return (scores_K / scores_K.max()).log() if len(scores_K) else scores_K
 
 
 class Edges(NamedTuple):
@@ -193,7 +205,7 @@ class FusionReader(nn.Module):
         self.edge_token = nn.Linear(D, config.edge_width, bias=False)  # W_v of equation 8
         self.edge_passage = nn.Linear(d, config.edge_width, bias=False)  # W_k
         self.likeness = nn.Parameter(torch.tensor(LIKENESS))
-        self.trust_verifier = nn.Parameter(torch.tensor(TRUST))
+        self.trust = nn.Parameter(torch.tensor(TRUST))
         self.threshold = nn.Parameter(torch.tensor(TAU_E))
         if config.variant == "A":
             self.offset = nn.Parameter(torch.tensor(OFFSET))
@@ -314,17 +326,16 @@ class FusionReader(nn.Module):
         pooled_BKd = F.normalize(offered.pooled_BKd, dim=-1)
         asked_BVd = F.normalize(asked.embedding_Bd, dim=-1)[:, None].expand_as(names_BVd)
         learned = self.edge_token(asking_BVD) / math.sqrt(self.config.edge_width)
-        ones_BV1 = torch.ones_like(names_BVd[..., :1])
         parts = (
             self.likeness[0] * names_BVd,
             self.likeness[1] * asked_BVd,
-            self.trust_verifier * ones_BV1,
+            self.trust.expand(*names_BVd.shape[:2], -1),
             learned.float(),
         )
         u = torch.cat(parts, dim=-1)
-        believed_BK1 = offered.believed_BK[..., None]
+        told_BK2 = torch.stack((offered.believed_BK, offered.retrieved_BK), dim=-1)
         learned = self.edge_passage(pooled_BKd).float()
-        w = torch.cat((pooled_BKd, pooled_BKd, believed_BK1, learned), dim=-1)
+        w = torch.cat((pooled_BKd, pooled_BKd, told_BK2, learned), dim=-1)
         with torch.autocast(u.device.type, enabled=False):  # bfloat16 would make them equal
             if self.config.variant == "B":
                 scores = compatibility(u, w, kind="cosine")
@@ -337,7 +348,11 @@ class FusionReader(nn.Module):
         shown_BV = self.vote(self.before_query(asking_BVD))[..., 0].float()
         salient_BV = local.saliency_BV.clamp_min(LEAST_SALIENCY).log()
         open_BV = edge_bias(row_openness(gates_BVK.float()))
-        return (shown_BV + self.trust_saliency * salient_BV + open_BV).softmax(-1)
+        votes_BV = (shown_BV + self.trust_saliency * salient_BV + open_BV).softmax(-1)
+        if local.kept_BV is None:
+            return votes_BV
+        votes_BV = votes_BV * local.kept_BV
+        return votes_BV / votes_BV.sum(-1, keepdim=True).clamp_min(LEAST_SALIENCY)
 
     def _keys(self, words: PassageWords, of_BK: Tensor) -> Tensor:
         """[P, T, S E] of the P passages that `of_BK` has."""
@@ -417,7 +432,7 @@ def flops(config: FusionReaderConfig, edges_VK: Tensor, lengths: Sequence[int]) 
     pointing = config.pointers * config.pointer_width
     inputs = num_tokens * (config.vision_width + config.concepts + PLACE + 2 * D) * D
     inputs += (d + 2 * D) * D
-    choosing = (num_tokens * D + num_passages * d) * e + num_tokens * num_passages * (2 * d + 1 + e)
+    choosing = (num_tokens * D + num_passages * d) * e + num_tokens * num_passages * (2 * d + 2 + e)
     keys = padded * D * (4 * D + 2 * longest + pointing)
     attending = edge_words * (2 * pointing + config.pointers)  # for the passages, for the words
     voting = num_tokens * D * (pointing + 2)

@@ -33,6 +33,7 @@ from skipqa.nn.fusion_reader import (
     LocalTokens,
     Offered,
     PassageWords,
+    retrieved_logs,
 )
 from skipqa.nn.grounding import places
 from skipqa.ops.bipartite_attention import (
@@ -134,8 +135,12 @@ class ReadingFuser:
     ) -> tuple[Fused, int]:
         local, order_V = local_tokens(kept, self.reader.config.concepts)
         believed_K = torch.tensor(verified.scores).clamp(*SURE_OF).logit()
-        there_K = torch.ones(len(verified.passages), dtype=torch.bool)
-        offered = Offered(verified.embeddings[None], believed_K[None], there_K[None])
+        offered = Offered(
+            verified.embeddings[None],
+            believed_K[None],
+            retrieved_logs([one.relative for one in verified.passages])[None],
+            torch.ones(1, len(verified.passages), dtype=torch.bool),
+        )
         given = None if edges_VK is None else edges_VK[order_V][None]
         asked, flops = self._asked(question)
         edges = self.reader.choose(local, asked, offered, given)

@@ -63,7 +63,8 @@ def inputs(num_tokens: int = 6) -> tuple[LocalTokens, Asked, Offered, PassageWor
     asked = Asked(torch.randn(items, TEXT), torch.randn(items, 4, WIDTH), torch.tensor([4, 2]))
     states, embeddings = torch.randn(2, items, passages, longest, WIDTH)
     words = PassageWords(states, 0.15 * embeddings, lengths)
-    offered = Offered(torch.randn(items, passages, TEXT), torch.randn(items, passages), lengths > 0)
+    told = torch.randn(2, items, passages)
+    offered = Offered(torch.randn(items, passages, TEXT), *told, lengths > 0)
     return local, asked, offered, words
 
 
@@ -166,10 +167,24 @@ def test_given_gates_stand_in_for_its_own() -> None:
 def test_a_passage_that_verification_trusts_has_likelier_edges() -> None:
     model, (local, asked, offered, words) = reader("A"), inputs()
     logits = model(local, asked, offered, words).edges.logits_BVK
-    more = replace(offered, believed_BK=offered.believed_BK + torch.tensor([0.0, 2.0, 0.0, 0.0]))
-    changed = model(local, asked, more, words).edges.logits_BVK - logits
-    torch.testing.assert_close(changed[..., 1], torch.full((2, 6), 2.0 * 0.5))
-    assert not changed[..., [0, 2, 3]].any()
+    for name, trust in (("believed_BK", 0.5), ("retrieved_BK", 0.3)):
+        told = getattr(offered, name) + torch.tensor([0.0, 2.0, 0.0, 0.0])
+        more = replace(offered, **{name: told})
+        changed = model(local, asked, more, words).edges.logits_BVK - logits
+        torch.testing.assert_close(changed[..., 1], torch.full((2, 6), 2.0 * trust))
+        torch.testing.assert_close(changed[..., [0, 2, 3]], torch.zeros(2, 6, 3))
+
+
+def test_a_token_that_is_not_kept_has_no_vote_and_could_have_had_one() -> None:
+    model, (local, asked, offered, words) = reader("A"), inputs()
+    kept = torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0, 1.0]).expand(2, -1).clone().requires_grad_()
+    read = model.relaxed(replace(local, kept_BV=kept), asked, offered, words, Opening(1.0, TAU_E))
+    votes = read.edges.votes_BV
+    assert not votes[:, [2, 4]].any()
+    torch.testing.assert_close(votes.sum(-1), torch.ones(2))
+    weight = torch.randn_like(read.tokens_BLD[:, 4])
+    (gradient,) = torch.autograd.grad((read.tokens_BLD[:, 4] * weight).sum(), kept)
+    assert gradient[:, [2, 4]].all()
 
 
 def test_a_salient_token_has_the_greater_say() -> None:
@@ -243,7 +258,8 @@ def test_counted_flops_are_those_of_torch(variant: Variant, beta: float) -> None
     local = LocalTokens(*(torch.rand(1, tokens, n) for n in (64, 50, 48, PLACE)), torch.rand(1, 20))
     words = PassageWords(*torch.randn(2, 1, 4, 14, 32), torch.tensor([lengths]))
     asked = Asked(torch.randn(1, 48), torch.randn(1, 7, 32), torch.tensor([7]))
-    offered = Offered(torch.randn(1, 4, 48), torch.randn(1, 4), torch.ones(1, 4, dtype=torch.bool))
+    there = torch.ones(1, 4, dtype=torch.bool)
+    offered = Offered(torch.randn(1, 4, 48), *torch.randn(2, 1, 4), there)
     chosen = model(local, asked, offered, words).edges
     edges = chosen.open_BVK[0]
     # Answering has no words of a passage without an edge

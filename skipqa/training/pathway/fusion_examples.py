@@ -47,6 +47,7 @@ class FusionExample:
     category: str = ""
     found: tuple[str, ...] = ()  # passages that are verified when it is answered
     scores: tuple[float, ...] = ()  # nu_j of these
+    retrieved: tuple[float, ...] = ()  # and their retrieval scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +136,7 @@ def from_records(
                 about["category"],
                 read.texts,
                 read.scores,
+                read.retrieved,
             )
         )
     return found

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -41,6 +41,7 @@ from skipqa.nn.fusion_reader import (
     Offered,
     Opening,
     PassageWords,
+    retrieved_logs,
 )
 from skipqa.nn.soft_edges import degree_loss
 from skipqa.stages.readers import WritePrompt
@@ -95,6 +96,7 @@ class Offer:
     texts: tuple[int, ...]
     gold: tuple[bool, ...]
     scores: tuple[float, ...] = ()  # nu_j, where they were verified
+    retrieved: tuple[float, ...] = ()  # retrieval scores, where they were retrieved
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,19 +207,21 @@ class FusionTables:
         one = self.examples[row]
         texts, gold = one.found[:most], set(one.gold)
         rows = tuple(self.row[text] for text in texts)
-        return Offer(row, rows, tuple(text in gold for text in texts), one.scores[:most])
+        right = tuple(text in gold for text in texts)
+        return Offer(row, rows, right, one.scores[:most], one.retrieved[:most])
 
     def batch(self, offers: Sequence[Offer]) -> FusionBatch:
         device = self.networks.device
         num_passages = max(1, max(len(offer.texts) for offer in offers))
         texts = torch.zeros(len(offers), num_passages, dtype=torch.long)
         there, gold = torch.zeros_like(texts, dtype=torch.bool), texts.bool()
-        scores = torch.full(texts.shape, 0.5)
+        scores, retrieved = torch.full(texts.shape, 0.5), torch.zeros(texts.shape)
         for b, offer in enumerate(offers):
             count = len(offer.texts)
             texts[b, :count], there[b, :count] = torch.tensor(offer.texts, dtype=torch.long), True
             gold[b, :count] = torch.tensor(offer.gold, dtype=torch.bool)
             scores[b, : len(offer.scores)] = torch.tensor(offer.scores)
+            retrieved[b, : len(offer.retrieved)] = retrieved_logs(offer.retrieved)
         lengths = self.words.lengths.cpu()[texts] * there
         starts = torch.zeros(*texts.shape, max(1, int(lengths.max())), dtype=torch.bool)
         for b, offer in enumerate(offers):
@@ -235,6 +239,7 @@ class FusionTables:
             Offered(
                 self.pooled_Pd[texts],
                 scores.clamp(*SURE_OF).logit().to(device),
+                retrieved.to(device),
                 there.to(device),
             ),
             gold.to(device),
@@ -359,9 +364,11 @@ def losses(
     opening: Opening,
     weights: LossWeights,
     draw: random.Random,
+    local: LocalTokens | None = None,
 ) -> dict[str, Tensor]:
-    """Each part, with its weight."""
+    """Each part, with its weight. `local` stands in for the tokens of gathering."""
     batch = tables.batch(offers)
+    batch = batch if local is None else replace(batch, local=local)
     around, by_text = _prompts(tables, offers, draw)
     answers = [tables.answer(offer.row) for offer in offers]
     with tables.networks.autocast():

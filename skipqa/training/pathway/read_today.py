@@ -20,6 +20,7 @@ class ReadToday:
 
     texts: tuple[str, ...]  # those that are kept first
     scores: tuple[float, ...]  # nu_j
+    retrieved: tuple[float, ...]  # retrieval scores
     kept: int
     order: tuple[int, ...]  # of those that are kept and attended to, the best first
 
@@ -42,6 +43,7 @@ def read_today(pipeline: Pipeline, records: Records) -> list[ReadToday]:
             ReadToday(
                 tuple(one.text for one, _ in scored),
                 tuple(score for _, score in scored),
+                tuple(one.relative for one, _ in scored),
                 len(verified.passages),
                 tuple(read_order(verified, state.fused)),
             )

@@ -155,6 +155,7 @@ def test_what_it_learned_passes_its_own_rule(learned: Learned) -> None:
         ReadToday(
             tuple(texts[n] for n in offer.texts),
             tuple(float(right) for right in offer.gold),
+            (1.0,) * len(offer.texts),
             len(offer.texts),
             (offer.gold.index(True),),
         )
