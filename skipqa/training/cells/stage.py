@@ -1,0 +1,255 @@
+"""The cell tagger: it learns what each token of the frozen vision encoder shows.
+
+Enters: the mixture of stage I with COCO's boxes, the vision encoder and the tagger that it goes on
+from. Leaves: a cell tagger, calibrated on held-out composites, if on held-out composites and on
+held-out photos it names boxes at least as often as the tagger's windows do. Scenes are made anew in
+every step, most by pasting (`scenes.py`), the others photos as they are.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from skipqa.backbones.device import chosen_device
+from skipqa.backbones.presets.pocket import FineTuned, Pocket
+from skipqa.backbones.presets.pocket_vision import TaggedVision
+from skipqa.components import load_for
+from skipqa.config import Count, Fraction, NonNegative, Weight
+from skipqa.errors import UserError
+from skipqa.nn import checkpoint
+from skipqa.nn.cell_tagger import CellTagger, CellTaggerConfig
+from skipqa.training.cells.album import (
+    Album,
+    BoxedPhoto,
+    crowded,
+    held_out_album,
+    names_of,
+    train_album,
+)
+from skipqa.training.cells.quality import by_side, feature_maps, judge
+from skipqa.training.cells.scenes import Pixels, Scenes, composed, photographed, together
+from skipqa.training.cells.targets import Targets
+from skipqa.training.export import copy_components, ship
+from skipqa.training.grounding.examples import read_boxes
+from skipqa.training.loop import Decay, LearningRate, Loss, Optimisation, fit
+from skipqa.training.pathway.context import TRAINED
+from skipqa.training.pipelines import Source
+from skipqa.training.run import Run
+from skipqa.training.stage import Inputs, Metrics, TrainingStage
+from skipqa.training.stage1 import mixture, photos
+
+PART = "cell_tagger"
+SEEN_AT_ONCE = 16  # scenes, when scored
+TEMPERATURES = (0.7, 0.85, 1.0, 1.2, 1.4, 1.7, 2.0)
+OFFSETS = (-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0)  # of the logit of none
+
+
+@dataclass(frozen=True, slots=True)
+class CellTraining:
+    steps: Count = 1_500
+    lr: LearningRate = 2e-3
+    warmup: NonNegative = 100
+    batch: Count = 64  # composites
+    boxed: NonNegative = 16  # photos of COCO as they are
+    pasted: NonNegative = 8  # and of Pocket-KB
+    weight_decay: Decay = 0.05
+    hidden: Count = 448
+    dropout: Fraction = 0.2
+    ema_decay: Weight = 0.995
+
+
+@dataclass(frozen=True, slots=True)
+class CellSettings:
+    train: CellTraining = field(default_factory=CellTraining)
+    calibrated_on: Count = 256  # composites
+    scored: Count = 640  # composites, and photos of each kind
+
+
+@dataclass(frozen=True, slots=True)
+class CellStage(TrainingStage):
+    settings: CellSettings
+
+    def run(self, inputs: Inputs, settings: CellSettings, run: Run) -> Metrics:
+        data, pocket_kb = inputs.require_data(self.name), inputs.pocket_kb
+        source = Source(inputs.preset, inputs.components, inputs.index)
+        whole = mixture.read(data, pocket_kb, inputs.limit)
+        run.claim(
+            {
+                "stage": self.name,
+                "seed": run.seed,
+                "limit": inputs.limit,
+                **source.fingerprint((PART,)),
+                "mixture": whole.fingerprint(),
+                "settings": dataclasses.asdict(settings),
+            }
+        )
+        if PART not in run.metrics():
+            copy_components(source.folder, run.folder)
+            vision = vision_of(source)
+            material = Material.of(whole, data, vision, run)
+            model = train(material, vision, settings.train, run)
+            model.rescale(*calibrated(model, material, vision, settings, run.seed))
+            path = run.folder / TRAINED / f"{PART}.safetensors"
+            checkpoint.save(model, path, preset=inputs.preset, eight_bit=True)
+            checkpoint.load(model, path, preset=inputs.preset)
+            scored = quality(model.eval(), material, vision, settings, run.seed)
+            if ships := names_better(scored):
+                ship(path, run.folder)
+            run.finish(PART, {"ships": ships, "names": len(model.config.names), **scored})
+        run.forget_states()
+        return run.metrics()
+
+
+STAGE = CellStage("cells", CellSettings(), needs_pocket="it reads maps of pocket's vision encoder")
+
+
+def vision_of(source: Source) -> TaggedVision:
+    """The trained encoder and its tagger, whole on the device of training."""
+    learned = load_for(source.preset, source.folder)
+    tuned = FineTuned(learned.tagger, learned.vision)
+    vision = Pocket(source.config.encode, learned=tuned).vision
+    if not isinstance(vision, TaggedVision):
+        raise UserError(f"{source.folder} holds no tagger, whose names cells are to have")
+    return vision.whole_on(chosen_device())
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What is learned from and scored by, with its pixels on the device of training."""
+
+    train: Album
+    held_out: Album
+    crowds: dict[str, list[BoxedPhoto]]  # by split
+    pixels: Pixels
+
+    @staticmethod
+    def of(whole: mixture.Mixture, data: Path, vision: TaggedVision, run: Run) -> Material:
+        boxes = read_boxes(data)
+        names = names_of(whole, boxes, vision.tagger.config)
+        if not names:
+            raise UserError("nothing to learn from: no photo says where one of the names is")
+        train, held_out = (make(whole, boxes, names) for make in (train_album, held_out_album))
+        crowds = {split: crowded(some, names) for split, some in whole.checks.items()}
+        rows = train.photos | held_out.photos
+        rows |= {one.photo for some in crowds.values() for one in some}
+        kept = [place for place, row in whole.photos.items() if row in rows]
+        pixels = photos.decode(
+            {place: n for n, place in enumerate(kept)}, run.counted("decoding photos")
+        )
+        there = Pixels([whole.photos[place] for place in kept], pixels.to(chosen_device()))
+        return Material(train, held_out, crowds, there)
+
+    def composites(self, count: int, seed: int) -> Iterator[Scenes]:
+        """Of what is held out, always the same."""
+        generator = torch.Generator().manual_seed(seed)
+        for start in range(0, count, SEEN_AT_ONCE):
+            some = min(SEEN_AT_ONCE, count - start)
+            yield composed(self.held_out, self.pixels, some, generator)
+
+    def photographed(self, chosen: Sequence[BoxedPhoto]) -> Iterator[Scenes]:
+        for start in range(0, len(chosen), SEEN_AT_ONCE):
+            some = chosen[start : start + SEEN_AT_ONCE]
+            yield photographed(self.pixels, some, len(self.train.names))
+
+
+def train(material: Material, vision: TaggedVision, settings: CellTraining, run: Run) -> CellTagger:
+    names = material.train.names
+    torch.manual_seed(run.seed)
+    config = CellTaggerConfig(
+        names=tuple(name for _, name in names),
+        kinds=tuple(kind for kind, _ in names),
+        width=vision.network.config.features,
+        hidden=settings.hidden,
+        dropout=settings.dropout,
+    )
+    model = CellTagger(config).to(chosen_device())
+    steps = Optimisation(
+        settings.steps, settings.lr, settings.warmup, settings.weight_decay, settings.ema_decay
+    )
+    return fit(PART, model, loss_of(material, vision, settings, model, run.seed), steps, run)
+
+
+def loss_of(
+    material: Material, vision: TaggedVision, settings: CellTraining, model: CellTagger, seed: int
+) -> Loss:
+    album, pixels = material.train, material.pixels
+    device = next(model.parameters()).device
+
+    def drawn(step: int) -> Scenes:
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
+        parts = [composed(album, pixels, settings.batch, generator)]
+        for some, count in ((album.boxed, settings.boxed), (album.pasted, settings.pasted)):
+            if some and count:
+                chosen = torch.randint(len(some), (count,), generator=generator).tolist()
+                photo_parts = [some[i] for i in chosen]
+                parts.append(photographed(pixels, photo_parts, len(album.names)))
+        return together(*parts)
+
+    def loss(step: int) -> torch.Tensor:
+        scenes = drawn(step)
+        with torch.no_grad():
+            maps = feature_maps(vision, scenes)
+        targets = Targets.of(scenes, maps[-1].shape[-1], device)
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            logits = model(*maps)
+        return targets.loss(logits)
+
+    return loss
+
+
+@torch.inference_mode()
+def calibrated(
+    model: CellTagger, material: Material, vision: TaggedVision, settings: CellSettings, seed: int
+) -> tuple[float, float]:
+    """The temperature, and what to add to the logit of none, with the least held-out loss."""
+    total = {(t, none): 0.0 for t in TEMPERATURES for none in OFFSETS}
+    for scenes in material.composites(settings.calibrated_on, seed):
+        maps = feature_maps(vision, scenes)
+        logits = model(*maps)
+        targets = Targets.of(scenes, maps[-1].shape[-1], logits.device)
+        for temperature, none in total:
+            changed = logits / temperature
+            changed[..., -1] += none
+            total[temperature, none] += float(targets.loss(changed))
+    return min(total, key=lambda pair: total[pair])
+
+
+def quality(
+    model: CellTagger, material: Material, vision: TaggedVision, settings: CellSettings, seed: int
+) -> Metrics:
+    """As the tagger's windows say it, and cell by cell; composites others than those that it was
+    calibrated on."""
+    per_cell = copy.copy(vision)
+    per_cell.cell_tagger = model
+    found: Metrics = {}
+    for what, scenes in scored_scenes(material, settings.scored, seed + 1).items():
+        found[what] = {
+            way: by_side(judge(one, model.config, scenes))
+            for way, one in (("windows", vision), ("cells", per_cell))
+        }
+    return found
+
+
+def scored_scenes(material: Material, count: int, seed: int) -> dict[str, list[Scenes]]:
+    made = {
+        "composites": list(material.composites(count, seed)),
+        "photos": list(material.photographed(material.held_out.boxed[:count])),
+    }
+    for split, some in material.crowds.items():
+        made[f"crowded/{split}"] = list(material.photographed(some[:count]))
+    return {what: scenes for what, scenes in made.items() if scenes}
+
+
+def names_better(scored: Metrics) -> bool:
+    """At least as many boxes, in composites and in photos in which nothing was pasted."""
+    return all(
+        of["cells"]["all"]["named"] >= of["windows"]["all"]["named"]
+        for what, of in scored.items()
+        if what in ("composites", "photos")
+    )
