@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 from skipqa.assets import Report
 from skipqa.backbones import concepts
@@ -87,10 +87,12 @@ class PocketVision:
         return chosen_device()
 
     def whole_on(self, device: torch.device) -> Self:
-        """A copy with everything there, the classifier too."""
+        """A copy with all its networks there, the classifier too."""
         _ = self.network  # loaded, so that the copy has it
         moved = copy.deepcopy(self)
-        moved.network.to(device)
+        for part in vars(moved).values():
+            if isinstance(part, nn.Module):
+                part.to(device)
         return moved
 
     def _map(self, image: Image.Image, scale: int) -> Tensor:
@@ -216,13 +218,6 @@ class TaggedVision(PocketVision):
         super().__init__(config, texts, report, delta)
         self.tagger = tagger
         self.cell_tagger = cell_tagger
-
-    def whole_on(self, device: torch.device) -> Self:
-        moved = super().whole_on(device)
-        moved.tagger.to(device)
-        if moved.cell_tagger is not None:
-            moved.cell_tagger.to(device)
-        return moved
 
     @cached_property
     def concepts(self) -> concepts.Concepts:

@@ -8,11 +8,8 @@ every step, most by pasting (`scenes.py`), the others photos as they are.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 
@@ -24,16 +21,10 @@ from skipqa.config import Count, Fraction, NonNegative, Weight
 from skipqa.errors import UserError
 from skipqa.nn import checkpoint
 from skipqa.nn.cell_tagger import CellTagger, CellTaggerConfig
-from skipqa.training.cells.album import (
-    Album,
-    BoxedPhoto,
-    crowded,
-    held_out_album,
-    names_of,
-    train_album,
-)
-from skipqa.training.cells.quality import by_side, feature_maps, judge
-from skipqa.training.cells.scenes import Pixels, Scenes, composed, photographed, together
+from skipqa.training.cells.album import names_of
+from skipqa.training.cells.material import COMPOSITES, PHOTOS, Material
+from skipqa.training.cells.quality import CELLS, WINDOWS, feature_maps, quality
+from skipqa.training.cells.scenes import Scenes, composed, photographed, together
 from skipqa.training.cells.targets import Targets
 from skipqa.training.export import copy_components, ship
 from skipqa.training.grounding.examples import read_boxes
@@ -42,10 +33,9 @@ from skipqa.training.pathway.context import TRAINED
 from skipqa.training.pipelines import Source
 from skipqa.training.run import Run
 from skipqa.training.stage import Inputs, Metrics, TrainingStage
-from skipqa.training.stage1 import mixture, photos
+from skipqa.training.stage1 import mixture
 
 PART = "cell_tagger"
-SEEN_AT_ONCE = 16  # scenes, when scored
 TEMPERATURES = (0.7, 0.85, 1.0, 1.2, 1.4, 1.7, 2.0)
 OFFSETS = (-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0)  # of the logit of none
 
@@ -91,14 +81,15 @@ class CellStage(TrainingStage):
         )
         if PART not in run.metrics():
             copy_components(source.folder, run.folder)
-            vision = vision_of(source)
-            material = Material.of(whole, data, vision, run)
+            vision, boxes = vision_of(source), read_boxes(data)
+            names = names_of(whole, boxes, vision.tagger.config)
+            material = Material.of(whole, boxes, names, run.counted("decoding photos"))
             model = train(material, vision, settings.train, run)
             model.rescale(*calibrated(model, material, vision, settings, run.seed))
             path = run.folder / TRAINED / f"{PART}.safetensors"
             checkpoint.save(model, path, preset=inputs.preset, eight_bit=True)
             checkpoint.load(model, path, preset=inputs.preset)
-            scored = quality(model.eval(), material, vision, settings, run.seed)
+            scored = quality(model.eval(), vision, material.scored(settings.scored, run.seed + 1))
             if ships := names_better(scored):
                 ship(path, run.folder)
             run.finish(PART, {"ships": ships, "names": len(model.config.names), **scored})
@@ -110,52 +101,13 @@ STAGE = CellStage("cells", CellSettings(), needs_pocket="it reads maps of pocket
 
 
 def vision_of(source: Source) -> TaggedVision:
-    """The trained encoder and its tagger, whole on the device of training."""
+    """The trained encoder and its tagger, on the device of training."""
     learned = load_for(source.preset, source.folder)
     tuned = FineTuned(learned.tagger, learned.vision)
     vision = Pocket(source.config.encode, learned=tuned).vision
     if not isinstance(vision, TaggedVision):
         raise UserError(f"{source.folder} holds no tagger, whose names cells are to have")
     return vision.whole_on(chosen_device())
-
-
-@dataclass(frozen=True, slots=True)
-class Material:
-    """What is learned from and scored by, with its pixels on the device of training."""
-
-    train: Album
-    held_out: Album
-    crowds: dict[str, list[BoxedPhoto]]  # by split
-    pixels: Pixels
-
-    @staticmethod
-    def of(whole: mixture.Mixture, data: Path, vision: TaggedVision, run: Run) -> Material:
-        boxes = read_boxes(data)
-        names = names_of(whole, boxes, vision.tagger.config)
-        if not names:
-            raise UserError("nothing to learn from: no photo says where one of the names is")
-        train, held_out = (make(whole, boxes, names) for make in (train_album, held_out_album))
-        crowds = {split: crowded(some, names) for split, some in whole.checks.items()}
-        rows = train.photos | held_out.photos
-        rows |= {one.photo for some in crowds.values() for one in some}
-        kept = [place for place, row in whole.photos.items() if row in rows]
-        pixels = photos.decode(
-            {place: n for n, place in enumerate(kept)}, run.counted("decoding photos")
-        )
-        there = Pixels([whole.photos[place] for place in kept], pixels.to(chosen_device()))
-        return Material(train, held_out, crowds, there)
-
-    def composites(self, count: int, seed: int) -> Iterator[Scenes]:
-        """Of what is held out, always the same."""
-        generator = torch.Generator().manual_seed(seed)
-        for start in range(0, count, SEEN_AT_ONCE):
-            some = min(SEEN_AT_ONCE, count - start)
-            yield composed(self.held_out, self.pixels, some, generator)
-
-    def photographed(self, chosen: Sequence[BoxedPhoto]) -> Iterator[Scenes]:
-        for start in range(0, len(chosen), SEEN_AT_ONCE):
-            some = chosen[start : start + SEEN_AT_ONCE]
-            yield photographed(self.pixels, some, len(self.train.names))
 
 
 def train(material: Material, vision: TaggedVision, settings: CellTraining, run: Run) -> CellTagger:
@@ -220,36 +172,10 @@ def calibrated(
     return min(total, key=lambda pair: total[pair])
 
 
-def quality(
-    model: CellTagger, material: Material, vision: TaggedVision, settings: CellSettings, seed: int
-) -> Metrics:
-    """As the tagger's windows say it, and cell by cell; composites others than those that it was
-    calibrated on."""
-    per_cell = copy.copy(vision)
-    per_cell.cell_tagger = model
-    found: Metrics = {}
-    for what, scenes in scored_scenes(material, settings.scored, seed + 1).items():
-        found[what] = {
-            way: by_side(judge(one, model.config, scenes))
-            for way, one in (("windows", vision), ("cells", per_cell))
-        }
-    return found
-
-
-def scored_scenes(material: Material, count: int, seed: int) -> dict[str, list[Scenes]]:
-    made = {
-        "composites": list(material.composites(count, seed)),
-        "photos": list(material.photographed(material.held_out.boxed[:count])),
-    }
-    for split, some in material.crowds.items():
-        made[f"crowded/{split}"] = list(material.photographed(some[:count]))
-    return {what: scenes for what, scenes in made.items() if scenes}
-
-
 def names_better(scored: Metrics) -> bool:
     """At least as many boxes, in composites and in photos in which nothing was pasted."""
     return all(
-        of["cells"]["all"]["named"] >= of["windows"]["all"]["named"]
+        of[CELLS]["all"]["named"] >= of[WINDOWS]["all"]["named"]
         for what, of in scored.items()
-        if what in ("composites", "photos")
+        if what in (COMPOSITES, PHOTOS)
     )
