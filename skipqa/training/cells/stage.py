@@ -30,7 +30,7 @@ from skipqa.training.export import copy_components, ship
 from skipqa.training.grounding.examples import read_boxes
 from skipqa.training.loop import Decay, LearningRate, Loss, Optimisation, fit
 from skipqa.training.pathway.context import TRAINED
-from skipqa.training.pipelines import Source
+from skipqa.training.pipelines import Source, components_digest
 from skipqa.training.run import Run
 from skipqa.training.stage import Inputs, Metrics, TrainingStage
 from skipqa.training.stage1 import mixture
@@ -74,7 +74,9 @@ class CellStage(TrainingStage):
                 "stage": self.name,
                 "seed": run.seed,
                 "limit": inputs.limit,
-                **source.fingerprint((PART,)),
+                "preset": inputs.preset,
+                "components": components_digest(source.folder, (PART,)),
+                "scales": source.config.encode.scales,
                 "mixture": whole.fingerprint(),
                 "settings": dataclasses.asdict(settings),
             }
@@ -139,8 +141,8 @@ def loss_of(
         for some, count in ((album.boxed, settings.boxed), (album.pasted, settings.pasted)):
             if some and count:
                 chosen = torch.randint(len(some), (count,), generator=generator).tolist()
-                photo_parts = [some[i] for i in chosen]
-                parts.append(photographed(pixels, photo_parts, len(album.names)))
+                photographs = [some[i] for i in chosen]
+                parts.append(photographed(pixels, photographs, len(album.names)))
         return together(*parts)
 
     def loss(step: int) -> torch.Tensor:
@@ -169,13 +171,12 @@ def calibrated(
             changed = logits / temperature
             changed[..., -1] += none
             total[temperature, none] += float(targets.loss(changed))
-    return min(total, key=lambda pair: total[pair])
+    return min(total, key=lambda pair: (total[pair], pair != (1.0, 0.0)))
 
 
 def names_better(scored: Metrics) -> bool:
     """At least as many boxes, in composites and in photos in which nothing was pasted."""
-    return all(
-        of[CELLS]["all"]["named"] >= of[WINDOWS]["all"]["named"]
-        for what, of in scored.items()
-        if what in (COMPOSITES, PHOTOS)
+    compared = [scored[what] for what in (COMPOSITES, PHOTOS) if what in scored]
+    return bool(compared) and all(
+        of[CELLS]["all"]["named"] >= of[WINDOWS]["all"]["named"] for of in compared
     )
