@@ -65,8 +65,8 @@ class CellTagger(nn.Module):
     def rescale(self, temperature: float, none: float) -> None:
         """Logits are divided by the temperature from now on, and that of none is higher."""
         with torch.no_grad():
-            self.out.weight /= temperature
-            self.out.bias /= temperature
+            self.out.weight.div_(temperature)
+            self.out.bias.div_(temperature)
             self.out.bias[-1] += none
 
 

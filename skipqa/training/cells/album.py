@@ -68,8 +68,8 @@ class Album:
 
     @property
     def photos(self) -> set[int]:
-        shown = {one.photo for one in (*self.pieces, *self.boxed, *self.pasted)}
-        return shown.union(self.grounds)
+        shown = {one.photo for one in (*self.boxed, *self.pasted)}
+        return shown.union(self.grounds, (piece.photo for piece in self.pieces))
 
 
 def names_of(mixture: Mixture, boxes: Boxes, tagger: TaggerConfig) -> tuple[Name, ...]:

@@ -43,7 +43,7 @@ class Material:
         train, held_out = (make(whole, boxes, names) for make in (train_album, held_out_album))
         if not (train.pieces and train.grounds):
             raise UserError("nothing to learn from: no photo says where one of the names is")
-        crowds = {split: crowded(some, names) for split, some in whole.checks.items()}
+        crowds = {str(split): crowded(some, names) for split, some in whole.checks.items()}
         rows = train.photos | held_out.photos
         rows |= {one.photo for some in crowds.values() for one in some}
         kept = [place for place, row in whole.photos.items() if row in rows]

@@ -18,6 +18,7 @@ from skipqa.training.cells.album import (
     names_of,
     train_album,
 )
+from skipqa.training.grounding.examples import Boxes
 from skipqa.training.stage1 import mixture
 from skipqa.training.stage1.mixture import Mixture
 from skipqa.training.stage1.photos import WHOLE
@@ -36,7 +37,7 @@ def small() -> Mixture:
 
 
 def test_pieces_grounds_and_boxes() -> None:
-    boxes = {"a": {"cup": (CENTRE, TINY)}, "b": {"boat": (CENTRE,)}}
+    boxes: Boxes = {"a": {"cup": (CENTRE, TINY)}, "b": {"boat": (CENTRE,)}}
     album = train_album(small(), boxes, NAMES)
     assert album.pieces == ((2, WHOLE, 2), (3, CENTRE, 2), (0, CENTRE, 0))  # the tiny one is not
     assert album.grounds == {0: {0, 1}, 1: {0}}

@@ -121,6 +121,8 @@ def test_tokens_say_what_was_pasted_and_where(home: Path, tmp_path: Path) -> Non
     own.cell_tagger = cells
     found = own.recognise(maps)
     assert torch.equal(found.overview_BC, windows.overview_BC)
+    assert found.tags_BT is not None
+    assert windows.tags_BT is not None
     assert torch.equal(found.tags_BT, windows.tags_BT)
     grid, start = maps[-1].shape[-1], own.network.config.classes
     inside, outside = [], []
