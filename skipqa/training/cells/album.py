@@ -22,6 +22,7 @@ from skipqa.training.grounding.examples import Boxes
 from skipqa.training.stage1.mixture import Mixture
 from skipqa.training.stage1.photos import WHOLE
 from skipqa.training.stage1.pocket_kb import Thing
+from skipqa.training.stage1.tagger import HIDDEN
 from skipqa.types import Box
 
 Name = tuple[str, str]  # kind, name; COCO's classes have no kind
@@ -82,16 +83,16 @@ def names_of(mixture: Mixture, boxes: Boxes, tagger: TaggerConfig) -> tuple[Name
 
 def train_album(mixture: Mixture, boxes: Boxes, names: Sequence[Name]) -> Album:
     place, of_row = _places(names), _names_of_photos(mixture)
-    shows = {
-        photo: frozenset(place["", name] for name in labels if ("", name) in place)
-        for photo, labels in mixture.labels.items()
-    }
     boxed = [
-        _boxed(photo, boxes[of_row[photo]], place, may_show)
-        for photo, may_show in shows.items()
+        _boxed(photo, boxes[of_row[photo]], place, labels)
+        for photo, labels in mixture.labels.items()
         if of_row[photo] in boxes
     ]
-    grounds = {photo: some for photo, some in shows.items() if photo not in mixture.things}
+    grounds = {
+        photo: _may_show(labels, place)
+        for photo, labels in mixture.labels.items()
+        if photo not in mixture.things
+    }
     return _album(names, mixture.things, boxed, grounds)
 
 
@@ -99,11 +100,11 @@ def held_out_album(mixture: Mixture, boxes: Boxes, names: Sequence[Name]) -> Alb
     """COCO's labels of these photos are not in the mixture: boxes say what they may show."""
     place = _places(names)
     boxed = [
-        _boxed(photo, boxes[name], place, frozenset())
+        _boxed(photo, boxes[name], place, ())
         for (_, name), photo in mixture.photos.items()
         if name in boxes and is_held_out(name) and photo not in mixture.labels
     ]
-    grounds = {one.photo: frozenset(one.names) for one in boxed}
+    grounds = {one.photo: _may_show([names[i][1] for i in one.names], place) for one in boxed}
     return _album(names, mixture.checks.get("held-out", {}), boxed, grounds)
 
 
@@ -143,19 +144,25 @@ def _album(
 
 
 def _boxed(
-    photo: int, boxes: Mapping[str, tuple[Box, ...]], place: Mapping[Name, int],
-    may_show: Collection[int],
-) -> BoxedPhoto:  # fmt: skip
+    photo: int,
+    boxes: Mapping[str, tuple[Box, ...]],
+    place: Mapping[Name, int],
+    labels: Collection[str],
+) -> BoxedPhoto:
     """Of a class with boxes, all are known."""
-    found = [
-        (box, place["", name])
-        for name, some in boxes.items()
-        if ("", name) in place
-        for box in some
-    ]
-    names = tuple(name for _, name in found)
+    known = ((place["", name], some) for name, some in boxes.items() if ("", name) in place)
+    found = [(box, name) for name, some in known for box in some]
+    unboxed = _may_show(set(labels).difference(boxes), place)
     return BoxedPhoto(
-        photo, tuple(box for box, _ in found), names, frozenset(may_show).difference(names)
+        photo, tuple(box for box, _ in found), tuple(name for _, name in found), unboxed
+    )
+
+
+def _may_show(labels: Collection[str], place: Mapping[Name, int]) -> frozenset[int]:
+    """COCO's classes that a photo shows, and the entities that may hide behind their names."""
+    kinds = {kind for kind, hiding in HIDDEN.items() if not hiding.isdisjoint(labels)}
+    return frozenset(
+        i for (kind, name), i in place.items() if (kind in kinds if kind else name in labels)
     )
 
 

@@ -59,12 +59,11 @@ class Pixels:
 
 def photographed(pixels: Pixels, chosen: Sequence[BoxedPhoto], names: int) -> Scenes:
     """Photos as they are."""
-    found = [(i, *pair) for i, one in enumerate(chosen) for pair in zip(one.boxes, one.names, strict=True)]  # fmt: skip  # noqa: E501
     return _scenes(
         pixels([one.photo for one in chosen]),
-        torch.tensor([box for _, box, _ in found]).view(-1, 4),
-        torch.tensor([image for image, _, _ in found]),
-        torch.tensor([name for _, _, name in found]),
+        torch.tensor([box for one in chosen for box in one.boxes]),
+        torch.tensor([image for image, one in enumerate(chosen) for _ in one.boxes]),
+        torch.tensor([name for one in chosen for name in one.names]),
         [one.unboxed for one in chosen],
         names,
     )
@@ -73,18 +72,18 @@ def photographed(pixels: Pixels, chosen: Sequence[BoxedPhoto], names: int) -> Sc
 def composed(album: Album, pixels: Pixels, count: int, generator: torch.Generator) -> Scenes:
     """Each of one to six things in a photo of no such thing, none on another."""
     known = list(album.grounds)
-    grounds = [known[i] for i in _below(len(known), count, generator)]
+    grounds = [known[i] for i in torch.randint(len(known), (count,), generator=generator).tolist()]
     images = pixels(grounds)
     if _uniform((1,), generator) < 0.5:
         images = _resized(images, photos.HIGH_RES)
-    targets = torch.randint(1, MOST + 1, (count,), generator=generator)
+    things_B = torch.randint(1, MOST + 1, (count,), generator=generator)
     boxes_BK4 = torch.full((count, MOST, 4), NOWHERE)
     names_BK = torch.zeros(count, MOST, dtype=torch.long)
     for number in range(MOST):
         chosen = album.odds.multinomial(count, replacement=True, generator=generator)
         placed_B4, free_B = _place(album, chosen, boxes_BK4, generator)
         masks = _Masks.draw(count, generator)
-        some = (free_B & (targets > number)).nonzero()[:, 0]
+        some = (free_B & (things_B > number)).nonzero()[:, 0]
         if len(some):
             boxes_BK4[some, number] = placed_B4[some]
             names_BK[some, number] = album.piece_names[chosen[some]]
@@ -208,8 +207,3 @@ def _resized(images: Tensor, size: int) -> Tensor:
 
 def _uniform(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     return torch.rand(shape, generator=generator)
-
-
-def _below(most: int, count: int, generator: torch.Generator) -> list[int]:
-    found: list[int] = torch.randint(most, (count,), generator=generator).tolist()
-    return found

@@ -40,10 +40,10 @@ def test_pieces_grounds_and_boxes() -> None:
     boxes: Boxes = {"a": {"cup": (CENTRE, TINY)}, "b": {"boat": (CENTRE,)}}
     album = train_album(small(), boxes, NAMES)
     assert album.pieces == ((2, WHOLE, 2), (3, CENTRE, 2), (0, CENTRE, 0))  # the tiny one is not
-    assert album.grounds == {0: {0, 1}, 1: {0}}
+    assert album.grounds == {0: {0, 1, 2}, 1: {0}}  # the dog may be a pug
     [boxed] = album.boxed  # a photo whose boxes have no name here is only a ground
     assert (boxed.photo, boxed.boxes, boxed.names) == (0, (CENTRE, TINY), (0, 0))
-    assert boxed.unboxed == {1}  # all cups are boxed, the dog may be anywhere
+    assert boxed.unboxed == {1, 2}  # all cups are boxed, the dog may be anywhere
     [pasted] = album.pasted
     assert (pasted.photo, pasted.names, pasted.unboxed) == (3, (2,), None)
     assert album.photos == {0, 1, 2, 3}
