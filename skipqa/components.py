@@ -29,6 +29,7 @@ from skipqa.nn.budget import (
     DiscreteBudgetConfig,
     build_budget,
 )
+from skipqa.nn.cell_tagger import CellTagger, CellTaggerConfig
 from skipqa.nn.concept_prior import ConceptPriorConfig, ConceptPriorHead
 from skipqa.nn.drafter import Drafter, DrafterConfig
 from skipqa.nn.fusion import BipartiteFusion, FusionConfig
@@ -65,6 +66,7 @@ class Components:
     keep_head: KeepHead | None = None  # of a baseline: no stage of SKIP uses it
     projector: Projector | None = None
     tagger: Tagger | None = None
+    cell_tagger: CellTagger | None = None  # of single tokens, by some of the tagger's names
     text_gate: TextGateHeads | None = None  # when text in the image is read
     adapter: Path | None = None  # the folder of the decoder's LoRA
     # Deltas: what fine-tuning added to the published weights
@@ -109,6 +111,7 @@ _BUILDERS: dict[str, Any] = {
     "keep_head": (KeepHeadConfig, KeepHead),
     "projector": (ProjectorConfig, Projector),
     "tagger": (TaggerConfig, Tagger),
+    "cell_tagger": (CellTaggerConfig, CellTagger),
     "text_gate": (TextGateConfig, TextGateHeads),
 }
 # A preset with the same encoders as another begins with what is bundled for that one, less what
@@ -136,6 +139,7 @@ _FITS: dict[str, dict[str, str]] = {
     "keep_head": {"width": "text"},
     "projector": {"vision_width": "vision", "width": "decoder"},
     "tagger": {"width": "vision", "text_width": "text"},
+    "cell_tagger": {"width": "vision"},
     "text_gate": {"text_width": "text"},
 }
 
@@ -163,6 +167,11 @@ def load(folder: Path, *, preset: str) -> Components:
     if drafter is not None and drafter.config.words and "tagger" not in modules:
         raise UserError(
             f"{files['drafter']} reads words: tagger.safetensors has to be in the same folder"
+        )
+    cell_tagger, tagger = modules.get("cell_tagger"), modules.get("tagger")
+    if cell_tagger is not None and not (tagger and cell_tagger.config.within(tagger.config)):
+        raise UserError(
+            f"{files['cell_tagger']} has names that tagger.safetensors in the same folder lacks"
         )
     if ("pair_verifier" in modules) != (added["pair_encoder"] is not None):
         raise UserError(

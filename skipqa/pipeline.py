@@ -301,7 +301,7 @@ def load(
         adapter=found.adapter,
         learned=FineTuned(
             _knowing_by_sight(found, library, report),
-            *(found.vision, found.question, found.reader, found.pair_encoder),
+            *(found.vision, found.question, found.reader, found.pair_encoder, found.cell_tagger),
         ),
         report=report,
     )

@@ -21,6 +21,7 @@ from skipqa import components
 from skipqa.config import override, preset, read_settings
 from skipqa.errors import UserError, choices
 from skipqa.training import confidence, fast_path, text_gate
+from skipqa.training.cells import stage as cells
 from skipqa.training.grounding import stage as grounding
 from skipqa.training.hop import stage as hop
 from skipqa.training.pathway import (
@@ -40,6 +41,7 @@ STAGES: tuple[TrainingStage, ...] = (
     sparse_query.STAGE,  # "splade": what to ask an index
     backbone.STAGE,  # the backbone: encoder, tagger, drafter, and a reader of what is found
     reader.STAGE,  # of a preset with another decoder; the pocket's own, further
+    cells.STAGE,  # what single tokens show
     grounding.STAGE,  # QVS: which tokens show what is asked about
     stage2_saliency.STAGE,  # QVS of each token by itself
     stage3_fusion.STAGE,  # BSCA

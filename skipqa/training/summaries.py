@@ -7,6 +7,7 @@ SUMMARIES = {
     "splade": "sparse queries",
     "stage1": "the backbone",
     "reader": "the decoder alone: that of desk by LoRA, the pocket's further",
+    "cells": "what single tokens show",
     "grounding": "saliency over all tokens together",
     "stage2": "saliency of each token by itself",
     "stage3": "fusion into the decoder",

@@ -11,6 +11,7 @@ from skipqa.backbones.networks import bert, llama
 from skipqa.costs.flops import count_flops, peak_activation_bytes
 from skipqa.nn import (
     budget,
+    cell_tagger,
     drafter,
     keep_head,
     projector,
@@ -82,6 +83,14 @@ def tagger_case() -> Case:
     return tagger.flops(config), lambda: model(v)
 
 
+def cell_tagger_case() -> Case:
+    names = ("a",) * 70
+    config = cell_tagger.CellTaggerConfig(names, names, width=96, hidden=64)
+    model = cell_tagger.CellTagger(config).eval()
+    coarse, fine = torch.empty(1, 96, 4, 4), torch.empty(1, 96, 8, 8)
+    return cell_tagger.flops(config, 64), lambda: model(coarse, fine)
+
+
 def projector_case() -> Case:
     config = projector.ProjectorConfig(96, 128)
     model, v = projector.Projector(config), torch.empty(50, 96)
@@ -115,6 +124,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "SKV drafter": drafter_case,
     "SKV drafter with words": drafter_with_words_case,
     "tagger": tagger_case,
+    "cell tagger": cell_tagger_case,
     "projector": projector_case,
     "decoder": decoder_case,
     "text encoder": encoder_case,

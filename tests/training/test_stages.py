@@ -67,7 +67,7 @@ def noted(read: Metrics) -> tuple[list[Noted], dict[str, Inputs]]:
 
 
 LATER = [
-    *("grounding", "stage2", "stage3", "stage4", "stage5", "stage6"),
+    *("cells", "grounding", "stage2", "stage3", "stage4", "stage5", "stage6"),
     *("hop", "ocr", "fast_path", "confidence"),
 ]
 

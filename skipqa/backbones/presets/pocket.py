@@ -33,6 +33,7 @@ from skipqa.backbones.text_encoder import PAIR_LAYERS, MiniLm
 from skipqa.backbones.weights import convert, gguf_decoder, loading
 from skipqa.backbones.weights.gguf_decoder import PublishedDecoder
 from skipqa.config import EncodeConfig, Weights
+from skipqa.nn.cell_tagger import CellTagger
 from skipqa.nn.tagger import Tagger
 from skipqa.types import VisualTokens, Widths
 
@@ -56,13 +57,14 @@ class PromptForm:
 
 @dataclass(frozen=True, slots=True)
 class FineTuned:
-    """What training added to the published networks: a tagger, and weight deltas as files."""
+    """What training added to the published networks: taggers, and weight deltas as files."""
 
     tagger: Tagger | None = None  # more names for the vision encoder's features
     vision: Path | None = None  # delta of the vision encoder
     question: Path | None = None  # delta of the text encoder whose output the drafter reads
     reader: Path | None = None  # delta of the decoder
     pairs: Path | None = None  # delta of the text encoder that reads question and passage together
+    cell_tagger: CellTagger | None = None  # what single tokens show
 
 
 class Pocket(GenerationMixin):
@@ -91,7 +93,9 @@ class Pocket(GenerationMixin):
         self.vision = (
             PocketVision(config, self.texts, report, learned.vision)
             if learned.tagger is None
-            else TaggedVision(config, self.texts, learned.tagger, report, learned.vision)
+            else TaggedVision(
+                config, self.texts, learned.tagger, report, learned.vision, learned.cell_tagger
+            )
         )
         self.segmenter = Segmenter(report)
 

@@ -10,18 +10,19 @@ names, d text width.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 from skipqa.assets import Report
 from skipqa.backbones import concepts
@@ -30,7 +31,9 @@ from skipqa.backbones.networks import efficientnet_lite
 from skipqa.backbones.text_encoder import MiniLm
 from skipqa.backbones.weights import convert, loading
 from skipqa.config import EncodeConfig
+from skipqa.nn import cell_tagger as cells
 from skipqa.nn import tagger as tags
+from skipqa.nn.cell_tagger import CellTagger
 from skipqa.nn.tagger import Tagger
 from skipqa.types import SeenWords, VisualTokens
 
@@ -82,6 +85,15 @@ class PocketVision:
     @cached_property
     def _device(self) -> torch.device:
         return chosen_device()
+
+    def whole_on(self, device: torch.device) -> Self:
+        """A copy with all its networks there, the classifier too."""
+        _ = self.network  # loaded, so that the copy has it
+        moved = copy.deepcopy(self)
+        for part in vars(moved).values():
+            if isinstance(part, nn.Module):
+                part.to(device)
+        return moved
 
     def _map(self, image: Image.Image, scale: int) -> Tensor:
         """[1, F, h, w]"""
@@ -200,9 +212,12 @@ class TaggedVision(PocketVision):
         tagger: Tagger,
         report: Report = lambda _: None,
         delta: Path | None = None,
+        cell_tagger: CellTagger | None = None,
     ) -> None:
+        """`cell_tagger` knows single cells by some of the tagger's names."""
         super().__init__(config, texts, report, delta)
         self.tagger = tagger
+        self.cell_tagger = cell_tagger
 
     @cached_property
     def concepts(self) -> concepts.Concepts:
@@ -213,17 +228,24 @@ class TaggedVision(PocketVision):
 
     def recognise(self, maps: Sequence[Tensor]) -> Recognised:
         """A tag has its largest probability over all maps: a large object is recognised in the
-        coarse map, a small one in a part of the fine map."""
+        coarse map, a small one in a part of the fine map. Where a cell tagger was trained, tokens
+        at high resolution have its probabilities for the names that it knows, and the image as a
+        whole has the same as before."""
         classes = super().recognise(maps)
         views = [tag_views(self.tagger, map_BFhw) for map_BFhw in maps]
         probs_BT = surest(views)
         grid = maps[-1].shape[-1]
         tagged_BVT = torch.stack([_resampled(one, grid) for one in views]).amax(0)
         num_views = sum(one[0, 0].numel() for one in views)
+        flops = classes.flops + tags.flops(self.tagger.config, num_views)
+        if self.cell_tagger is not None and len(maps) > 1:
+            columns = self.cell_tagger.config.columns(self.tagger.config)
+            tagged_BVT[..., columns] = self.cell_tagger.probs(maps[0], maps[-1])
+            flops += cells.flops(self.cell_tagger.config, grid * grid)
         return Recognised(
             probs_BVC=_joined(classes.probs_BVC, tagged_BVT),
             overview_BC=_joined(classes.overview_BC, probs_BT),
-            flops=classes.flops + tags.flops(self.tagger.config, num_views),
+            flops=flops,
             classes_BC=classes.overview_BC,
             tags_BT=probs_BT,
         )

@@ -10,7 +10,6 @@ T words.
 
 from __future__ import annotations
 
-import copy
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -133,7 +132,7 @@ def encode_photos(
     counted: Counted,
 ) -> PhotoTable:
     """At low resolution and at all scales, as answering sees them."""
-    vision = _on(vision, device)
+    vision = vision.whole_on(device)
     by_archive: dict[Path, list[str]] = {}
     for archive, name in photos:
         by_archive.setdefault(archive, []).append(name)
@@ -159,16 +158,6 @@ def encode_photos(
                 row[photos[archive, name]] = len(row)
             counted(len(row), len(photos))
     return PhotoTable(row, *(_joined(some) for some in views))
-
-
-def _on(vision: PocketVision, device: torch.device) -> PocketVision:
-    """A copy with everything there, the classifier too."""
-    _ = vision.network  # loaded, so that the copy has it
-    moved = copy.deepcopy(vision)
-    moved.network.to(device)
-    if (tagger := getattr(moved, "tagger", None)) is not None:
-        tagger.to(device)
-    return moved
 
 
 def _view(vision: PocketVision, maps: Sequence[Tensor]) -> EncodedView:

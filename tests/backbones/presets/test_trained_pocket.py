@@ -21,6 +21,7 @@ from skipqa.backbones.text_encoder import MiniLm
 from skipqa.config import EncodeConfig
 from skipqa.costs.flops import count_flops
 from skipqa.nn import compact, low_rank
+from skipqa.nn.cell_tagger import CellTagger, CellTaggerConfig
 from skipqa.nn.tagger import Tagger, TaggerConfig
 from skipqa.pipeline import Pipeline
 from skipqa.stages.encode import Encode, NoPrior
@@ -146,6 +147,11 @@ class TestQuestions:
         assert found.keys() == expected.keys()
         assert all(torch.equal(found[name], expected[name]) for name in expected)
         assert any(not torch.equal(base[name], expected[name]) for name in expected)
+
+
+def same_tokens(one: VisualTokens, other: VisualTokens) -> bool:
+    names = ("features", "concept_probs", "meaning", "overview", "drafter_features")
+    return all(torch.equal(getattr(one, name), getattr(other, name)) for name in names)
 
 
 def small_tagger(names: tuple[str, ...], kinds: tuple[str, ...], width: int = 6) -> Tagger:
@@ -322,6 +328,37 @@ class TestVision:
         _ = plain.concepts, trained.concepts  # else the first call would encode their names
         (said, counted), (said_plain, counted_plain) = both(trained), both(plain)
         assert said - said_plain == counted - counted_plain > 0
+
+    def test_a_cell_tagger_changes_the_evidence_for_its_names_alone(
+        self, trained: Pocket, tagger: Tagger, image: Image.Image, seen: VisualTokens
+    ) -> None:
+        names, kinds = tagger.config.names[-5:], tagger.config.kinds[-5:]
+        torch.manual_seed(0)
+        cells = CellTagger(CellTaggerConfig(names, kinds)).eval().requires_grad_(False)
+        backbone = Pocket(
+            EncodeConfig(), learned=dataclasses.replace(trained.learned, cell_tagger=cells)
+        )
+        low_res, plain_low_res = (one.encode_low_res(image)[0] for one in (backbone, trained))
+        assert same_tokens(low_res, plain_low_res)
+        found, flops = backbone.encode_high_res(image, low_res)
+        for name in ("features", "overview", "drafter_features"):
+            assert torch.equal(getattr(found, name), getattr(seen, name)), name
+        assert found.words is not None
+        assert seen.words is not None
+        assert found.words.names == seen.words.names
+        assert torch.equal(found.words.probs, seen.words.probs)
+        others = seen.concept_probs[:, :-5]
+        torch.testing.assert_close(
+            found.concept_probs[:, :-5] / found.concept_probs[:, :-5].sum(1, keepdim=True),
+            others / others.sum(1, keepdim=True),
+        )
+        maps = [one.features.T.unflatten(1, (one.grid, one.grid))[None] for one in (low_res, found)]
+        classes = found.concept_probs[:, : len(trained.concepts) - len(tagger.config.names)]
+        ratio = found.concept_probs[:, -5:] / classes.sum(1, keepdim=True)
+        torch.testing.assert_close(ratio, cells.probs(maps[0], maps[1])[0])
+        assert flops - trained.encode_high_res(image, low_res)[1] == count_flops(
+            lambda: cells.probs(maps[0], maps[1])
+        )
 
     @pytest.mark.parametrize("scales", [(96,), (160, 320), (512,)])
     def test_the_drafter_reads_as_many_cells_at_any_scale(
