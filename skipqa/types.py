@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-if TYPE_CHECKING:  # index tools use these types and must not wait for torch
+if TYPE_CHECKING:  # the command line and index tools use these types and must not wait
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom, as fractions of the image
 Route = Literal["draft", "full"]

@@ -145,7 +145,7 @@ class ReadingBudgeter:
     ) -> Decision:
         decision = self.budgeter(question, low_res, draft, may_close)
         budget, flops, why = decision
-        if not len(low_res):  # no image, which the choice was never trained without
+        if not len(low_res):  # no image, and the choice was trained with one
             return decision
         if budget.passages == 0:
             return Decision(replace(budget, read_as="none"), flops, why)
