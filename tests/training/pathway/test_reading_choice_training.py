@@ -157,11 +157,8 @@ def fusion_reader(pipeline: Pipeline) -> FusionReader:
     """With random weights."""
     torch.manual_seed(0)
     widths, concepts = pipeline.backbone.widths, len(pipeline.backbone.concepts)
-    config = FusionReaderConfig(
-        *(widths.vision, concepts, widths.text, widths.decoder, 9, 0.1),
-        early_layers=1,
-        edge_width=8,
-    )
+    sizes = widths.vision, concepts, widths.text, widths.decoder
+    config = FusionReaderConfig(*sizes, heads=9, embedding_rms=0.1, early_layers=1, edge_width=8)
     return FusionReader(config).eval().requires_grad_(False)
 
 
@@ -191,10 +188,13 @@ def test_every_way_costs_and_scores_what_answering_in_it_does(context: TrainingC
     state, before = one.retrieved(budget)
     state = state.add(draft=one.draft)
     for way in ("text", "fused", "fused+best"):
-        as_set = one.pipeline.with_config(decode={"passages": way})
-        trace = Trace()
-        answer = as_set.run(state, start="verify", trace=trace).answer.text
-        place = WAYS.index(way)
+        as_set, trace = one.pipeline.with_config(decode={"passages": way}), Trace()
+        leaving = as_set.run(state, start="verify", trace=trace)
+        chosen = state.add(budget=replace(state.budget, read_as=way))
+        same = one.pipeline.run(chosen, start="verify")
+        assert (same.prompt, same.answer) == (leaving.prompt, leaving.answer)
+        assert (same.fused.for_decoder is None) is (way == "text")
+        answer, place = leaving.answer.text, WAYS.index(way)
         assert float(answered.giga[0, place]) == pytest.approx((before + trace.flops) / GIGA)
         assert float(answered.value[0, place]) == one.right.get(answer.lower(), 0.0)
 

@@ -49,6 +49,7 @@ from skipqa.training.pathway.gather import Gathered
 from skipqa.training.pathway.records import replay, replaying
 from skipqa.training.pathway.stage import PathwayStage
 from skipqa.training.pathway.stage3_region_query import RegionQueryPart, RegionQueryTraining
+from skipqa.training.pathway.stage5_reading import ReadingPart
 from skipqa.training.pathway.verifier_settings import PairTraining, VerifierTraining
 from skipqa.training.pipelines import Source
 from skipqa.training.run import Run
@@ -108,7 +109,7 @@ STAGES: dict[str, tuple[PathwayStage, Any, tuple[str, ...]]] = {
         ("verifier", "pair_verifier", "pair_encoder"),
     ),
     "budget": (
-        replace(stage5_budget.STAGE, parts=(stage5_budget.BudgetPart(FEW_GAINS),)),
+        replace(stage5_budget.STAGE, parts=(stage5_budget.BudgetPart(FEW_GAINS), ReadingPart())),
         BudgetTraining(steps=10, questions=3, folds=2),
         ("budget",),
     ),
