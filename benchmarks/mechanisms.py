@@ -81,7 +81,7 @@ def main() -> None:
         index=options.index or [folder / "index"],
         components=options.components,
         overrides={"decode": {"passages": TEXT}},
-    )
+    ).with_components(reading_choice=None)
     if options.untrained_reader:
         base = base.with_components(fusion_reader=untrained_reader(base, options.seed))
     if base.components.fusion_reader is None and options.passages != TEXT:
@@ -179,7 +179,7 @@ class Mechanisms:
 
     @torch.inference_mode()
     def _by_chance(self, state: State, number: int) -> State:
-        fuser = build_fuser(self.as_set.parts)
+        fuser = build_fuser(self.as_set.parts, self.as_set.config.decode.passages)
         own, _ = fuser(state.kept, state.question, state.verified)
         generator = torch.Generator().manual_seed(self.seed + number)
         order = torch.randperm(own.edges.numel(), generator=generator)

@@ -37,6 +37,7 @@ from skipqa.nn.fusion_reader import FusionReader, FusionReaderConfig
 from skipqa.nn.grounding import Grounding, GroundingConfig
 from skipqa.nn.keep_head import KeepHead, KeepHeadConfig
 from skipqa.nn.projector import Projector, ProjectorConfig
+from skipqa.nn.reading_choice import ReadingChoice, ReadingChoiceConfig
 from skipqa.nn.region_query import (
     DenseRegionQuery,
     RegionQueryConfig,
@@ -54,6 +55,7 @@ from skipqa.types import Widths
 class Components:
     drafter: Drafter | None = None
     budget: BudgetController | None = None
+    reading_choice: ReadingChoice | None = None  # per question, in place of `decode.passages`
     grounding: Grounding | None = None  # QVS over all tokens together
     saliency: Saliency | None = None  # QVS of each token by itself, where there is no grounding
     region_query: SparseRegionQuery | DenseRegionQuery | None = None
@@ -99,6 +101,7 @@ ADAPTER = "adapter_model.safetensors"  # PEFT's name
 _BUILDERS: dict[str, Any] = {
     "drafter": (DrafterConfig, Drafter),
     "budget": (DiscreteBudgetConfig, build_budget),
+    "reading_choice": (ReadingChoiceConfig, ReadingChoice),
     "grounding": (GroundingConfig, Grounding),
     "saliency": (SaliencyConfig, build_saliency),
     "region_query": (RegionQueryConfig, build_region_query),
@@ -117,7 +120,9 @@ _BUILDERS: dict[str, Any] = {
 # A preset with the same encoders as another begins with what is bundled for that one, less what
 # belongs to the decoder: its own deltas, and settings that were chosen with it
 BASED_ON = {"desk": "pocket"}
-OF_THE_DECODER = ("reader", "dense_reader", "projector", "fusion_reader", "adapter")
+OF_THE_DECODER = (
+    *("reader", "dense_reader", "projector", "fusion_reader", "reading_choice", "adapter"),
+)
 SETTINGS_OF_THE_DECODER = ("decode", "confidence")
 DELTAS = ("vision", "question", "reader", "dense_reader", "sparse_query", "pair_encoder")
 SETTINGS = "settings.toml"
@@ -127,6 +132,7 @@ NAMES = tuple(_BUILDERS)
 _FITS: dict[str, dict[str, str]] = {
     "drafter": {"visual_tokens": "low_res", "visual_width": "vision", "question_width": "text"},
     "budget": {"visual_width": "text", "question_width": "text"},
+    "reading_choice": {"visual_width": "text", "question_width": "text"},
     "grounding": {"vision_width": "vision", "text_width": "text"},
     "saliency": {"width": "text"},
     "region_query": {"vision_width": "vision", "question_width": "text"},

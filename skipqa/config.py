@@ -23,6 +23,7 @@ from typing import (
 )
 
 from skipqa.errors import UserError, choices
+from skipqa.types import ReadAs, reads_fused
 
 
 class Between(NamedTuple):
@@ -200,9 +201,9 @@ class DecodeConfig:
     # A few words, as benchmarks score them, or for people: a sentence or a quotation with the
     # numbers of the passages it rests on
     style: Literal["short", "sentence"] = "short"
-    # How a short reader comes by the passages: the best few as text, as tokens that fusion left,
-    # as such tokens and the best one as text, or not at all. Tokens need a trained fusion reader
-    passages: Literal["text", "fused", "fused+best", "none"] = "text"
+    # Where no controller chooses for each question. Tokens need a trained fusion reader and a short
+    # prompt
+    passages: ReadAs = "text"
     max_passages: NonNegative = 2  # in the prompt as text
     # A short prompt has its passages in lower case, as answers are that the reader was trained on:
     # so it can copy a name letter by letter
@@ -229,8 +230,7 @@ class DecodeConfig:
 
     @property
     def reads_fused(self) -> bool:
-        """Tokens of a fusion reader, in front of the prompt."""
-        return self.passages.startswith("fused")
+        return reads_fused(self.passages)
 
 
 Curve = Annotated[tuple[float, ...], Between(-1_000.0, 1_000.0, may_be_empty=True)]

@@ -96,6 +96,7 @@ class SkipModel(
             "pocket", index=index, components=components, overrides=merged(DEFAULTS, self.settings)
         )
         reader = partial(_build_decode, model=model, processor=processor)
+        base = base.with_components(reading_choice=None)  # learned with another decoder's answers
         self.pipeline: Pipeline = base.with_stages(decode=reader)
 
     def answer(self, image: ImageSource, question: str, *, fast_path: bool = False) -> Answer:

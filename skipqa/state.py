@@ -21,6 +21,7 @@ from skipqa.types import (
     Hop,
     KeptTokens,
     Question,
+    ReadAs,
     ReadText,
     Region,
     Retrieved,
@@ -82,6 +83,11 @@ class State:
     hops: FilledBy[tuple[Hop, ...]] = FilledBy("hop")  # further rounds, where there were any
     prompt: FilledBy[str] = FilledBy("decode")
     answer: FilledBy[Decoded] = FilledBy("decode")
+
+    @property
+    def read_as(self) -> ReadAs | None:
+        """How passages are read, where the budget says so."""
+        return self.budget.read_as if "budget" in self else None
 
     @property
     def text_read(self) -> ReadText:

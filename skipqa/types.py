@@ -11,16 +11,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-if TYPE_CHECKING:  # index tools use these types and must not wait for torch
+if TYPE_CHECKING:  # the command line and index tools use these types and must not wait
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom, as fractions of the image
 Route = Literal["draft", "full"]
 DROPPED = -1  # in place of a grid position
 Level = Literal["EASY", "MEDIUM", "HARD"]  # how deep the decoder is asked to reason
+# How the decoder comes by the passages: the best few as text, as tokens that fusion left, as such
+# tokens and the best one as text, or not at all
+ReadAs = Literal["text", "fused", "fused+best", "none"]
+
+
+def reads_fused(way: ReadAs) -> bool:
+    """Tokens of a fusion reader, in front of the prompt."""
+    return way.startswith("fused")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +178,7 @@ class Budget:
     expected_gain: float | None = None  # in score, of looking up; None where nothing predicts it
     skipped_indexes: tuple[str, ...] = ()  # names of those that are not searched
     rounds: int = 1  # H: of retrieval, at most
+    read_as: ReadAs | None = None  # None: as `decode.passages` says
 
     def looks_like(self, other: Budget) -> bool:
         """Whether the same is seen of the image on either: small things are looked at more closely

@@ -60,6 +60,7 @@ TRUST = (0.5, 0.3)  # y and z at the start
 SURE_OF = (0.01, 0.99)  # verification scores beyond these tell nothing more
 OFFSET = -3.0  # c at the start: an edge is closed unless something speaks for it
 LEAST_SALIENCY = 1e-4
+LEAST_MASS = 0.05  # that is pointed with elsewhere, for the gradient of a further window
 LEAST_SCORE = 0.01  # of retrieval, relative to the best: what is less tells nothing more
 
 
@@ -412,8 +413,9 @@ class FusionReader(nn.Module):
 
 def _mean_window(pointed_BKT: Tensor, raw_BKTD: Tensor, size: int, before: int) -> Tensor:
     """[B, W, D]: the windows of all words by how much each is pointed at; a word further on is the
-    same attention, moved."""
-    total_B11 = pointed_BKT.sum((1, 2), keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+    same attention, moved. Where next to nothing is left to point with, that is not blown up: the
+    gradient of a sure pointer's second window would be infinite."""
+    total_B11 = pointed_BKT.sum((1, 2), keepdim=True).clamp_min(LEAST_MASS)
     padded = F.pad(pointed_BKT / total_B11, (size - before - 1, before))
     num_words = pointed_BKT.shape[2]
     moved = [padded[..., size - 1 - w : size - 1 - w + num_words] for w in range(size)]

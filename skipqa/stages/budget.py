@@ -3,30 +3,36 @@
 A trained controller decides by the mean low-resolution token, the question and what the draft said,
 before the image is encoded again; it may close retrieval altogether (K' = 0, SKIP-NR) and leave
 indexes out. Without one every question gets the same (V', K') and every index is searched, but a
-drafter that may abstain closes retrieval for the easy ones. Neither closes it where somebody's own
-documents are searched, as they cannot know what these answer, nor where the fast path is off.
-Whether high resolution pays depends on
-the question alone: small things matter where it is about one kind of thing, and seldom where it is
-about a scene. So does H: a further round is for a question with words that stand for what a passage
-has to name (SKIP-Iter).
+drafter that may abstain closes retrieval for the easy ones. A trained choice says besides how what
+is looked up will be read, and closes retrieval where nothing is worth reading. None of them closes
+it where somebody's own documents are searched, as they cannot know what these answer, nor where the
+fast path is off. Whether high resolution pays depends on the question alone: small things matter
+where it is about one kind of thing, and seldom where it is about a scene. So does H: a further
+round is for a question with words that stand for what a passage has to name (SKIP-Iter).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
+
+import torch
 
 from skipqa.config import BudgetConfig
 from skipqa.errors import UserError
 from skipqa.nn import budget as network
+from skipqa.nn import reading_choice
 from skipqa.nn.budget import BudgetController
 from skipqa.nn.drafter import ABSTAIN
+from skipqa.nn.reading_choice import WAYS, ReadingChoice
 from skipqa.stages.budget_signals import NUM_SIGNALS, UNKNOWN_DRAFT, signals
 from skipqa.stages.budget_sources import DescribedIndexes
+from skipqa.stages.fuse import ways_to_read
 from skipqa.stages.stage import Parts
 from skipqa.state import State
 from skipqa.trace import StageRecord
-from skipqa.types import Budget, Draft, Question, VisualTokens
+from skipqa.types import Budget, Draft, Question, ReadAs, VisualTokens
 
 MAX_ROUNDS = 3
 
@@ -122,6 +128,42 @@ class TrainedBudgeter:
         return why
 
 
+class ReadingBudgeter:
+    """The budget of another, and how what it looks up is read: in the way of the highest expected
+    score less its cost. Reading nothing saves looking up, too."""
+
+    def __init__(self, budgeter: Budgeter, choice: ReadingChoice, ways: Sequence[ReadAs]) -> None:
+        if (read := choice.config.signals) != NUM_SIGNALS:
+            raise UserError(
+                f"this reading choice reads {read} signals, not {NUM_SIGNALS}: train again"
+            )
+        self.budgeter, self.choice, self.ways = budgeter, choice, ways
+
+    @torch.inference_mode()
+    def __call__(
+        self, question: Question, low_res: VisualTokens, draft: Draft, may_close: bool
+    ) -> Decision:
+        decision = self.budgeter(question, low_res, draft, may_close)
+        budget, flops, why = decision
+        if not len(low_res):  # no image, and the choice was trained with one
+            return decision
+        if budget.passages == 0:
+            return Decision(replace(budget, read_as="none"), flops, why)
+        known = low_res.meaning.mean(0), question.embedding, signals(question, low_res, draft)
+        expected_R = self.choice(*known)
+        ways = [way for way in self.ways if may_close or way != "none"]
+        way = self.choice.choose(expected_R, ways)
+        flops += reading_choice.flops(self.choice.config)
+        scores = dict(zip(WAYS, expected_R.tolist(), strict=True))
+        others = ", ".join(f"{other} {scores[other]:.2f}" for other in ways if other != way)
+        why += f", passages read as {way}: expected score {scores[way]:.2f}"
+        why += f" ({others})" if others else ""
+        budget = replace(budget, read_as=way)
+        if way == "none":
+            budget = replace(budget, passages=0, rho_r=1.0, level="EASY", skipped_indexes=())
+        return Decision(budget, flops, why)
+
+
 class SetBudget:
     def __init__(
         self, config: BudgetConfig, budgeter: Budgeter, own_documents: bool = False
@@ -154,7 +196,10 @@ def is_particular(question: Question, config: BudgetConfig) -> bool:
 
 
 def build(parts: Parts) -> SetBudget:
-    return SetBudget(parts.config.budget, _budgeter(parts), parts.library.has_own_documents)
+    budgeter, choice = _budgeter(parts), parts.components.reading_choice
+    if choice is not None:
+        budgeter = ReadingBudgeter(budgeter, choice, ways_to_read(parts))
+    return SetBudget(parts.config.budget, budgeter, parts.library.has_own_documents)
 
 
 def _budgeter(parts: Parts) -> Budgeter:

@@ -1,10 +1,10 @@
 """decode: the language model answers from the evidence.
 
 The passages that received attention are read, by verification score and attention together, the
-best last, where a small decoder heeds it most. As text, that is: `decode.passages` says whether the
-decoder reads what fusion left of them instead, or besides. After a further round of retrieval those
-of the last round are read, and the question is the one of that round. `readers.py` has the ways to
-read them, and `sentences.py` those that answer in sentences.
+best last, where a small decoder heeds it most. As text, that is: the budget or, if that has no say,
+`decode.passages` says whether the decoder reads what fusion left of them instead, or besides. After
+a further round of retrieval those of the last round are read, and the question is the one of that
+round. `readers.py` has the ways to read them, and `sentences.py` those that answer in sentences.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from skipqa.stages.stage import Parts
 from skipqa.stages.written import quoted, text_facts
 from skipqa.state import State
 from skipqa.trace import StageRecord
-from skipqa.types import Fused, Verified
+from skipqa.types import Fused, ReadAs, Verified
 
 
 class Decode:
@@ -39,19 +39,17 @@ class Decode:
         calibration: ConfidenceConfig,
         *,
         cite: bool = False,
-        besides_fused: int = 0,
+        passages: ReadAs = "text",
     ) -> None:
-        """`cite` adds to each statement the number of the passage it rests on. `besides_fused`:
-        passages as text where the decoder reads fused tokens; where nothing was fused for it, as in
-        a question without an image, they are read as without fusion."""
+        """`cite` adds to each statement the number of the passage it rests on. `passages` is how
+        they are read where the budget does not say."""
         self.reader, self.calibration, self.cite = reader, calibration, cite
-        self.besides_fused = besides_fused
+        self.passages: ReadAs = passages
 
     def __call__(self, state: State, record: StageRecord) -> State:
-        most = self.reader.max_passages
-        if state.fused.for_decoder is not None:
-            most = min(most, self.besides_fused)
-        used = read_order(state.verified, state.fused)[:most]
+        way = state.read_as or self.passages
+        used = read_order(state.verified, state.fused)
+        used = used[: most_as_text(way, self.reader.max_passages, state.fused)]
         texts = facts(state.verified, used)
         reading = quoted(state) or self.reader(state, [*texts, *text_facts(state)])
         if self.cite:
@@ -83,8 +81,8 @@ def _cited(reading: Reading, texts: Sequence[str], used: Sequence[int]) -> Readi
 def build(parts: Parts) -> Decode:
     sentences = parts.config.decode.style == "sentence"
     reader = build_sentence_reader(parts) if sentences else build_reader(parts)
-    besides_fused = int(parts.config.decode.passages == "fused+best")
-    return Decode(reader, parts.config.confidence, cite=sentences, besides_fused=besides_fused)
+    passages = parts.config.decode.passages
+    return Decode(reader, parts.config.confidence, cite=sentences, passages=passages)
 
 
 def build_sentence_reader(parts: Parts) -> Reader:
@@ -96,8 +94,6 @@ def build_sentence_reader(parts: Parts) -> Reader:
 
 def build_reader(parts: Parts) -> Reader:
     config, backbone = parts.config.decode, parts.backbone
-    if config.passages == "none":
-        config = replace(config, max_passages=0)
     if config.reads_fused and config.prompt != "short":
         raise UserError("decode.passages: fused tokens are read by a trained reader alone")
     if config.prompt == "instructions":
@@ -109,6 +105,16 @@ def build_reader(parts: Parts) -> Reader:
     if config.prompt == "examples":
         return quoting
     return ShortReader(config, backbone, together, ClauseReader(quoting))
+
+
+def most_as_text(way: ReadAs, most: int, fused: Fused) -> int:
+    """Passages, of `most` that a reader takes. Where nothing was fused for it, as in a question
+    without an image, they are read as without fusion."""
+    if way == "none":
+        return 0
+    if fused.for_decoder is None:
+        return most
+    return min(most, int(way == "fused+best"))
 
 
 def read_order(verified: Verified, fused: Fused) -> list[int]:

@@ -8,12 +8,14 @@ each, as what a dictionary says of a horse is always nearer to one than a note a
 attends to every word of the passages it has an edge to; a token without edges stays as it is, and
 a passage without edges is never read.
 
-A fusion reader (`nn/fusion_reader.py`) leaves tokens for the decoder besides: it is used where
-`decode.passages` asks for such tokens, and nowhere else.
+A fusion reader (`nn/fusion_reader.py`) leaves tokens for the decoder besides: it is used where the
+budget of a question or, if that has no say, `decode.passages` asks for such tokens.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Protocol
 
 import torch
@@ -36,6 +38,7 @@ from skipqa.nn.fusion_reader import (
     retrieved_logs,
 )
 from skipqa.nn.grounding import places
+from skipqa.nn.reading_choice import WAYS
 from skipqa.ops.bipartite_attention import (
     bipartite_attention,
     compatibility,
@@ -46,7 +49,7 @@ from skipqa.stages.signals import by_kind
 from skipqa.stages.stage import Parts
 from skipqa.state import State
 from skipqa.trace import StageRecord
-from skipqa.types import Fused, KeptTokens, Question, Verified
+from skipqa.types import Fused, KeptTokens, Question, ReadAs, Verified, reads_fused
 
 
 class Fuser(Protocol):
@@ -181,12 +184,17 @@ class ReadingFuser:
 
 
 class Fuse:
-    def __init__(self, fuser: Fuser) -> None:
-        self.fuser = fuser
+    def __init__(self, fuser: Fuser, chosen: Mapping[ReadAs, Fuser] = MappingProxyType({})) -> None:
+        """`chosen`: those of the ways to read that a budget may choose."""
+        self.fuser, self.chosen = fuser, chosen
+
+    def fuser_of(self, state: State) -> Fuser:
+        way = state.read_as
+        return self.fuser if way is None else self.chosen[way]
 
     @torch.inference_mode()
     def __call__(self, state: State, record: StageRecord) -> State:
-        fused, record.flops = self.fuser(state.kept, state.question, state.verified)
+        fused, record.flops = self.fuser_of(state)(state.kept, state.question, state.verified)
         num_edges, (num_tokens, num_passages) = int(fused.edges.sum()), fused.edges.shape
         record.kept, record.dropped = num_edges, num_tokens * num_passages - num_edges
         record.why = f"{num_edges} of {num_tokens} x {num_passages} edges"
@@ -194,15 +202,22 @@ class Fuse:
 
 
 def build(parts: Parts) -> Fuse:
-    return Fuse(build_fuser(parts))
+    chosen = {way: build_fuser(parts, way) for way in ways_to_read(parts)}
+    return Fuse(build_fuser(parts, parts.config.decode.passages), chosen)
 
 
-def build_fuser(parts: Parts) -> Fuser:
+def ways_to_read(parts: Parts) -> tuple[ReadAs, ...]:
+    """Those that a budget may choose."""
+    fuses = parts.components.fusion_reader is not None and parts.config.decode.prompt == "short"
+    return tuple(way for way in WAYS if fuses or not reads_fused(way))
+
+
+def build_fuser(parts: Parts, way: ReadAs) -> Fuser:
     config, layer, reader = parts.config, parts.components.fusion, parts.components.fusion_reader
-    if config.decode.reads_fused:
+    if reads_fused(way):
         if reader is None:
             raise UserError(
-                f"decode.passages = {config.decode.passages!r} needs fusion_reader.safetensors "
+                f"decode.passages = {way!r} needs fusion_reader.safetensors "
                 f"among the components: train it (skipqa train stage3)"
             )
         known = parts.backbone.concepts

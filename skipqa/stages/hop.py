@@ -32,7 +32,7 @@ from skipqa.nn.bridge import BridgePointer
 from skipqa.ops.bipartite_attention import path_edges
 from skipqa.stages.decode import worth
 from skipqa.stages.encode import build_nested
-from skipqa.stages.fuse import build_fuser
+from skipqa.stages.fuse import build as build_fuse
 from skipqa.stages.retrieve import Found, Retrieve, search_texts
 from skipqa.stages.stage import Parts
 from skipqa.stages.verify import QuestionVerifier, Verify
@@ -122,7 +122,7 @@ class AskAgain:
     def __init__(self, parts: Parts, finder: BridgeFinder) -> None:
         self.parts, self.finder, self.config = parts, finder, parts.config.hop
         self.fixed = parts.config.budget.rounds > 0
-        self.nested, self.fuser = build_nested(parts), build_fuser(parts)
+        self.nested, self.fuse = build_nested(parts), build_fuse(parts)
         # What own documents name is as likely to be general knowledge
         self.retrieve_config = replace(
             parts.config.retrieve, excerpt_words=self.config.excerpt_words, general_weight=1.0
@@ -199,7 +199,8 @@ class AskAgain:
     ) -> State:
         """What all rounds so far found and kept, fused along the paths between them."""
         verified = _all_of(state.verified, asking.verified)
-        fused, flops = self.fuser(state.kept, asking.question, verified, path_edges(*edges))
+        fuser = self.fuse.fuser_of(state)
+        fused, flops = fuser(state.kept, asking.question, verified, path_edges(*edges))
         record.flops += flops
         before, after = state.retrieved, asking.retrieved
         retrieved = Retrieved(

@@ -37,7 +37,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "types": set(),
     "language": set(),
     "wordnet": set(),
-    "config": {"errors"},
+    "config": {"errors", "types"},
     "files": {"errors"},
     "parallel": {"errors"},
     "assets": {"errors"},

@@ -18,7 +18,10 @@ IMPLEMENTATIONS: dict[type, list[type]] = {
     encode.PriorEstimator: [encode.NoPrior, encode.TrainedPrior],
     encode.SpanFinder: [encode.NoSpan, encode.TrainedSpan],
     draft.Drafter: [draft.IdentityDrafter, draft.TrainedDrafter],
-    budget.Budgeter: [budget.FixedBudgeter, budget.AbstainBudgeter, budget.TrainedBudgeter],
+    budget.Budgeter: [
+        *(budget.FixedBudgeter, budget.AbstainBudgeter),
+        *(budget.TrainedBudgeter, budget.ReadingBudgeter),
+    ],
     prune.TokenScorer: [
         *(prune.ConceptScorer, prune.SaliencyScorer),
         *(pruners.RandomScorer, pruners.AttentionScorer, pruners.SimilarityScorer),

@@ -55,11 +55,13 @@ class FixedBudget(BudgetController):
 
 
 def with_budget(base: Pipeline, tokens: int | None = None, passages: int | None = None) -> Pipeline:
-    """A fixed K' is final: no question is too easy for it, and verification's own fraction rho_r
-    does not apply on top."""
+    """A fixed K' is final: no question is too easy for it, verification's own fraction rho_r does
+    not apply on top, and all that it allows is read as `decode.passages` says."""
     fixed: dict[str, Any] = {} if tokens is None else {"tokens": tokens}
     fixed |= {} if passages is None else {"passages": passages, "rho_r": 1.0, "easy": 0.0}
     system = base.with_config(budget=fixed)
+    if passages is not None:
+        system = system.with_components(reading_choice=None)
     if (controller := base.components.budget) is None:
         return system
     return system.with_components(budget=FixedBudget(controller, tokens, passages))

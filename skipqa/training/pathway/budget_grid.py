@@ -14,49 +14,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from PIL import Image
 from torch import Tensor
 
-from skipqa.backbones.caching import CachedBackbone
 from skipqa.pipeline import Pipeline
-from skipqa.stages.budget import is_particular
-from skipqa.stages.decode import facts, read_order
-from skipqa.state import State
-from skipqa.tasks.okvqa import normalise
-from skipqa.trace import Trace
+from skipqa.training.pathway.answering import (
+    Answered,
+    Answering,
+    Point,
+    controller_inputs,
+    each,
+    flops_without_retrieval,
+    question_key,
+)
 from skipqa.training.pathway.context import TrainingContext
-from skipqa.training.pathway.records import Records, replay, replaying
-from skipqa.types import Budget, Draft, Retrieved
+from skipqa.training.pathway.records import Records
+from skipqa.types import Budget
 
 TOKENS = (32, 128)
 PASSAGES = (0, 2, 6, 16)
 USUAL = (0, 2)  # the point of the grid that is nearest to the usual budget
-GIGA = 1e9
-Point = tuple[float, float]  # the score of an answer, and its FLOPs in units of 1e9
 
 
 @dataclass(frozen=True, slots=True)
-class BudgetGrid:
-    """Value and cost of each question at each point of the grid, and what a controller reads."""
+class BudgetGrid(Answered):
+    """Each question at each point of the grid: `value` and `giga` are [n, G, H]."""
 
-    value: Tensor  # [n, G, H] the score of the answer
-    giga: Tensor  # [n, G, H] FLOPs, in units of 1e9
-    visual: Tensor  # [n, d]
-    question: Tensor  # [n, d]
-    signals: Tensor  # [n, S]
-    sources: tuple[str, ...]  # of each question, its data set
     passages: tuple[int, ...] = PASSAGES
-
-    def __len__(self) -> int:
-        return len(self.value)
-
-    def only(self, rows: Sequence[int]) -> BudgetGrid:
-        names = ("value", "giga", "visual", "question", "signals")
-        some = {name: getattr(self, name)[list(rows)] for name in names}
-        return replace(self, sources=tuple(self.sources[i] for i in rows), **some)
-
-    def of(self, source: str) -> BudgetGrid:
-        return self.only([i for i, own in enumerate(self.sources) if own == source])
 
     @property
     def gain(self) -> Tensor:
@@ -113,39 +96,27 @@ def _between(table_nGH: Tensor, row_n: Tensor, column_n: Tensor) -> Tensor:
 
 def evaluate_grid(context: TrainingContext, rows: Sequence[int]) -> BudgetGrid:
     """By answering each question at every point, over all workers."""
-    closed_flops = _flops_without_retrieval(context.pipeline)
+    closed_flops = flops_without_retrieval(context.pipeline)
     found = torch.tensor(context.spread(answers, rows, "trying budgets", closed_flops))
     value, giga = found.reshape(len(rows), len(TOKENS), len(PASSAGES), 2).unbind(-1)
     sources = tuple(context.records.about[i]["source"] for i in rows)
     return BudgetGrid(value, giga, *controller_inputs(context.records, rows), sources)
 
 
-def controller_inputs(records: Records, rows: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """What a controller reads: the mean low-resolution token, the question, the signals."""
-    visual, question, signals = (
-        records[name][list(rows)].float() for name in ("low_res", "question", "signals")
-    )
-    return visual, question, signals
-
-
-def _flops_without_retrieval(pipeline: Pipeline) -> int:
-    """From budget to retrieve: the same for every image, and nearly for every question."""
-    image, trace = Image.new("RGB", (640, 480), (120, 130, 90)), Trace()
-    closed = pipeline.with_config(budget={"passages": 0}).with_components(budget=None)
-    closed.run(State(image, "What is this?"), stop="retrieve", trace=trace)
-    return sum(record.flops for record in trace.stages if record.name not in ("encode", "draft"))
-
-
 @torch.inference_mode()
 def answers(pipeline: Pipeline, records: Records, closed_flops: int) -> list[list[list[Point]]]:
     """For each question, V' and K': the score of the answer, and the FLOPs in units of 1e9."""
-    pipeline = replaying(pipeline.with_backbone(CachedBackbone(pipeline.backbone)))
-    drafter = pipeline.components.drafter
-    vocabulary = drafter.vocabulary() if drafter else {}
-    return [
-        _Answering(pipeline, records, i, records.draft(i, vocabulary)).points(closed_flops)
-        for i in range(len(records))
-    ]
+    return [_points(one, closed_flops) for one in each(pipeline, records)]
+
+
+def _points(one: Answering, closed_flops: int) -> list[list[Point]]:
+    closed = one.closed(closed_flops)
+    found = []
+    for tokens in TOKENS:
+        state, before = one.retrieved(Budget(min(tokens, one.num_tokens), PASSAGES[-1]))
+        looked_up = [one.answered(state, count, before) for count in PASSAGES[1:]]
+        found.append([closed, *looked_up])
+    return found
 
 
 @torch.inference_mode()
@@ -153,80 +124,12 @@ def scores_without(
     pipeline: Pipeline, records: Records, skipped: Mapping[str, tuple[str, ...]]
 ) -> list[float]:
     """Of each question at the usual budget, without the indexes that are `skipped`, by question."""
-    pipeline = replaying(pipeline.with_backbone(CachedBackbone(pipeline.backbone)))
-    drafter = pipeline.components.drafter
-    vocabulary = drafter.vocabulary() if drafter else {}
+    tokens, passages = TOKENS[USUAL[0]], PASSAGES[USUAL[1]]
     found = []
-    for i in range(len(records)):
-        one = _Answering(pipeline, records, i, records.draft(i, vocabulary))
-        found.append(one.score_without(skipped[question_key(records, i)]))
+    for one in each(pipeline, records):
+        without = skipped[question_key(records, one.i)]
+        budget = Budget(min(tokens, one.num_tokens), passages, skipped_indexes=without)
+        state, _ = one.retrieved(budget)
+        score, _ = one.answered(state, passages, 0)
+        found.append(score)
     return found
-
-
-def question_key(records: Records, i: int) -> str:
-    """The same in every part of the records."""
-    return f"{records.about[i]['source']}/{records.about[i]['id']}"
-
-
-class _Answering:
-    """One question, answered again and again."""
-
-    def __init__(self, pipeline: Pipeline, records: Records, i: int, draft: Draft) -> None:
-        self.pipeline, self.records, self.i, self.draft = pipeline, records, i, draft
-        self.about = records.about[i]
-        self.right = {normalise(a): float(s) for a, s in self.about["answers"].items()}
-        self.read: dict[tuple[bool, tuple[str, ...]], Point] = {}  # equal passages are read once
-
-    def points(self, closed_flops: int) -> list[list[Point]]:
-        spent: Mapping[str, int] = self.about["flops"]
-        first = spent["encode"] + spent["draft"]
-        high_res = is_particular(self.records.question(self.i), self.pipeline.config.budget)
-        looking = spent["look"] * high_res + spent["zoom"]
-        closed = self._closed(first + closed_flops)
-        return [
-            [closed, *self._looked_up(tokens, first + looking, high_res=high_res)]
-            for tokens in TOKENS
-        ]
-
-    def score_without(self, skipped: tuple[str, ...]) -> float:
-        tokens, passages = TOKENS[USUAL[0]], PASSAGES[USUAL[1]]
-        tokens = min(tokens, self.records["meaning"].shape[1])
-        budget = Budget(tokens, passages, skipped_indexes=skipped)
-        state, _ = replay(self.records, self.i, self.pipeline, budget)
-        high_res = is_particular(self.records.question(self.i), self.pipeline.config.budget)
-        return self._answered(state, passages, 0, high_res=high_res)[0]
-
-    def _closed(self, before: int) -> Point:
-        state, _ = replay(self.records, self.i, self.pipeline, Budget(TOKENS[0], 0, high_res=False))
-        return self._answered(state, 0, before, high_res=False)
-
-    def _looked_up(self, tokens: int, before: int, *, high_res: bool) -> list[Point]:
-        most = Budget(min(tokens, self.records["meaning"].shape[1]), PASSAGES[-1])
-        state, retrieving = replay(self.records, self.i, self.pipeline, most)
-        return [
-            self._answered(state, count, before + retrieving, high_res=high_res)
-            for count in PASSAGES[1:]
-        ]
-
-    def _answered(self, state: State, count: int, before: int, *, high_res: bool) -> Point:
-        """With the first `count` of what was retrieved."""
-        trace, passages = Trace(), state.retrieved.passages[:count]
-        tokens = state.kept.tokens
-        if not high_res:  # the words are those of the low-resolution view
-            tokens = replace(tokens, words=self.records.low_res_words(self.i))
-        state = state.add(
-            draft=self.draft,
-            budget=replace(state.budget, passages=count),
-            kept=replace(state.kept, tokens=tokens),
-            retrieved=Retrieved(passages, 0, 0),
-        )
-        state = self.pipeline.run(state, start="verify", stop="fuse", trace=trace)
-        most = self.pipeline.config.decode.max_passages
-        texts = facts(state.verified, read_order(state.verified, state.fused)[:most])
-        key = high_res, tuple(texts)
-        if key not in self.read:
-            decoding = Trace()
-            answer = self.pipeline.run(state, start="decode", trace=decoding).answer.text
-            self.read[key] = self.right.get(normalise(answer), 0.0), decoding.flops
-        score, reading = self.read[key]
-        return score, (before + trace.flops + reading) / GIGA

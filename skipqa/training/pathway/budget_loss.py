@@ -17,6 +17,7 @@ from skipqa.nn.budget import DifficultyBudget, DiscreteBudget, joined
 from skipqa.nn.relaxation import linear_schedule
 from skipqa.stages.budget_signals import OF_DRAFT
 from skipqa.training.loop import Loss
+from skipqa.training.pathway.answering import Answered
 from skipqa.training.pathway.budget_grid import PASSAGES, BudgetGrid
 from skipqa.training.pathway.budget_settings import BudgetTraining
 from skipqa.training.pathway.budget_targets import TYPES, Targets
@@ -47,7 +48,7 @@ def gated_loss(
     least, most = cost_range(grid)
 
     def loss(step: int) -> Tensor:
-        inputs = _dropped(grid, settings)
+        inputs = dropped(grid, settings)
         chosen = controller(*inputs[:2], num_tokens, PASSAGES[-1], inputs[2])
         width = linear_schedule(*WIDTH, step, settings.steps)
         value, giga = looked_up.around(chosen.tokens, chosen.passages, width)
@@ -61,7 +62,7 @@ def _auxiliary(model: GatedTraining, targets: Targets, settings: BudgetTraining)
     gate, sources = model.controller.gate, model.controller.sources
     assert gate is not None
     assert sources is not None
-    known = joined(*_dropped(targets, settings))
+    known = joined(*dropped(targets, settings))
     hidden = gate.trunk(known)
     measured, typed = ~targets.reader_gain.isnan(), targets.type >= 0
     useful = ~targets.useful[:, 0].isnan()
@@ -85,7 +86,7 @@ def difficulty_loss(
     needs_passages = needs_retrieval(grid)
 
     def loss(step: int) -> Tensor:
-        d = controller.estimate(*_dropped(grid, settings)).clamp(1e-6, 1 - 1e-6)
+        d = controller.estimate(*dropped(grid, settings)).clamp(1e-6, 1 - 1e-6)
         return F.binary_cross_entropy(d, needs_passages)
 
     return loss
@@ -114,9 +115,7 @@ def cost_range(grid: BudgetGrid) -> tuple[float, float]:
     return float(giga.min()), float(giga.max())
 
 
-def _dropped(
-    inputs: BudgetGrid | Targets, settings: BudgetTraining
-) -> tuple[Tensor, Tensor, Tensor]:
+def dropped(inputs: Answered | Targets, settings: BudgetTraining) -> tuple[Tensor, Tensor, Tensor]:
     """With dropout, and now and then without a draft."""
     has_draft = torch.rand(len(inputs), 1) >= settings.no_draft
     of_draft, others = inputs.signals[:, :OF_DRAFT], inputs.signals[:, OF_DRAFT:]

@@ -10,15 +10,17 @@ Shape letters: n questions, P budgets of the grid, S samples, T thresholds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from skipqa.nn import budget as network
 from skipqa.nn.budget import BudgetController, DiscreteBudget
-from skipqa.training.pathway.budget_grid import GIGA, PASSAGES, TOKENS, BudgetGrid
+from skipqa.training.pathway.answering import GIGA, Answered
+from skipqa.training.pathway.budget_grid import PASSAGES, TOKENS, BudgetGrid
 from skipqa.training.stage import Metrics
 
 SAMPLES = 1_000
@@ -75,53 +77,75 @@ def decide(
     return Decided(tokens, passages, gain, network.flops(controllers[0].config))
 
 
-@dataclass(frozen=True, slots=True)
-class GateCurve:
-    """What each threshold of the gate leads to, by data set and for all of them."""
+class Outcome(NamedTuple):
+    """For each question, [n]."""
 
-    thresholds: list[float]
+    looked_up: Tensor  # 1 where it was
+    value: Tensor
+    giga: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """What each value of a setting leads to, by data set and for all of them."""
+
+    setting: str
+    values: list[float]
     looked_up: list[dict[str, float]]
     score: list[dict[str, float]]
     giga: list[dict[str, float]]
     affordable: list[bool]
 
     def best(self) -> float:
-        """The affordable threshold of the highest score; of equal ones the highest."""
+        """The affordable value of the highest score; of equal ones the highest."""
         found = [n for n, affordable in enumerate(self.affordable) if affordable]
-        return self.thresholds[max(found, key=lambda n: (self.score[n][ALL], self.thresholds[n]))]
+        return self.values[max(found, key=lambda n: (self.score[n][ALL], self.values[n]))]
 
     def metrics(self) -> list[Metrics]:
-        names = ("thresholds", "looked_up", "score", "giga", "affordable")
-        said = ("threshold", "looked_up", "score", "giga_flops", "affordable")
+        names = ("values", "looked_up", "score", "giga", "affordable")
+        said = (self.setting, "looked_up", "score", "giga_flops", "affordable")
         rows = zip(*(getattr(self, name) for name in names), strict=True)
         return [dict(zip(said, row, strict=True)) for row in rows]
 
 
-def gate_curve(opened: Decided, grid: BudgetGrid, most_flops: float) -> GateCurve:
+def curve(
+    setting: str,
+    values: Sequence[float],
+    outcome: Callable[[float], Outcome],
+    grid: Answered,
+    affordable: Callable[[dict[str, float]], bool],
+) -> Curve:
+    """`affordable` is told the mean FLOPs, in units of 1e9."""
+    found = [[_means(one, grid) for one in outcome(value)] for value in values]
+    looked_up, score, giga = (list(column) for column in zip(*found, strict=True))
+    return Curve(setting, list(values), looked_up, score, giga, list(map(affordable, giga)))
+
+
+def gate_curve(opened: Decided, grid: BudgetGrid, most_flops: float) -> Curve:
     """From everything looked up to nothing. A threshold is affordable if OK-VQA's questions cost at
     most `most_flops` times what they cost without retrieval."""
     gain = opened.gain
     levels = torch.linspace(0, 1, THRESHOLDS)
     thresholds = [*gain.quantile(levels).unique().tolist(), float(gain.max()) + 1.0]
-    where = _groups(grid)
-    curve = GateCurve(thresholds, [], [], [], [])
 
-    def means(values_n: Tensor) -> dict[str, float]:
-        return {name: float(values_n[rows].mean()) for name, rows in where.items()}
-
-    nothing = means(opened.with_gate(torch.tensor(thresholds[-1])).score(grid)[1])
-    for threshold in thresholds:
+    def outcome(threshold: float) -> Outcome:
         decided = opened.with_gate(torch.tensor(threshold))
-        value, giga = decided.score(grid)
-        curve.looked_up.append(means((decided.passages > 0).float()))
-        curve.score.append(means(value))
-        curve.giga.append(means(giga))
-        cost = {name: spent / nothing[name] for name, spent in curve.giga[-1].items()}
-        curve.affordable.append(cost.get(JUDGED_BY_COST, 0.0) <= most_flops)
-    return curve
+        return Outcome((decided.passages > 0).float(), *decided.score(grid))
+
+    nothing = _means(outcome(thresholds[-1]).giga, grid)
+
+    def affordable(giga: dict[str, float]) -> bool:
+        cost = {name: spent / nothing[name] for name, spent in giga.items()}
+        return cost.get(JUDGED_BY_COST, 0.0) <= most_flops
+
+    return curve("threshold", thresholds, outcome, grid, affordable)
 
 
-def _groups(grid: BudgetGrid) -> dict[str, list[int]]:
+def _means(values_n: Tensor, grid: Answered) -> dict[str, float]:
+    return {name: float(values_n[rows].mean()) for name, rows in groups(grid).items()}
+
+
+def groups(grid: Answered) -> dict[str, list[int]]:
     """Rows by data set, and all of them."""
     found: dict[str, list[int]] = {ALL: list(range(len(grid)))}
     for i, source in enumerate(grid.sources):
@@ -143,7 +167,7 @@ def compare_budgets(decided: Decided, grid: BudgetGrid, known: BudgetGrid) -> Me
     that with hindsight, and that of the `known` questions."""
     of_sources = {
         source: _compare(decided.where(rows), grid.only(rows), known.of(source))
-        for source, rows in _groups(grid).items()
+        for source, rows in groups(grid).items()
         if source != ALL
     }
     return {**_compare(decided, grid, known), "by_source": of_sources}
@@ -169,31 +193,31 @@ def _compare(decided: Decided, unseen: BudgetGrid, known: BudgetGrid) -> Metrics
         known_value_1P = known.value.flatten(1).mean(0, keepdim=True)
         known_giga_1P = known.giga.flatten(1).mean(0, keepdim=True)
         drawn_P = best_fixed(known_value_1P, known_giga_1P, spent.mean()[None])[1][0]
-        weight_Sn = _resampled(len(unseen))
+        weight_Sn = resampled(len(unseen))
         from_train_S = weight_Sn @ (value @ drawn_P)
         found["fixed_from_train"] = {
             "score": float(from_train_S[0]),
             "giga_flops": float((giga @ drawn_P).mean()),
         }
-        found["gain_over_fixed_from_train"] = asdict(_gain(weight_Sn @ score - from_train_S))
+        found["gain_over_fixed_from_train"] = asdict(gain_of(weight_Sn @ score - from_train_S))
     return found
 
 
 def over_fixed(score_n: Tensor, giga_n: Tensor, value_nP: Tensor, giga_nP: Tensor) -> Metrics:
     """The mean score and FLOPs of adaptive budgets, and what the best of P fixed budgets, or a
     random mixture of two, scores at as many FLOPs, with hindsight."""
-    weight_Sn = _resampled(len(score_n))
+    weight_Sn = resampled(len(score_n))
     adaptive_S, flops_S = weight_Sn @ score_n, weight_Sn @ giga_n
     hindsight_S, _ = best_fixed(weight_Sn @ value_nP, weight_Sn @ giga_nP, flops_S)
     return {
         "questions": len(score_n),
         "adaptive": {"score": float(adaptive_S[0]), "giga_flops": float(flops_S[0])},
         "fixed_at_equal_flops": float(hindsight_S[0]),
-        "gain": asdict(_gain(adaptive_S - hindsight_S)),
+        "gain": asdict(gain_of(adaptive_S - hindsight_S)),
     }
 
 
-def _resampled(count: int) -> Tensor:
+def resampled(count: int) -> Tensor:
     """[S, n], how much every question counts in each sample; first all questions as they are."""
     generator = torch.Generator().manual_seed(count)
     drawn = torch.randint(count, (SAMPLES, count), generator=generator)
@@ -201,7 +225,7 @@ def _resampled(count: int) -> Tensor:
     return torch.cat((torch.ones(1, count), weight_Sn)) / count
 
 
-def _gain(samples_S: Tensor) -> Gain:
+def gain_of(samples_S: Tensor) -> Gain:
     """The first is of the questions as they are."""
     low, high = samples_S[1:].quantile(torch.tensor([0.025, 0.975])).tolist()
     return Gain(float(samples_S[0]), low, high)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from skipqa.knowledge import Library
 from skipqa.stages.budget_sources import DescribedIndexes
-from skipqa.training.pathway.budget_grid import controller_inputs
+from skipqa.training.pathway.answering import controller_inputs
 from skipqa.training.pathway.context import TrainingContext
 from skipqa.training.pathway.records import Records
 

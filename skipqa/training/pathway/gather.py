@@ -55,7 +55,8 @@ NAMES_PER_TOKEN = 32  # the rest of a token's evidence is too thin to name a reg
 FEATURED = 64
 MOST_REGIONS = 8
 MOST_PASSAGES = 16
-LEARNED_BEFORE_RETRIEVAL = ("budget", "saliency", "region_query")  # no record depends on them
+# No record depends on them
+LEARNED_BEFORE_RETRIEVAL = ("budget", "reading_choice", "saliency", "region_query")
 OF_VERIFICATION = ("verifier", "pair_verifier", "pair_encoder")
 OF_FUSION = ("fusion", "fusion_reader")
 LEARNED_FROM_RECORDS = (*LEARNED_BEFORE_RETRIEVAL, "keep_head", *OF_FUSION, *OF_VERIFICATION)

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from skipqa.nn.budget import DiscreteBudget, joined
-from skipqa.training.pathway.budget_grid import USUAL, BudgetGrid, question_key, scores_without
+from skipqa.training.pathway.answering import question_key
+from skipqa.training.pathway.budget_grid import USUAL, BudgetGrid, scores_without
 from skipqa.training.pathway.context import TrainingContext
 
 

@@ -42,8 +42,8 @@ from skipqa.training.pathway.budget_loss import (
     gated_loss,
 )
 from skipqa.training.pathway.budget_quality import (
+    Curve,
     Decided,
-    GateCurve,
     compare_budgets,
     decide,
     gate_curve,
@@ -57,13 +57,14 @@ from skipqa.training.pathway.budget_targets import (
     not_measured,
 )
 from skipqa.training.pathway.context import TrainingContext
+from skipqa.training.pathway.folds import by_photo, cross_fitted, drawn
 from skipqa.training.pathway.gains import ON_CPU, load_or_measure
 from skipqa.training.pathway.source_quality import SourceChoice, choose_sources, useful_probs
 from skipqa.training.pathway.stage import PathwayPart, PathwaySettings, PathwayStage
+from skipqa.training.pathway.stage5_reading import ReadingPart
 from skipqa.training.stage import Metrics
 
 LR_SCALE_B = 20  # a single layer that reads unit vectors has far to go
-OF_STEPS = (1.0, 0.5, 0.2)  # fractions of the steps that the folds try
 JUDGED = ("okvqa", "pocket-kb")  # a controller that loses on one of them does not ship
 ROUNDING = 1e-5  # what its own FLOPs, and floats, cost a controller that equals a fixed budget
 
@@ -97,7 +98,7 @@ class CrossValidated(nn.Module):
         self.controller = controller
         self.folds = folds
         self.errors = errors  # on questions that were not seen, by the number of steps
-        self.curve: GateCurve | None = None
+        self.curve: Curve | None = None
         self.sources: SourceChoice | None = None
 
     def decide(self, data: BudgetInputs, num_tokens: int) -> Decided:
@@ -118,22 +119,11 @@ class BudgetPart(PathwayPart[BudgetTraining, BudgetInputs, Models]):
 
     def prepare(self, context: TrainingContext, settings: BudgetTraining) -> BudgetInputs:
         random, records = Random(context.run.seed), context.records
-
-        def sample(split: str) -> list[int]:
-            groups: dict[str, list[int]] = {}
-            for i in records.select(split):
-                groups.setdefault(records.about[i]["source"], []).append(i)
-            return [
-                i
-                for _, rows in sorted(groups.items())
-                for i in sorted(random.sample(rows, min(settings.questions, len(rows))))
-            ]
-
-        held_out, val, train = sample("held-out"), sample("val"), records.select("train")
-        photos = sorted({records.about[i]["image"] for i in held_out})
-        random.shuffle(photos)
-        fold_of = {photo: number % settings.folds for number, photo in enumerate(photos)}
-        fold = torch.tensor([fold_of[records.about[i]["image"]] for i in held_out])
+        held_out, val = (
+            drawn(records, split, settings.questions, random) for split in ("held-out", "val")
+        )
+        train = records.select("train")
+        fold = by_photo(records, held_out, settings.folds, random)
         folds = torch.cat((fold, torch.full((len(train),), ALWAYS)))
         return BudgetInputs(
             evaluate_grid(context, held_out),
@@ -194,21 +184,21 @@ class BudgetPart(PathwayPart[BudgetTraining, BudgetInputs, Models]):
     def _cross_validated(
         self, context: TrainingContext, settings: BudgetTraining, data: BudgetInputs
     ) -> CrossValidated:
-        tried: dict[int, list[nn.Module]] = {}
-        errors: dict[int, float] = {}
-        for fraction in OF_STEPS:
-            own = replace(settings, steps=max(2, round(fraction * settings.steps)))
-            folds = [
-                self._fit(context, own, data.without(fold), f"fold{fold}")
-                for fold in range(settings.folds)
-            ]
-            error = torch.stack([error_on(model, data.train) for model in folds])
-            errors[own.steps] = float(error[data.fold, torch.arange(len(data.train))].mean())
-            tried[own.steps] = folds
-        steps = min(errors, key=lambda steps: (errors[steps], steps))
-        whole = self._fit(context, replace(settings, steps=steps), data, "all")
+        def train(steps: int, fold: int | None) -> nn.Module:
+            own = replace(settings, steps=steps)
+            if fold is None:
+                return self._fit(context, own, data, "all")
+            return self._fit(context, own, data.without(fold), f"fold{fold}")
+
+        found = cross_fitted(
+            train,
+            lambda model: error_on(model, data.train),
+            settings.steps,
+            settings.folds,
+            data.fold,
+        )
         return CrossValidated(
-            _controller(whole), [_controller(fold) for fold in tried[steps]], errors
+            _controller(found.whole), list(map(_controller, found.folds)), found.errors
         )
 
     def _fit(
@@ -272,7 +262,7 @@ def best_gains(context: TrainingContext, on_cpu: int = ON_CPU) -> Tensor:
 STAGE = PathwayStage(
     "stage5",
     PathwaySettings(BudgetTraining()),
-    (BudgetPart(best_gains),),
+    (BudgetPart(best_gains), ReadingPart()),
     needs_pocket="what looking up gains is measured with pocket's reader",
 )
 

@@ -182,7 +182,7 @@ def test_the_curve_reaches_from_everything_to_nothing() -> None:
     assert set(rows[0]) == {"threshold", "looked_up", "score", "giga_flops", "affordable"}
     # What OK-VQA may cost limits everyone
     poor = gate_curve(opened, grid, most_flops=1.0)
-    assert poor.best() == poor.thresholds[-1]
+    assert poor.best() == poor.values[-1]
 
 
 def test_a_cost_without_a_gain_is_a_loss() -> None:

@@ -40,6 +40,7 @@ from skipqa.training.pathway import (
     stage5_budget,
     stage6_joint,
 )
+from skipqa.training.pathway.answering import GIGA
 from skipqa.training.pathway.budget_settings import BudgetTraining
 from skipqa.training.pathway.collapse import openness
 from skipqa.training.pathway.context import Gathering, TrainingContext
@@ -49,6 +50,7 @@ from skipqa.training.pathway.gather import Gathered
 from skipqa.training.pathway.records import replay, replaying
 from skipqa.training.pathway.stage import PathwayStage
 from skipqa.training.pathway.stage3_region_query import RegionQueryPart, RegionQueryTraining
+from skipqa.training.pathway.stage5_reading import ReadingPart
 from skipqa.training.pathway.verifier_settings import PairTraining, VerifierTraining
 from skipqa.training.pipelines import Source
 from skipqa.training.run import Run
@@ -108,7 +110,7 @@ STAGES: dict[str, tuple[PathwayStage, Any, tuple[str, ...]]] = {
         ("verifier", "pair_verifier", "pair_encoder"),
     ),
     "budget": (
-        replace(stage5_budget.STAGE, parts=(stage5_budget.BudgetPart(FEW_GAINS),)),
+        replace(stage5_budget.STAGE, parts=(stage5_budget.BudgetPart(FEW_GAINS), ReadingPart())),
         BudgetTraining(steps=10, questions=3, folds=2),
         ("budget",),
     ),
@@ -249,7 +251,7 @@ def test_the_grid_costs_what_answering_costs(
     for column, passages in ((0, 0), (2, 6)):
         fixed = context.pipeline.with_config(budget={"tokens": 32, "passages": passages})
         answer = fixed.answer(photo_of(rows[i]), rows[i].question, fast_path=False)
-        spent = answer.trace.flops / budget_grid.GIGA
+        spent = answer.trace.flops / GIGA
         assert float(grid.giga[0, 0, column]) == pytest.approx(spent, rel=0.01)
         right = rows[i].answers.get(answer.text.lower(), 0.0)
         assert float(grid.value[0, 0, column]) == right
