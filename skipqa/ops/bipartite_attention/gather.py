@@ -87,9 +87,9 @@ def word_mass(
         lse_EH = torch.cat([logits_HEL.logsumexp(-1).T for logits_HEL in logits])
         prob_EH = _probs(lse_EH, edges, bias_BVK, len(q_THD))
         for g, logits_HEL in zip(edges.groups, logits, strict=True):
-            share_HE = (prob_EH[g.edges] * weights_T[edges.row[g.edges], None]).T
-            within_HEL = logits_HEL.to(share_HE.dtype).softmax(-1)
-            of_word_HL = torch.einsum("he,hel->hl", share_HE, within_HEL)
+            weight_HE = (prob_EH[g.edges] * weights_T[edges.row[g.edges], None]).T
+            within_HEL = logits_HEL.to(weight_HE.dtype).softmax(-1)
+            of_word_HL = torch.einsum("he,hel->hl", weight_HE, within_HEL)
             mass_N[g.words] = of_word_HL.mean(0).to(mass_N.dtype)
     return mass_N
 
