@@ -376,14 +376,17 @@ def losses(
         read = reader.relaxed(batch.local, asked, batch.offered, words, opening)
         decoder = tables.networks.decoder
         logits, labels = answer_logits(decoder, around, answers, read.tokens_BLD)
-        with torch.no_grad():
-            target = answer_logits(tables.text_decoder, by_text, answers)[0].log_softmax(-1)
-    return {
-        "answer": F.cross_entropy(logits, labels),
-        "distilled": weights.distilled
-        * F.kl_div(logits.log_softmax(-1), target, reduction="batchmean", log_target=True),
-        **_of_reading(reader, read, batch, weights),
-    }
+        found = {"answer": F.cross_entropy(logits, labels)}
+        if weights.distilled:
+            with torch.no_grad():
+                by_decoder = answer_logits(tables.text_decoder, by_text, answers)[0]
+            found["distilled"] = weights.distilled * F.kl_div(
+                logits.log_softmax(-1),
+                by_decoder.log_softmax(-1),
+                reduction="batchmean",
+                log_target=True,
+            )
+    return {**found, **_of_reading(reader, read, batch, weights)}
 
 
 def pointing_losses(
