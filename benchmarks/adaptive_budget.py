@@ -77,6 +77,7 @@ def answered(questions: Sequence[Gathered], options: argparse.Namespace) -> list
     todo = [pair for pair in zip(names, questions, strict=True) if pair[0] not in rows]
     if todo:
         skip = load(index=options.index, overrides=read_settings(options.set))
+        skip = skip.with_components(reading_choice=None)  # what is read is read as in all others
         if skip.library.has_own_documents:
             raise UserError(
                 "a budget never closes retrieval next to own documents: build the index with "

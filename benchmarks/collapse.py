@@ -34,6 +34,7 @@ from skipqa.training.pathway.collapse import openness
 from skipqa.training.pathway.context import Gathering, TrainingContext, begin
 from skipqa.training.pathway.fusion_examples import from_records
 from skipqa.training.pathway.fusion_loss import AT_ONCE, FusionTables, Offer, read_hard
+from skipqa.training.pathway.read_today import read_as_text
 from skipqa.training.pathway.records import Records
 from skipqa.training.pathway.stage import QUESTIONS_SEED
 from skipqa.training.pathway.stage2_saliency import SaliencyPart, SaliencyTraining, gates_open
@@ -150,14 +151,18 @@ def joint(begun: TrainingContext, steps: int) -> Gated:
 
 
 def fusion_settings(steps: int) -> FusionTraining:
-    """Without questions to copy: both ways learn from the same records."""
-    return FusionTraining(copy_steps=0, steps=steps, lr=LR, warmup=WARMUP, batch=BATCH, generated=0)
+    """Without generated questions, and without learning to point first: both ways learn from the
+    same records."""
+    return FusionTraining(
+        pointing_steps=0, steps=steps, lr=LR, warmup=WARMUP, batch=BATCH, generated=0
+    )
 
 
 def edge_gates(begun: TrainingContext, trained: Gated, rows: list[int]) -> Tensor:
     """Of all pairs, as training relaxes them in the end: half open at tau_e."""
     data = trained.data
-    tables = FusionTables(from_records(begun, rows), data.scenes, data.networks)
+    today = begun.spread(read_as_text, rows, "verifying passages")
+    tables = FusionTables(from_records(begun, rows, today), data.scenes, data.networks)
     found = []
     for first in range(0, len(rows), AT_ONCE):
         offers = []
