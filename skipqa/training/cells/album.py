@@ -97,12 +97,14 @@ def train_album(mixture: Mixture, boxes: Boxes, names: Sequence[Name]) -> Album:
 
 
 def held_out_album(mixture: Mixture, boxes: Boxes, names: Sequence[Name]) -> Album:
-    """COCO's labels of these photos are not in the mixture: boxes say what they may show."""
+    """COCO's labels of these photos are not in the mixture: boxes say what they may show. Photos
+    that `val` asks about are no part of it, as it decides what ships."""
     place = _places(names)
+    elsewhere = mixture.labels.keys() | {e.photo for e in mixture.examples if e.split == "val"}
     boxed = [
         _boxed(photo, boxes[name], place, ())
         for (_, name), photo in mixture.photos.items()
-        if name in boxes and is_held_out(name) and photo not in mixture.labels
+        if name in boxes and is_held_out(name) and photo not in elsewhere
     ]
     grounds = {one.photo: _may_show([names[i][1] for i in one.names], place) for one in boxed}
     return _album(names, mixture.checks.get("held-out", {}), boxed, grounds)

@@ -89,5 +89,8 @@ def test_nothing_that_is_held_out_is_trained_on(data: Path, pocket_kb: Path) -> 
     of_val = {"000000000200.webp", "000000000003.webp"}
     assert not of_val & (coco(train) | coco(held_out))
     assert not any("/val" in name_of[row][1] for row in train.photos)
+    asked_in_val = {one.photo for one in whole.examples if one.split == "val"}
+    assert any(is_held_out(name_of[row][1]) for row in asked_in_val)
+    assert not asked_in_val & (train.photos | held_out.photos)
     tagger = TaggerConfig(tuple(n for _, n in names), tuple(k for k, _ in names))
     assert ("dog", "collie") not in names_of(whole, boxes, tagger)  # unseen
