@@ -48,6 +48,7 @@ class FusionExample:
     found: tuple[str, ...] = ()  # passages that are verified when it is answered
     scores: tuple[float, ...] = ()  # nu_j of these
     retrieved: tuple[float, ...] = ()  # and their retrieval scores
+    neither: tuple[str, ...] = ()  # those of them that are neither gold nor wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,8 @@ class Scenes:
 def from_records(
     context: TrainingContext, rows: Sequence[int], today: Sequence[ReadToday]
 ) -> list[FusionExample]:
-    """A passage that holds an answer without being known as gold is neither."""
+    """A passage that holds an answer without being known as gold is neither, and so is one about
+    what nothing is trained on."""
     records, found = context.records, []
     for i, read in zip(rows, today, strict=True):
         about, candidates = records.about[i], records.candidates(i)
@@ -116,30 +118,38 @@ def from_records(
             read_as.get(row, records.table.passages[records.table.place[row]].text)
             for row in about["gold_rows"]
         ]
-        flagged = records["gold"][i].tolist()
+        flagged, stating = (records[name][i].tolist() for name in ("gold", "stated"))
         # FVQA names no passages: those that state its fact are known once they are found
         gold = gold or [one.text for one, right in zip(candidates, flagged, strict=False) if right]
-        answering = records["gold"][i] | records["stated"][i]
-        others = [
-            one.text
-            for one, right in zip(candidates, answering.tolist(), strict=False)
-            if not right
-        ]
+        neither: list[str] = []
+        others: list[str] = []
+        for one, right, holds in zip(candidates, flagged, stating, strict=False):
+            if one.text not in gold:
+                unknown = right or holds or one.passage.id in context.unseen_passages
+                (neither if unknown else others).append(one.text)
         found.append(
             FusionExample(
                 about["question"],
                 max(answers, key=lambda text: answers[text]),
                 tuple(gold),
-                tuple(text for text in others if text not in gold)[:MOST_OTHERS],
+                tuple(others[:MOST_OTHERS]),
                 i,
                 words_of_image(context, i),
                 about["category"],
                 read.texts,
                 read.scores,
                 read.retrieved,
+                tuple(neither),
             )
         )
     return found
+
+
+def _texts_found(context: TrainingContext, i: int) -> list[str]:
+    """For a question of the records, each once, without those that nothing is trained on."""
+    found = context.records.candidates(i)
+    seen = (one.text for one in found if one.passage.id not in context.unseen_passages)
+    return list(dict.fromkeys(seen))
 
 
 def words_of_image(context: TrainingContext, i: int) -> tuple[str, ...]:
@@ -179,7 +189,7 @@ def generated(
         for thing, question, answer, fact, scene in some:
             alike = [draw.choice(some) for _ in range(MOST_OTHERS // 2)]
             of_others = [other[3] for other in alike if other[0] != thing]
-            near = [one.text for one in context.records.candidates(scene)]
+            near = [text for text in _texts_found(context, scene) if answer not in text.lower()]
             others = tuple(dict.fromkeys((*of_others, *near[: MOST_OTHERS // 2])))
             words = words_of_image(context, scene)
             found.append(FusionExample(question, answer, (fact,), others, scene, words))
@@ -195,7 +205,7 @@ def _asked_of_passages(
     while made:  # none in a whole turn: there is nothing to ask
         made = 0
         for i in draw.sample(rows, len(rows)):
-            texts = list(dict.fromkeys(one.text for one in context.records.candidates(i)))
+            texts = _texts_found(context, i)
             chosen = draw.choice(texts) if texts else ""
             if asked := cloze.question(chosen, draw):
                 made += 1

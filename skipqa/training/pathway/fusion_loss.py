@@ -5,7 +5,7 @@ greedy answers. The parts of the loss:
 
 - which word holds the answer: minus the log of how much is pointed at its first word, wherever a
   gold passage has it;
-- which passages are gold: the binary cross-entropy of the edges;
+- which passages are gold: the binary cross-entropy of the edges, of those where that is known;
 - edges beyond beta K per token (the last term of eq. D.3);
 - the cross-entropy of the answer, which the decoder reads off a fact that is fused tokens. Half of
   the prompts have none of the image's words, half one passage as text besides;
@@ -97,6 +97,7 @@ class Offer:
     gold: tuple[bool, ...]
     scores: tuple[float, ...] = ()  # nu_j, where they were verified
     retrieved: tuple[float, ...] = ()  # retrieval scores, where they were retrieved
+    neither: tuple[bool, ...] = ()  # which may be right, though nobody knows; none by default
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,7 @@ class FusionBatch:
     lengths_BK: Tensor
     offered: Offered
     gold_BK: Tensor
+    judged_BK: Tensor  # bool: those that are there and known to be gold or wrong
     starts_BKT: Tensor  # bool: words with which the answer begins in a gold passage
 
 
@@ -205,21 +207,24 @@ class FusionTables:
     def found(self, row: int, most: int | None = None) -> Offer:
         """What is verified for a question when it is answered, or the best of it."""
         one = self.examples[row]
-        texts, gold = one.found[:most], set(one.gold)
+        texts = one.found[:most]
         rows = tuple(self.row[text] for text in texts)
-        right = tuple(text in gold for text in texts)
-        return Offer(row, rows, right, one.scores[:most], one.retrieved[:most])
+        right, neither = (
+            tuple(text in some for text in texts) for some in (set(one.gold), set(one.neither))
+        )
+        return Offer(row, rows, right, one.scores[:most], one.retrieved[:most], neither)
 
     def batch(self, offers: Sequence[Offer]) -> FusionBatch:
         device = self.networks.device
         num_passages = max(1, max(len(offer.texts) for offer in offers))
         texts = torch.zeros(len(offers), num_passages, dtype=torch.long)
-        there, gold = torch.zeros_like(texts, dtype=torch.bool), texts.bool()
+        there, gold, neither = (torch.zeros_like(texts, dtype=torch.bool) for _ in range(3))
         scores, retrieved = torch.full(texts.shape, 0.5), torch.zeros(texts.shape)
         for b, offer in enumerate(offers):
             count = len(offer.texts)
             texts[b, :count], there[b, :count] = torch.tensor(offer.texts, dtype=torch.long), True
             gold[b, :count] = torch.tensor(offer.gold, dtype=torch.bool)
+            neither[b, : len(offer.neither)] = torch.tensor(offer.neither, dtype=torch.bool)
             scores[b, : len(offer.scores)] = torch.tensor(offer.scores)
             retrieved[b, : len(offer.retrieved)] = retrieved_logs(offer.retrieved)
         lengths = self.words.lengths.cpu()[texts] * there
@@ -243,6 +248,7 @@ class FusionTables:
                 there.to(device),
             ),
             gold.to(device),
+            ((lengths > 0) & ~neither).to(device),
             starts.to(device),
         )
 
@@ -443,12 +449,12 @@ def pointer_loss(read: FusionRead, starts_BKT: Tensor) -> Tensor:
 
 
 def edge_loss(read: FusionRead, batch: FusionBatch) -> Tensor:
-    """Of the passages that are there."""
+    """Of the passages that are known to be gold or wrong."""
     logits_BVK = read.edges.logits_BVK.float()
     target_BVK = batch.gold_BK[:, None].expand_as(logits_BVK).float()
-    there_BVK = (batch.lengths_BK > 0)[:, None].expand_as(logits_BVK)
+    judged_BVK = batch.judged_BK[:, None].expand_as(logits_BVK)
     each = F.binary_cross_entropy_with_logits(logits_BVK, target_BVK, reduction="none")
-    return (each * there_BVK).sum() / there_BVK.sum().clamp(min=1)
+    return (each * judged_BVK).sum() / judged_BVK.sum().clamp(min=1)
 
 
 @torch.inference_mode()

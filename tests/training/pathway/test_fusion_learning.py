@@ -198,6 +198,26 @@ def test_a_perfect_choice_of_edges_fits_under_the_rule(learned: Learned) -> None
     torch.testing.assert_close(read.mass_BVK, gold.float())
 
 
+def test_what_may_be_right_is_no_wrong_edge(learned: Learned) -> None:
+    """Of a passage that is neither gold nor known to be wrong, the loss of edges says nothing."""
+    one = next(one for one in learned.tables.examples if set(one.gold) < set(one.found))
+    unknown = next(text for text in one.found if text not in one.gold)
+    place = one.found.index(unknown)
+    for neither, judged in (((), True), ((unknown,), False)):
+        asked = replace(one, neither=neither)
+        tables = FusionTables([asked], tiny_fusion.scenes(), learned.tables.networks)
+        offer = tables.found(0)
+        batch = tables.batch([offer])
+        assert bool(batch.judged_BK[0, place]) is judged
+        assert int((~batch.judged_BK).sum()) == len(neither)
+        read = read_hard(learned.reader, tables, [offer])
+        logits = read.edges.logits_BVK.clone().requires_grad_()
+        edge_loss(read._replace(edges=read.edges._replace(logits_BVK=logits)), batch).backward()
+        assert logits.grad is not None
+        assert bool(logits.grad[0, :, place].any()) is judged
+        assert logits.grad[0].any(0).sum() == len(one.found) - len(neither)
+
+
 def test_passages_come_in_any_order_and_the_gold_one_among_them(learned: Learned) -> None:
     draw = random.Random(0)
     offers = [learned.tables.offer(0, tiny_fusion.READ, draw) for _ in range(40)]

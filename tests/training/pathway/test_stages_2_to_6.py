@@ -44,9 +44,10 @@ from skipqa.training.pathway.answering import GIGA
 from skipqa.training.pathway.budget_settings import BudgetTraining
 from skipqa.training.pathway.collapse import openness
 from skipqa.training.pathway.context import Gathering, TrainingContext
-from skipqa.training.pathway.fusion_examples import Scenes, generated
+from skipqa.training.pathway.fusion_examples import Scenes, from_records, generated
 from skipqa.training.pathway.fusion_loss import ReaderNetworks
 from skipqa.training.pathway.gather import Gathered
+from skipqa.training.pathway.read_today import ReadToday
 from skipqa.training.pathway.records import replay, replaying
 from skipqa.training.pathway.stage import PathwayStage
 from skipqa.training.pathway.stage3_region_query import RegionQueryPart, RegionQueryTraining
@@ -439,6 +440,30 @@ def test_generated_questions_are_answered_by_their_passage(context: TrainingCont
         [fact] = one.gold
         assert one.answer in fact.lower()
         assert fact not in one.others
+
+
+def test_what_nothing_is_trained_on_is_neither_right_nor_wrong(context: TrainingContext) -> None:
+    """And no question is made of it; so is what states an answer without being known as gold."""
+    rows = context.rows("train", gold=True)
+    today = [ReadToday((), (), (), 0, ())] * len(rows)
+    coffee = "passages:other:coffee"
+    told = {one.text for i in rows for one in context.records.candidates(i)}
+    [of_coffee] = {text for text in told if text.startswith("Coffee is")}
+    unseen = replace(context, unseen_passages=frozenset({coffee}))
+    all_state = {**context.records.tensors, "stated": context.records["passages"] >= 0}
+    stating = replace(context, records=replace(context.records, tensors=all_state))
+    for known, in_others, in_neither in (
+        (context, True, False),
+        (unseen, False, True),
+        (stating, False, True),
+    ):
+        found = from_records(known, rows, today)
+        assert any(of_coffee in one.others for one in found) is in_others
+        assert any(of_coffee in one.neither for one in found) is in_neither
+        assert all(not set(one.gold) & {*one.others, *one.neither} for one in found)
+    for known, is_read in ((context, True), (unseen, False)):
+        made = generated(known, rows, 60, seed=1)
+        assert any(of_coffee in (*one.gold, *one.others) for one in made) is is_read
 
 
 def test_a_limit_is_of_every_kind() -> None:
