@@ -31,7 +31,7 @@ from skipqa.training.pathway.fusion_quality import (
 from skipqa.training.pathway.read_today import ReadToday
 from skipqa.training.pathway.stage3_fusion import TAU_E, TAU_G
 
-STEPS = 170
+STEPS = 200
 CHANCE = 0.3  # one name in twelve, and some luck among fifty
 
 
