@@ -22,6 +22,7 @@ width, A tokens of all answers together, L tokens of a prompt.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -253,16 +254,15 @@ class FusionTables:
         )
 
     def starts(self, row: int, text: int) -> list[int]:
-        """Of the words of a text, those with which the answer begins."""
+        """Of the words of a text, those with which the answer begins; "art" is not in "a party"."""
         if (row, text) not in self._starts:
             answer, said = self.examples[row].answer.lower(), self.written[text].lower()
+            begins = re.finditer(rf"(?<!\w){re.escape(answer)}", said) if answer else ()
             found: list[int] = []
-            first = said.find(answer) if answer else -1
-            while first >= 0:
+            for first in (match.start() for match in begins):
                 found += next(
                     ([n] for n, (_, end) in enumerate(self.offsets[text]) if end > first), []
                 )
-                first = said.find(answer, first + len(answer))
             self._starts[row, text] = found
         return self._starts[row, text]
 

@@ -239,5 +239,12 @@ def test_an_answer_that_no_passage_holds_points_nowhere(learned: Learned) -> Non
     assert not batch.starts_BKT.any()
 
 
+def test_an_answer_begins_with_a_word(learned: Learned) -> None:
+    fact = "The dog is called red ed ned."
+    one = replace(learned.tables.examples[0], answer="ed", gold=(fact,))
+    tables = FusionTables([one], tiny_fusion.scenes(), learned.tables.networks)
+    assert tables.starts(0, tables.row[fact]) == [fact.split().index("ed")]
+
+
 def _of(learned: Learned) -> tuple[FusionReader, FusionTables, list[Offer]]:
     return learned.reader, learned.tables, learned.offers
