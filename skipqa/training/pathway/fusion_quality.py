@@ -28,6 +28,7 @@ from skipqa.training.pathway.read_today import ReadToday
 
 BEST, TWO, FUSED, FUSED_BEST = "best as text", "two as text", "fused", "fused and best as text"
 NOTHING = "nothing"
+WAYS = (NOTHING, BEST, TWO, FUSED, FUSED_BEST)
 WITHIN = 0.015  # of two passages as text
 
 
@@ -61,7 +62,7 @@ def compare_reading(
     where that one was trained to read fused tokens."""
     tables = held_out.tables
     by_text = as_text or tables.networks
-    points: dict[str, list[float]] = {}
+    points: dict[str, list[float]] = {name: [] for name in WAYS}
     edges, allowed, pairs = 0, 0, 0
     for first in range(0, len(held_out.today), AT_ONCE):
         rows = range(first, min(first + AT_ONCE, len(held_out.today)))
@@ -91,7 +92,7 @@ def compare_reading(
             )
             networks = tables.networks if fused else by_text
             said = greedy(networks, prompts, read.tokens_BLD if fused else None)
-            points.setdefault(name, []).extend(
+            points[name] += (
                 held_out.answers[row].get(text, 0.0) for row, text in zip(rows, said, strict=True)
             )
     return {

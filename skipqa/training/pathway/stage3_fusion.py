@@ -146,7 +146,8 @@ def published_weights(pocket: Pocket) -> Mapping[str, Tensor]:
 def embedded(context: TrainingContext, texts: Sequence[str]) -> Tensor:
     """By the text encoder, a few at a time: there are thousands."""
     parts = [texts[n : n + TEXTS_AT_ONCE] for n in range(0, len(texts), TEXTS_AT_ONCE)]
-    return torch.cat([context.embed(part) for part in parts])
+    none = torch.zeros(0, context.pipeline.backbone.widths.text)
+    return torch.cat([none, *(context.embed(part) for part in parts)])
 
 
 class FusionPart(PathwayPart[FusionTraining, FusionInputs, nn.ModuleDict]):
@@ -325,7 +326,10 @@ def held_out_of(context: TrainingContext, data: FusionInputs) -> HeldOut:
     today = context.spread(read_as_text, rows, "verifying passages")
     answers = [scored(records.about[i]["answers"]) for i in rows]
     examples = from_records(context, rows, today)
-    return HeldOut.of(examples, today, answers, data.scenes, data.networks)
+    before = replace(data.networks, decoder=data.tables.text_decoder)
+    found = HeldOut.of(examples, today, answers, data.scenes, before)
+    found.tables.networks = data.networks  # one that was trained may change until it is exported
+    return found
 
 
 def annealed(steps: int, start: int = 0) -> Openings:

@@ -184,6 +184,14 @@ def test_what_it_learned_passes_its_own_rule(learned: Learned) -> None:
     assert not fusion_ships(perfect | {"edges": too_many})
 
 
+def test_without_questions_to_compare_nothing_ships(learned: Learned) -> None:
+    networks = learned.tables.networks
+    found = compare_reading(learned.reader, HeldOut.of([], [], [], tiny_fusion.scenes(), networks))
+    assert found["questions"] == 0
+    assert set(found["scores"].values()) == {0.0}
+    assert not fusion_ships(found)
+
+
 def test_a_perfect_choice_of_edges_fits_under_the_rule(learned: Learned) -> None:
     """Every token to the gold passage and to no other is one edge in five: beta allows it, and
     the loss of edges is next to nothing there."""

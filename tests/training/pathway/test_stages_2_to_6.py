@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import zipfile
 from collections.abc import Callable, Mapping
@@ -45,7 +46,7 @@ from skipqa.training.pathway.budget_settings import BudgetTraining
 from skipqa.training.pathway.collapse import openness
 from skipqa.training.pathway.context import Gathering, TrainingContext
 from skipqa.training.pathway.fusion_examples import Scenes, from_records, generated
-from skipqa.training.pathway.fusion_loss import ReaderNetworks
+from skipqa.training.pathway.fusion_loss import ReaderNetworks, words_read
 from skipqa.training.pathway.gather import Gathered
 from skipqa.training.pathway.read_today import ReadToday
 from skipqa.training.pathway.records import replay, replaying
@@ -464,6 +465,29 @@ def test_what_nothing_is_trained_on_is_neither_right_nor_wrong(context: Training
     for known, is_read in ((context, True), (unseen, False)):
         made = generated(known, rows, 60, seed=1)
         assert any(of_coffee in (*one.gold, *one.others) for one in made) is is_read
+
+
+def test_held_out_words_are_those_of_a_decoder_that_still_changes(
+    context: TrainingContext, tmp_path: Path
+) -> None:
+    """It is compared at several ranks, and what the reader points by are its own early states."""
+    here = small_world.again(context, tmp_path)
+    data = TINY_FUSION.prepare(here, FUSION)
+    model = TINY_FUSION.build(here, FUSION)
+    model["decoder"] = copy.deepcopy(data.networks.decoder)
+    held_out = stage3_fusion.held_out_of(here, stage3_fusion.with_decoder(data, model))
+    assert held_out.today
+
+    def states() -> Tensor:
+        batch = held_out.tables.batch([held_out.offer(0)])
+        _, words = words_read(held_out.tables, batch, FUSION.early_layers)
+        return words.states_BKTD[words.there_BKT]
+
+    before = states()
+    with torch.no_grad():
+        for parameter in model["decoder"].parameters():
+            parameter.mul_(1.5)
+    assert not torch.allclose(states(), before)
 
 
 def test_a_limit_is_of_every_kind() -> None:
