@@ -86,8 +86,10 @@ class State:
 
     @property
     def read_as(self) -> ReadAs | None:
-        """How passages are read, where the budget says so."""
-        return self.budget.read_as if "budget" in self else None
+        """How passages are read, where the budget says so: what it does not look up, not at all."""
+        if "budget" not in self:
+            return None
+        return self.budget.read_as or (None if self.budget.passages else "none")
 
     @property
     def text_read(self) -> ReadText:

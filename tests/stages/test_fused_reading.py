@@ -15,7 +15,7 @@ from torch import Tensor
 from skipqa.backbones.backbone import IMAGE, Completion, Decoding
 from skipqa.backbones.networks import llama
 from skipqa.backbones.presets.pocket import Pocket
-from skipqa.config import ConfidenceConfig, DecodeConfig, EncodeConfig, preset
+from skipqa.config import ConfidenceConfig, DecodeConfig, EncodeConfig, FuseConfig, preset
 from skipqa.costs.flops import count_flops
 from skipqa.errors import UserError
 from skipqa.knowledge import Library
@@ -23,11 +23,11 @@ from skipqa.nn.fusion import BipartiteFusion, FusionConfig, mass_flops
 from skipqa.nn.fusion_reader import FusionReader, FusionReaderConfig
 from skipqa.stages import decode, fuse
 from skipqa.stages.decode import Decode
-from skipqa.stages.fuse import Fuse, ReadingFuser, TrainedFuser, local_tokens
+from skipqa.stages.fuse import CosineFuser, Fuse, ReadingFuser, TrainedFuser, local_tokens
 from skipqa.stages.readers import ReadTogether, ShortReader
 from skipqa.stages.stage import Parts
 from skipqa.state import State
-from skipqa.types import Draft, Verified
+from skipqa.types import Budget, Draft, Verified
 
 TEXTS = ("The Komondor is from Hungary.", "A cup  holds\nTEA.", "Milk comes from cows.")
 LAYERS = 1
@@ -133,6 +133,26 @@ def test_a_passage_without_an_edge_is_never_read() -> None:
     nothing, _ = fuser(entering.kept, entering.question, passages([]))
     assert nothing.mass == ()
     assert nothing.for_decoder is not None
+
+
+def test_what_is_not_looked_up_leaves_no_fused_tokens() -> None:
+    """With K' = 0 the prompt is that of a decoder which reads text."""
+    pocket, entering = TinyPocket(), asked([])
+    config = DecodeConfig(prompt="short", passages="fused+best")
+    fuser = ReadingFuser(reader(), pocket, lower_case=True)
+    fusing = Fuse(fuser, {"none": CosineFuser(FuseConfig())})
+    reading = ShortReader(config, pocket, ReadTogether(pocket))
+    decoding = Decode(reading, ConfidenceConfig(), passages=config.passages)
+    closed, record = run(fusing, entering.add(budget=Budget(6, 0)))
+    assert closed.fused.for_decoder is None
+    assert record.flops == 0
+    run(decoding, closed)
+    [(prompt, visual)] = pocket.asked
+    assert "Fact" not in prompt
+    assert visual is None
+    # Looked up without a find, the tokens still say what the image shows
+    found_nothing, _ = run(fusing, entering.add(budget=Budget(6, 4)))
+    assert found_nothing.fused.for_decoder is not None
 
 
 def test_the_most_salient_token_comes_first() -> None:
