@@ -121,7 +121,12 @@ _BUILDERS: dict[str, Any] = {
 # belongs to the decoder: its own deltas, and settings that were chosen with it
 BASED_ON = {"desk": "pocket"}
 OF_THE_DECODER = (
-    *("reader", "dense_reader", "projector", "fusion_reader", "reading_choice", "adapter"),
+    "reader",
+    "dense_reader",
+    "projector",
+    "fusion_reader",
+    "reading_choice",
+    "adapter",
 )
 SETTINGS_OF_THE_DECODER = ("decode", "confidence")
 DELTAS = ("vision", "question", "reader", "dense_reader", "sparse_query", "pair_encoder")

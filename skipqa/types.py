@@ -26,7 +26,7 @@ ReadAs = Literal["text", "fused", "fused+best", "none"]
 
 
 def reads_fused(way: ReadAs) -> bool:
-    """Tokens of a fusion reader, in front of the prompt."""
+    """Tokens of a fusion reader, as a fact of the prompt."""
     return way.startswith("fused")
 
 

@@ -2,7 +2,7 @@
 
 - `ShortReader`: a small decoder trained to read, or one that follows instructions. It answers in a
   few words; where the passages made its answer more probable, that is the answer, else it is scored
-  together with the drafter's. Tokens that a fusion reader left stand in front of its prompt.
+  together with the drafter's. Tokens that a fusion reader left are the first fact of its prompt.
 - `QuotingReader`: a small decoder as published. It sees two worked examples and may only quote a
   span of the passages: a model of this size otherwise makes things up (LOG.md has the comparison),
   and a quoted answer is grounded by construction.
@@ -91,7 +91,7 @@ class Generate(Protocol):
         visual: Tensor | None = None,
     ) -> tuple[Completion, str]:
         """The completion and the prompt, which `write` makes from facts; `visual` tokens stand in
-        front of it."""
+        place of its `IMAGE`."""
 
 
 class ReadTogether:
