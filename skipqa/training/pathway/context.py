@@ -101,7 +101,10 @@ class TrainingContext:
     def embed(self, texts: Sequence[str]) -> Tensor:
         """[len(texts), d], each text encoded once; to be used in training."""
         missing = [text for text in dict.fromkeys(texts) if text not in self.texts]
-        encoded = self.pipeline.backbone.encode_texts(missing).embeddings
+        backbone = self.pipeline.backbone
+        if isinstance(backbone, CachedBackbone):  # it encodes one by one, and they are kept here
+            backbone = backbone.backbone
+        encoded = backbone.encode_texts(missing).embeddings
         self.texts.update(zip(missing, encoded.clone(), strict=True))
         return torch.stack([self.texts[text] for text in texts])
 
