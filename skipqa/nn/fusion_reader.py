@@ -44,6 +44,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from skipqa.errors import UserError
 from skipqa.nn.fusion import EdgeRule
 from skipqa.nn.grounding import PLACE
 from skipqa.nn.soft_edges import edge_bias, row_openness
@@ -62,6 +63,14 @@ OFFSET = -3.0  # c at the start: an edge is closed unless something speaks for i
 LEAST_SALIENCY = 1e-4
 LEAST_MASS = 0.05  # that is pointed with elsewhere, for the gradient of a further window
 LEAST_SCORE = 0.01  # of retrieval, relative to the best: what is less tells nothing more
+
+
+def check_window(window: int, before: int) -> None:
+    if before >= window:
+        raise UserError(
+            f"before = {before} leaves no place for the word that is pointed at: "
+            f"in a window of {window} at most {window - 1} stand before it"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +93,9 @@ class FusionReaderConfig:
     window: int = 11  # words
     before: int = 3  # of them, before the one that is pointed at
     words: int = 128  # of a passage that have a place of their own
+
+    def __post_init__(self) -> None:
+        check_window(self.window, self.before)
 
     @property
     def rule(self) -> EdgeRule:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import pytest
 import torch
 
 from skipqa.costs.flops import count_flops
+from skipqa.errors import UserError
 from skipqa.nn.fusion_reader import (
     TAU_E,
     Asked,
@@ -24,6 +26,7 @@ from skipqa.nn.fusion_reader import (
 from skipqa.nn.grounding import PLACE
 from skipqa.nn.soft_edges import edge_bias
 from skipqa.ops.bipartite_attention.reference import num_edges_kept
+from skipqa.training.pathway.stage3_fusion import FusionTraining
 
 Variant = Literal["A", "B"]
 VARIANTS = pytest.mark.parametrize("variant", ["A", "B"])
@@ -229,6 +232,14 @@ def test_an_answer_may_stand_before_what_asks_for_it() -> None:
     assert changed[0, 1, :5].all()
     changed[0, 1] = False
     assert not changed.any()
+
+
+def test_a_window_has_a_place_for_the_word_itself() -> None:
+    config = reader("A").config
+    assert replace(config, window=4, before=3).before == 3
+    for make in (partial(replace, config), FusionTraining):
+        with pytest.raises(UserError, match="in a window of 4 at most 3 stand before it"):
+            make(window=4, before=4)
 
 
 def test_what_the_image_shows_is_as_large_as_an_embedding() -> None:

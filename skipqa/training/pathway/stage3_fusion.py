@@ -33,7 +33,7 @@ from skipqa.backbones.presets.pocket import Pocket
 from skipqa.backbones.weights import convert, loading
 from skipqa.config import Count, Fraction, NonNegative, Weight
 from skipqa.errors import UserError
-from skipqa.nn.fusion_reader import FusionReader, FusionReaderConfig, Opening
+from skipqa.nn.fusion_reader import FusionReader, FusionReaderConfig, Opening, check_window
 from skipqa.nn.relaxation import cosine_schedule, linear_schedule
 from skipqa.stages.readers import prompt_of
 from skipqa.training.export import Truncation, export, ship
@@ -100,6 +100,9 @@ class FusionTraining:
     bfloat16: bool = False  # on a CPU, too: several times as fast on one that computes in it
     region_query: RegionQueryTraining = field(default_factory=RegionQueryTraining)
     weights: LossWeights = field(default_factory=LossWeights)
+
+    def __post_init__(self) -> None:
+        check_window(self.window, self.before)  # now, not after an hour of preparing questions
 
 
 @dataclass(frozen=True, slots=True)
