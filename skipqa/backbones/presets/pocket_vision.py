@@ -217,7 +217,19 @@ class TaggedVision(PocketVision):
         """`cell_tagger` knows single cells by some of the tagger's names."""
         super().__init__(config, texts, report, delta)
         self.tagger = tagger
+        self._judge_cells_by(cell_tagger)
+
+    def with_cells(self, cell_tagger: CellTagger | None) -> Self:
+        """The same with another tagger of single cells, or with none."""
+        other = copy.copy(self)
+        other._judge_cells_by(cell_tagger)
+        return other
+
+    def _judge_cells_by(self, cell_tagger: CellTagger | None) -> None:
         self.cell_tagger = cell_tagger
+        self._columns: list[int] = []  # of the tagger's names, those of single cells
+        if cell_tagger is not None:
+            self._columns = cell_tagger.config.columns(self.tagger.config)
 
     @cached_property
     def concepts(self) -> concepts.Concepts:
@@ -239,8 +251,7 @@ class TaggedVision(PocketVision):
         num_views = sum(one[0, 0].numel() for one in views)
         flops = classes.flops + tags.flops(self.tagger.config, num_views)
         if self.cell_tagger is not None and len(maps) > 1:
-            columns = self.cell_tagger.config.columns(self.tagger.config)
-            tagged_BVT[..., columns] = self.cell_tagger.probs(maps[0], maps[-1])
+            tagged_BVT[..., self._columns] = self.cell_tagger.probs(maps[0], maps[-1])
             flops += cells.flops(self.cell_tagger.config, grid * grid)
         return Recognised(
             probs_BVC=_joined(classes.probs_BVC, tagged_BVT),

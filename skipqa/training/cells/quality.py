@@ -8,7 +8,6 @@ none. Cells are chosen as a box's tokens are anywhere else (`stages/regions.py`)
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -36,12 +35,8 @@ def quality(
     model: CellTagger, vision: TaggedVision, scored: Mapping[str, Iterable[Scenes]]
 ) -> Metrics:
     """As the tagger's windows say it, and cell by cell."""
-    windows, cells = copy.copy(vision), copy.copy(vision)
-    windows.cell_tagger, cells.cell_tagger = None, model
-    found = {
-        what: judge({WINDOWS: windows, CELLS: cells}, model.config, scenes)
-        for what, scenes in scored.items()
-    }
+    ways = {WINDOWS: vision.with_cells(None), CELLS: vision.with_cells(model)}
+    found = {what: judge(ways, model.config, scenes) for what, scenes in scored.items()}
     return {
         what: {way: by_side(boxes) for way, boxes in of.items()}
         for what, of in found.items()

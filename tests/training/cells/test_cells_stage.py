@@ -118,8 +118,8 @@ def test_tokens_say_what_was_pasted_and_where(home: Path, tmp_path: Path) -> Non
     scenes = composed(album(), pixels(), 8, torch.Generator().manual_seed(5))
     maps = feature_maps(own, scenes)
     windows = own.recognise(maps)
-    own.cell_tagger = cells
-    found = own.recognise(maps)
+    found = own.with_cells(cells).recognise(maps)
+    assert own.cell_tagger is None
     assert torch.equal(found.overview_BC, windows.overview_BC)
     assert found.tags_BT is not None
     assert windows.tags_BT is not None
