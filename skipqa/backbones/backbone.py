@@ -112,8 +112,11 @@ class Backbone(Protocol):
         """By the text encoder that was fine-tuned with the drafter; None where there is none and
         the drafter reads what `encode_texts` gives."""
 
-    def decoder_words(self, texts: Sequence[str], layers: int) -> DecoderWords:
-        """Each text by itself, after so many of the decoder's layers."""
+    def decoder_words(
+        self, texts: Sequence[str], layers: int, longest: int | None = None
+    ) -> DecoderWords:
+        """Each text by itself, after so many of the decoder's layers; of a longer one the first
+        `longest` tokens."""
 
     def generate(self, prompt: str, decoding: Decoding, visual: Tensor | None = None) -> Completion:
         """The decoder's greedy completion. `visual` are tokens of its width, placed at `IMAGE`, or

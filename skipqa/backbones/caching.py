@@ -75,8 +75,10 @@ class CachedBackbone:
     def encode_for_drafter(self, question: str) -> EncodedTexts | None:
         return self.backbone.encode_for_drafter(question)
 
-    def decoder_words(self, texts: Sequence[str], layers: int) -> DecoderWords:
-        return self.backbone.decoder_words(texts, layers)
+    def decoder_words(
+        self, texts: Sequence[str], layers: int, longest: int | None = None
+    ) -> DecoderWords:
+        return self.backbone.decoder_words(texts, layers, longest)
 
     def generate(self, prompt: str, decoding: Decoding, visual: Tensor | None = None) -> Completion:
         return self.backbone.generate(prompt, decoding, visual)

@@ -63,6 +63,7 @@ OFFSET = -3.0  # c at the start: an edge is closed unless something speaks for i
 LEAST_SALIENCY = 1e-4
 LEAST_MASS = 0.05  # that is pointed with elsewhere, for the gradient of a further window
 LEAST_SCORE = 0.01  # of retrieval, relative to the best: what is less tells nothing more
+LONGEST_READ = 96  # words of a passage, in training and answering: places beyond learn nothing
 
 
 def check_window(window: int, before: int) -> None:

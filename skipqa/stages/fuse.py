@@ -29,6 +29,7 @@ from skipqa.nn import fusion as network
 from skipqa.nn import fusion_reader as reading
 from skipqa.nn.fusion import BipartiteFusion
 from skipqa.nn.fusion_reader import (
+    LONGEST_READ,
     SURE_OF,
     Asked,
     FusionReader,
@@ -168,7 +169,7 @@ class ReadingFuser:
         if self.lower_case:
             texts = [text.lower() for text in texts]
         config = self.reader.config
-        found = self.backbone.decoder_words(texts, config.early_layers)
+        found = self.backbone.decoder_words(texts, config.early_layers, LONGEST_READ)
         none = torch.zeros(0, config.width)
         states, embeddings = [none] * len(read_K), [none] * len(read_K)
         for number, j in enumerate(places):

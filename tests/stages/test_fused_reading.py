@@ -10,6 +10,7 @@ import pytest
 import tiny_training
 import torch
 from synthetic import WIDTH, kept_tokens, question, run, state, verified
+from tiny_fusion import examples, networks, scenes
 from torch import Tensor
 
 from skipqa.backbones.backbone import IMAGE, Completion, Decoding
@@ -20,13 +21,14 @@ from skipqa.costs.flops import count_flops
 from skipqa.errors import UserError
 from skipqa.knowledge import Library
 from skipqa.nn.fusion import BipartiteFusion, FusionConfig, mass_flops
-from skipqa.nn.fusion_reader import FusionReader, FusionReaderConfig
+from skipqa.nn.fusion_reader import LONGEST_READ, FusionReader, FusionReaderConfig
 from skipqa.stages import decode, fuse
 from skipqa.stages.decode import Decode
 from skipqa.stages.fuse import CosineFuser, Fuse, ReadingFuser, TrainedFuser, local_tokens
 from skipqa.stages.readers import ReadTogether, ShortReader
 from skipqa.stages.stage import Parts
 from skipqa.state import State
+from skipqa.training.pathway.fusion_loss import FusionTables
 from skipqa.types import Budget, Draft, Verified
 
 TEXTS = ("The Komondor is from Hungary.", "A cup  holds\nTEA.", "Milk comes from cows.")
@@ -119,9 +121,9 @@ def test_a_passage_without_an_edge_is_never_read() -> None:
     read: list[str] = []
     words = pocket.decoder_words
 
-    def noted(texts: Sequence[str], layers: int) -> Any:
+    def noted(texts: Sequence[str], *more: Any) -> Any:
         read.extend(texts)
-        return words(texts, layers)
+        return words(texts, *more)
 
     vars(pocket)["decoder_words"] = noted
     fuser = ReadingFuser(reader(), pocket, lower_case=True)
@@ -133,6 +135,24 @@ def test_a_passage_without_an_edge_is_never_read() -> None:
     nothing, _ = fuser(entering.kept, entering.question, passages([]))
     assert nothing.mass == ()
     assert nothing.for_decoder is not None
+
+
+def test_a_long_passage_is_read_as_far_as_in_training() -> None:
+    """What stands behind has no place that was ever trained. The tokens are bytes here."""
+    fuser, entering = ReadingFuser(reader(), TinyPocket(), lower_case=True), asked()
+    long = ("a cup holds tea. " * 30).strip()
+    cut = long[:LONGEST_READ]
+    (whole, spent), (first, enough) = (
+        fuser(entering.kept, entering.question, passages([text, *TEXTS[1:]]))
+        for text in (long, cut)
+    )
+    assert whole.for_decoder is not None
+    assert first.for_decoder is not None
+    assert torch.equal(whole.for_decoder, first.for_decoder)
+    assert whole.mass == first.mass
+    assert spent == enough
+    words = FusionTables([replace(examples()[0], gold=(long,))], scenes(), networks(seed=1)).words
+    assert int(words.lengths.max()) == LONGEST_READ
 
 
 def test_what_is_not_looked_up_leaves_no_fused_tokens() -> None:

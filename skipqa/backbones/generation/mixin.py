@@ -46,12 +46,14 @@ class GenerationMixin(ABC):
         """The tokens that the decoder generates when its answer is `text`, and the end token."""
 
     @torch.inference_mode()
-    def decoder_words(self, texts: Sequence[str], layers: int) -> DecoderWords:
+    def decoder_words(
+        self, texts: Sequence[str], layers: int, longest: int | None = None
+    ) -> DecoderWords:
         """Encoded as prompts are, without a template around them."""
         decoder, spent = self.decoder, 0
         states, embeddings = [], []
         for text in texts:
-            ids = self.decoder_tokenizer.encode(text, add_special_tokens=False).ids
+            ids = self.decoder_tokenizer.encode(text, add_special_tokens=False).ids[:longest]
             x_1LD = decoder.embedding(torch.tensor([ids], device=decoder.embedding.weight.device))
             embeddings.append(x_1LD[0].float().cpu())
             states.append(decoder.early_states(x_1LD, layers)[0].float().cpu())

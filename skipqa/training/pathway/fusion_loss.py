@@ -34,6 +34,7 @@ from torch import Tensor
 from skipqa.backbones.backbone import IMAGE
 from skipqa.backbones.networks.llama import Llama
 from skipqa.nn.fusion_reader import (
+    LONGEST_READ,
     SURE_OF,
     Asked,
     FusionRead,
@@ -153,7 +154,7 @@ class FusionTables:
         examples: Sequence[FusionExample],
         scenes: Scenes,
         networks: ReaderNetworks,
-        longest: int = 96,
+        longest: int = LONGEST_READ,
     ) -> None:
         """Of a passage at most the `longest` words are read."""
         self.examples, self.scenes, self.networks = examples, scenes, networks
