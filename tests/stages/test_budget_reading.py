@@ -20,7 +20,7 @@ from skipqa.stages.budget import AbstainBudgeter, FixedBudgeter, ReadingBudgeter
 from skipqa.stages.budget_signals import NUM_SIGNALS
 from skipqa.state import State
 from skipqa.trace import StageRecord
-from skipqa.types import Budget, Draft, ReadAs
+from skipqa.types import Budget, Draft, Question, ReadAs
 
 CONFIG = BudgetConfig(passages=6, easy=0.3)
 BY_TEXT: tuple[ReadAs, ...] = ("text", "none")
@@ -45,9 +45,12 @@ def decided(
     abstain: float = 0.9,
     fast_path: bool = True,
     own_documents: bool = False,
+    asks: Question | None = None,
 ) -> tuple[Budget, StageRecord]:
     drafted = Draft("cat", 0.4, "", (("cat", -1.0),), abstain_prob=abstain)
-    entering = state(question=question(), low_res=visual_tokens(4, 3, seed=0), draft=drafted)
+    entering = state(
+        question=asks or question(), low_res=visual_tokens(4, 3, seed=0), draft=drafted
+    )
     budgeter = ReadingBudgeter(AbstainBudgeter(CONFIG, 16), choice, ways)
     stage = SetBudget(CONFIG, budgeter, own_documents)
     leaving, record = run(stage, entering.add(fast_path=fast_path))
@@ -95,6 +98,17 @@ def test_what_the_gate_closes_is_not_asked_about() -> None:
     closed, record = decided(expecting([1.0, 1.0, 1.0, 0.0]), abstain=0.1)
     assert (closed.read_as, closed.passages, record.flops) == ("none", 0, 0)
     assert "read as" not in record.why
+
+
+def test_a_question_of_several_steps_is_never_left_unread() -> None:
+    asked = question("Which language is spoken where this breed comes from?", "language")
+    steps = replace(asked, nested=(27, len(asked.text) - 1))
+    assert steps.has_steps
+    reads_nothing = expecting([0.1, 0.2, 0.4, 1.0])
+    assert decided(reads_nothing, asks=asked)[0].passages == 0
+    budget, record = decided(reads_nothing, asks=steps)
+    assert (budget.read_as, budget.passages, budget.rounds) == ("fused+best", 6, 3)
+    assert "none" not in record.why
 
 
 def test_other_signals_are_refused() -> None:
