@@ -130,8 +130,9 @@ class TrainedBudgeter:
 
 class ReadingBudgeter:
     """The budget of another, and how what it looks up is read: in the way of the highest expected
-    score less its cost. Reading nothing saves looking up, too; a question of several steps is
-    always looked up, as what its further rounds find was no part of what the choice learned."""
+    score less its cost. Reading nothing saves looking up, too. It is never chosen for a question of
+    several steps, as what further rounds find was no part of what the choice learned, nor while the
+    draft is not known yet."""
 
     def __init__(self, budgeter: Budgeter, choice: ReadingChoice, ways: Sequence[ReadAs]) -> None:
         if (read := choice.config.signals) != NUM_SIGNALS:
@@ -152,7 +153,7 @@ class ReadingBudgeter:
             return Decision(replace(budget, read_as="none"), flops, why)
         known = low_res.meaning.mean(0), question.embedding, signals(question, low_res, draft)
         expected_R = self.choice(*known)
-        may_close = may_close and not question.has_steps
+        may_close = may_close and draft is not UNKNOWN_DRAFT and not question.has_steps
         ways = [way for way in self.ways if may_close or way != "none"]
         way = self.choice.choose(expected_R, ways)
         flops += reading_choice.flops(self.choice.config)

@@ -111,6 +111,14 @@ def test_a_question_of_several_steps_is_never_left_unread() -> None:
     assert "none" not in record.why
 
 
+def test_while_the_draft_is_not_known_retrieval_stays_open() -> None:
+    """As looking ahead next to the drafter has it: else nothing would be looked at."""
+    budgeter = ReadingBudgeter(AbstainBudgeter(CONFIG, 16), expecting([0.1, 0.2, 0.4, 1.0]), WAYS)
+    entering = state(question=question(), low_res=visual_tokens(4, 3, seed=0))
+    leaving, _ = run(SetBudget(CONFIG, budgeter), entering.add(fast_path=True))
+    assert (leaving.budget.read_as, leaving.budget.passages) == ("fused+best", 6)
+
+
 def test_other_signals_are_refused() -> None:
     other = ReadingChoice(ReadingChoiceConfig(WIDTH, WIDTH, NUM_SIGNALS + 1))
     with pytest.raises(UserError, match="signals"):
