@@ -47,7 +47,7 @@ from skipqa.ops.bipartite_attention import (
     select_edges,
 )
 from skipqa.stages.signals import by_kind
-from skipqa.stages.stage import Parts
+from skipqa.stages.stage import Parts, check_concepts, trained_concepts
 from skipqa.state import State
 from skipqa.trace import StageRecord
 from skipqa.types import Fused, KeptTokens, Question, ReadAs, Verified, reads_fused
@@ -208,8 +208,14 @@ def build(parts: Parts) -> Fuse:
 
 
 def ways_to_read(parts: Parts) -> tuple[ReadAs, ...]:
-    """Those that a budget may choose."""
-    fuses = parts.components.fusion_reader is not None and parts.config.decode.prompt == "short"
+    """Those that a budget may choose. A fusion reader of other concepts is refused only where one
+    is asked for."""
+    reader = parts.components.fusion_reader
+    fuses = (
+        reader is not None
+        and parts.config.decode.prompt == "short"
+        and reader.config.concepts == trained_concepts(parts.backbone)
+    )
     return tuple(way for way in WAYS if fuses or not reads_fused(way))
 
 
@@ -221,12 +227,7 @@ def build_fuser(parts: Parts, way: ReadAs) -> Fuser:
                 f"decode.passages = {way!r} needs fusion_reader.safetensors "
                 f"among the components: train it (skipqa train stage3)"
             )
-        known = parts.backbone.concepts
-        if reader.config.concepts != (needed := len(known) - known.from_photos):
-            raise UserError(
-                f"fusion_reader.safetensors was trained for {reader.config.concepts:,} concepts, "
-                f"this backbone has {needed:,}"
-            )
+        check_concepts("fusion_reader", reader.config.concepts, parts.backbone)
         return ReadingFuser(reader, parts.backbone, lower_case=config.decode.lower_case)
     return CosineFuser(config.fuse) if layer is None else TrainedFuser(layer)
 

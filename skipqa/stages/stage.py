@@ -35,10 +35,13 @@ class Parts:
 Build = Callable[[Parts], Stage]
 
 
-def check_concepts(component: str, has: int, backbone: Backbone) -> None:
+def trained_concepts(backbone: Backbone) -> int:
     """Those that an index has photos of come last, and only the rules use them."""
-    needed = len(backbone.concepts) - backbone.concepts.from_photos
-    if has != needed:
+    return len(backbone.concepts) - backbone.concepts.from_photos
+
+
+def check_concepts(component: str, has: int, backbone: Backbone) -> None:
+    if has != (needed := trained_concepts(backbone)):
         raise UserError(
             f"{component}.safetensors was trained for {has:,} concepts, "
             f"this backbone has {needed:,}"

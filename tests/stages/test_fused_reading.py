@@ -9,19 +9,21 @@ from typing import Any, cast
 import pytest
 import tiny_training
 import torch
-from synthetic import WIDTH, kept_tokens, question, run, state, verified
+from synthetic import WIDTH, concepts, kept_tokens, question, run, state, verified
 from tiny_fusion import examples, networks, scenes
 from torch import Tensor
 
 from skipqa.backbones.backbone import IMAGE, Completion, Decoding
 from skipqa.backbones.networks import llama
 from skipqa.backbones.presets.pocket import Pocket
+from skipqa.components import Components
 from skipqa.config import ConfidenceConfig, DecodeConfig, EncodeConfig, FuseConfig, preset
 from skipqa.costs.flops import count_flops
 from skipqa.errors import UserError
 from skipqa.knowledge import Library
 from skipqa.nn.fusion import BipartiteFusion, FusionConfig, mass_flops
 from skipqa.nn.fusion_reader import LONGEST_READ, FusionReader, FusionReaderConfig
+from skipqa.nn.reading_choice import WAYS
 from skipqa.stages import decode, fuse
 from skipqa.stages.decode import Decode
 from skipqa.stages.fuse import CosineFuser, Fuse, ReadingFuser, TrainedFuser, local_tokens
@@ -228,6 +230,25 @@ def test_fused_tokens_need_a_reader_of_both_kinds() -> None:
     untrained = preset("pocket", {"decode": {"passages": "fused"}})
     with pytest.raises(UserError, match="trained reader"):
         decode.build(replace(parts, config=untrained))
+
+
+def test_a_reader_of_other_concepts_is_refused_only_where_it_would_be_used() -> None:
+    pocket = TinyPocket()
+    vars(pocket.vision)["classes"] = concepts(("cat", ()), ("dog", ()))
+
+    def built(way: str, known: int) -> Fuse:
+        config = preset("pocket", {"decode": {"prompt": "short", "passages": way}})
+        fits = reader()
+        fits.config = replace(fits.config, concepts=known)
+        found = Components(fusion_reader=fits)
+        return fuse.build(Parts(pocket, cast(Library, None), config, found))
+
+    assert isinstance(built("fused", 2).fuser, ReadingFuser)
+    assert set(built("text", 2).chosen) == set(WAYS)
+    for way in ("text", "none"):
+        assert set(built(way, 7).chosen) == {"text", "none"}
+    with pytest.raises(UserError, match="was trained for 7 concepts, this backbone has 2"):
+        built("fused+best", 7)
 
 
 def test_the_mass_of_a_trained_layer_is_its_attention() -> None:

@@ -85,7 +85,7 @@ class ReadingPart(PathwayPart[BudgetTraining, ReadingInputs, nn.Module]):
         if set(ways_to_read(context.pipeline.parts)) == set(WAYS):
             super().run(context, settings)
         elif self.name not in context.run.metrics():
-            why = "nothing to choose from: there is no fusion reader, or no reader of its tokens"
+            why = "nothing to choose from: no fusion reader that fits, or no reader of its tokens"
             context.run.finish(self.name, {"ships": False, "why": why})
 
     def prepare(self, context: TrainingContext, settings: BudgetTraining) -> ReadingInputs:
