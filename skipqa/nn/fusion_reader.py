@@ -28,9 +28,9 @@ best one last, and before each stands what the tokens that voted show, and how s
 `relaxed` is the form for training: every edge open a little, the attention to each word leaves, for
 a pointer loss, and a window's gradient is that of the mean window (straight through).
 
-Shapes: B items, V visual tokens, K passages, T words of the longest, M words of all passages,
-F features, C concepts, d text width, D width of the decoder, S heads, E head width, N windows,
-W words of a window, L = N (1 + W) tokens for the decoder.
+Shapes: B items, V visual tokens, K passages, P those that are read, T words of the longest, M words
+of all passages, F features, C concepts, d text width, D width of the decoder, S heads, E head
+width, N windows, W words of a window, L = N (1 + W) tokens for the decoder.
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ class FusionReader(nn.Module):
         there_BKT = words.there_BKT & read_BK[..., None]
         lengths_BK = words.lengths_BK * read_BK
         q_BVSE = self._split(self.query(self.before_query(edges.asking_BVD)))
-        k_MSE = self._split(self._keys(words, read_BK)[there_BKT[read_BK]])
+        k_MSE = self._split(self._keys(words, read_BK))
         mass_BVK = passage_mass(q_BVSE, k_MSE, along, lengths_BK, edge_bias=bias)
         votes_BV = edges.votes_BV * along.any(-1)
         mass_M = word_mass(q_BVSE, k_MSE, along, lengths_BK, votes_BV, edge_bias=bias)
@@ -306,7 +306,9 @@ class FusionReader(nn.Module):
         edges = Edges(asking_BVD, logits_BVK, gates_BVK, open_BVK, votes_BV)
         q_BVSE = self._split(self.query(self.before_query(asking_BVD)))
         every_BK = torch.ones_like(words.lengths_BK, dtype=torch.bool)
-        k_BKTSE = self._split(self._keys(words, every_BK)).unflatten(0, every_BK.shape)
+        k_MSE = self._split(self._keys(words, every_BK))
+        k_BKTSE = k_MSE.new_zeros(*there_BKT.shape, *k_MSE.shape[1:])
+        k_BKTSE = k_BKTSE.index_put((there_BKT,), k_MSE)
         logits = torch.einsum("bvse,bktse->bsvkt", q_BVSE, k_BKTSE).float()
         logits = logits / math.sqrt(self.config.pointer_width)
         logits = logits + edge_bias(gates_BVK.float())[:, None, :, :, None]
@@ -369,17 +371,22 @@ class FusionReader(nn.Module):
         return votes_BV / votes_BV.sum(-1, keepdim=True).clamp_min(LEAST_SALIENCY)
 
     def _keys(self, words: PassageWords, of_BK: Tensor) -> Tensor:
-        """[P, T, S E] of the P passages that `of_BK` has."""
-        states_PTD = words.states_BKTD[of_BK]
-        num_words = states_PTD.shape[1]
-        places_T = torch.arange(num_words, device=of_BK.device).clamp(max=self.config.words - 1)
-        states_PTD = F.rms_norm(states_PTD, states_PTD.shape[-1:]) + self.word_place[places_T]
-        around = self.look_around(states_PTD).unflatten(-1, (3, self.config.heads, -1))
-        q, k, v = (x.transpose(1, 2) for x in around.unbind(2))
-        there_PT = words.there_BKT[of_BK] | (places_T == 0)  # no row without a word
-        found = F.scaled_dot_product_attention(q, k, v, attn_mask=there_PT[:, None, None])
-        states_PTD = states_PTD + self.found_around(found.transpose(1, 2).flatten(2))
-        keys: Tensor = self.key(self.before_key(states_PTD))
+        """[M, S E] of the words of the P passages that `of_BK` has. They are padded only to look at
+        each other."""
+        there_PT = words.there_BKT[of_BK]
+        num_words, heads = there_PT.shape[1], self.config.heads
+        places_T = torch.arange(num_words, device=of_BK.device)
+        place_M = places_T.expand_as(there_PT)[there_PT].clamp(max=self.config.words - 1)
+        states_MD = words.states_BKTD[of_BK][there_PT]
+        states_MD = F.rms_norm(states_MD, states_MD.shape[-1:]) + self.word_place[place_M]
+        around_M3D = self.look_around(states_MD)
+        around = around_M3D.new_zeros(*there_PT.shape, around_M3D.shape[-1])
+        around = around.index_put((there_PT,), around_M3D)
+        q, k, v = (x.transpose(1, 2) for x in around.unflatten(-1, (3, heads, -1)).unbind(2))
+        seen_PT = there_PT | (places_T == 0)  # no row without a word
+        found = F.scaled_dot_product_attention(q, k, v, attn_mask=seen_PT[:, None, None])
+        states_MD = states_MD + self.found_around(found.transpose(1, 2).flatten(2)[there_PT])
+        keys: Tensor = self.key(self.before_key(states_MD))
         return keys
 
     def _tokens(self, edges: Edges, pointed_BKT: Tensor, words: PassageWords) -> Tensor:
@@ -442,13 +449,13 @@ def flops(config: FusionReaderConfig, edges_VK: Tensor, lengths: Sequence[int]) 
     num_tokens, num_passages = edges_VK.shape
     words_K = torch.as_tensor(lengths, dtype=torch.long) * edges_VK.any(0)
     longest = int(words_K.max()) if len(words_K) else 0
-    padded = int((words_K > 0).sum()) * longest
+    num_words, padded = int(words_K.sum()), int((words_K > 0).sum()) * longest
     edge_words = int((edges_VK.sum(0) * words_K).sum())
     pointing = config.pointers * config.pointer_width
     inputs = num_tokens * (config.vision_width + config.concepts + PLACE + 2 * D) * D
     inputs += (d + 2 * D) * D
     choosing = (num_tokens * D + num_passages * d) * e + num_tokens * num_passages * (2 * d + 2 + e)
-    keys = padded * D * (4 * D + 2 * longest + pointing)
+    keys = num_words * D * (4 * D + pointing) + padded * D * 2 * longest
     attending = edge_words * (2 * pointing + config.pointers)  # for the passages, for the words
     voting = num_tokens * D * (pointing + 2)
     return 2 * (inputs + choosing + keys + attending + voting)
