@@ -46,7 +46,7 @@ from skipqa.errors import UserError
 from skipqa.evaluation.statistics import mean_interval
 from skipqa.nn.fusion_reader import FusionReader, FusionReaderConfig
 from skipqa.pipeline import Pipeline, load
-from skipqa.stages.fuse import build_fuser
+from skipqa.stages.fuse import build_fuser, way_as_set
 from skipqa.state import State
 from skipqa.tasks.example import Example
 from skipqa.tasks.okvqa import normalise
@@ -81,7 +81,7 @@ def main() -> None:
         index=options.index or [folder / "index"],
         components=options.components,
         overrides={"decode": {"passages": TEXT}},
-    ).with_components(reading_choice=None)
+    )
     if options.untrained_reader:
         base = base.with_components(fusion_reader=untrained_reader(base, options.seed))
     if base.components.fusion_reader is None and options.passages != TEXT:
@@ -179,7 +179,7 @@ class Mechanisms:
 
     @torch.inference_mode()
     def _by_chance(self, state: State, number: int) -> State:
-        fuser = build_fuser(self.as_set.parts, self.as_set.config.decode.passages)
+        fuser = build_fuser(self.as_set.parts, way_as_set(self.as_set.parts))
         own, _ = fuser(state.kept, state.question, state.verified)
         generator = torch.Generator().manual_seed(self.seed + number)
         order = torch.randperm(own.edges.numel(), generator=generator)

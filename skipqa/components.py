@@ -55,7 +55,7 @@ from skipqa.types import Widths
 class Components:
     drafter: Drafter | None = None
     budget: BudgetController | None = None
-    reading_choice: ReadingChoice | None = None  # per question, in place of `decode.passages`
+    reading_choice: ReadingChoice | None = None  # per question, see `decode.passages`
     grounding: Grounding | None = None  # QVS over all tokens together
     saliency: Saliency | None = None  # QVS of each token by itself, where there is no grounding
     region_query: SparseRegionQuery | DenseRegionQuery | None = None

@@ -201,9 +201,10 @@ class DecodeConfig:
     # A few words, as benchmarks score them, or for people: a sentence or a quotation with the
     # numbers of the passages it rests on
     style: Literal["short", "sentence"] = "short"
-    # Where no controller chooses for each question. Tokens need a trained fusion reader and a short
-    # prompt
-    passages: ReadAs = "text"
+    # A way for all questions. At "auto" a trained choice has its say for each; without one it is
+    # fused tokens and the best passage, where there is a trained fusion reader and a short prompt,
+    # else text
+    passages: Literal["auto", ReadAs] = "auto"
     max_passages: NonNegative = 2  # in the prompt as text
     # A short prompt has its passages in lower case, as answers are that the reader was trained on:
     # so it can copy a name letter by letter
@@ -230,7 +231,8 @@ class DecodeConfig:
 
     @property
     def reads_fused(self) -> bool:
-        return reads_fused(self.passages)
+        """Whether that is asked for, whatever was trained."""
+        return self.passages != "auto" and reads_fused(self.passages)
 
 
 Curve = Annotated[tuple[float, ...], Between(-1_000.0, 1_000.0, may_be_empty=True)]

@@ -46,10 +46,10 @@ except ImportError:
     raise MissingExtra("SkipModel", "hub") from None
 
 CONFIG = "config.json"  # the Hub's name
-# A large decoder reads more passages than the small one. What was calibrated with that one's
-# answers says nothing about another's.
+# A large decoder reads more passages than the small one, as text. What was trained or calibrated
+# with that one's answers says nothing about another's.
 DEFAULTS = {
-    "decode": {"max_passages": 6, "max_new_tokens": 256},
+    "decode": {"passages": "text", "max_passages": 6, "max_new_tokens": 256},
     "confidence": {"drafted": [], "looked_up": []},
 }
 CARD = """\
@@ -96,7 +96,6 @@ class SkipModel(
             "pocket", index=index, components=components, overrides=merged(DEFAULTS, self.settings)
         )
         reader = partial(_build_decode, model=model, processor=processor)
-        base = base.with_components(reading_choice=None)  # learned with another decoder's answers
         self.pipeline: Pipeline = base.with_stages(decode=reader)
 
     def answer(self, image: ImageSource, question: str, *, fast_path: bool = False) -> Answer:

@@ -178,7 +178,7 @@ class Budget:
     expected_gain: float | None = None  # in score, of looking up; None where nothing predicts it
     skipped_indexes: tuple[str, ...] = ()  # names of those that are not searched
     rounds: int = 1  # H: of retrieval, at most
-    read_as: ReadAs | None = None  # None: as `decode.passages` says
+    read_as: ReadAs | None = None  # None: as is set for all questions (`decode.passages`)
 
     def looks_like(self, other: Budget) -> bool:
         """Whether the same is seen of the image on either: small things are looked at more closely

@@ -200,7 +200,7 @@ def is_particular(question: Question, config: BudgetConfig) -> bool:
 
 def build(parts: Parts) -> SetBudget:
     budgeter, choice = _budgeter(parts), parts.components.reading_choice
-    if choice is not None:
+    if choice is not None and parts.config.decode.passages == "auto":
         budgeter = ReadingBudgeter(budgeter, choice, ways_to_read(parts))
     return SetBudget(parts.config.budget, budgeter, parts.library.has_own_documents)
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 from skipqa.confidence import of_answer
 from skipqa.config import ConfidenceConfig
 from skipqa.errors import UserError
+from skipqa.stages.fuse import way_as_set
 from skipqa.stages.readers import (
     ClauseReader,
     InstructedReader,
@@ -81,8 +82,7 @@ def _cited(reading: Reading, texts: Sequence[str], used: Sequence[int]) -> Readi
 def build(parts: Parts) -> Decode:
     sentences = parts.config.decode.style == "sentence"
     reader = build_sentence_reader(parts) if sentences else build_reader(parts)
-    passages = parts.config.decode.passages
-    return Decode(reader, parts.config.confidence, cite=sentences, passages=passages)
+    return Decode(reader, parts.config.confidence, cite=sentences, passages=way_as_set(parts))
 
 
 def build_sentence_reader(parts: Parts) -> Reader:

@@ -204,7 +204,15 @@ class Fuse:
 
 def build(parts: Parts) -> Fuse:
     chosen = {way: build_fuser(parts, way) for way in ways_to_read(parts)}
-    return Fuse(build_fuser(parts, parts.config.decode.passages), chosen)
+    return Fuse(build_fuser(parts, way_as_set(parts)), chosen)
+
+
+def way_as_set(parts: Parts) -> ReadAs:
+    """How passages are read where the budget of a question has no say."""
+    config, reader = parts.config.decode, parts.components.fusion_reader
+    if config.passages != "auto":
+        return config.passages
+    return "fused+best" if reader is not None and config.prompt == "short" else "text"
 
 
 def ways_to_read(parts: Parts) -> tuple[ReadAs, ...]:

@@ -151,6 +151,19 @@ def test_a_budget_without_a_choice_leaves_everything_as_set(
         assert (one.kept, one.dropped, one.flops) == (other.kept, other.dropped, other.flops)
 
 
+@pytest.mark.parametrize("way", ["text", "none"])
+def test_who_asks_for_a_way_gets_it(pipeline: Pipeline, photo: Path, way: str) -> None:
+    """Whatever a choice would say."""
+    other = [1.0, 0, 0, 0] if way == "none" else [0, 0, 0, 1.0]
+    chooses = pipeline.with_components(reading_choice=expecting(other, width=384))
+    entering = pipeline.run(State(photo, QUESTION, fast_path=True), stop="draft")
+    asked = chooses.with_config(decode={"passages": way}).run(entering, start="budget")
+    alone = pipeline.with_config(decode={"passages": way}).run(entering, start="budget")
+    assert asked.budget == alone.budget
+    assert (asked.prompt, asked.answer) == (alone.prompt, alone.answer)
+    assert asked.answer.read == (() if way == "none" else alone.answer.read)
+
+
 def test_nothing_is_retrieved_for_what_reads_nothing(pipeline: Pipeline, photo: Path) -> None:
     """As with K' = 0; without a fusion reader its tokens are never chosen."""
     unread = pipeline.with_components(reading_choice=expecting([0, 1, 1, 0.5], width=384))

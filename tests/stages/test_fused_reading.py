@@ -26,7 +26,14 @@ from skipqa.nn.fusion_reader import LONGEST_READ, FusionReader, FusionReaderConf
 from skipqa.nn.reading_choice import WAYS
 from skipqa.stages import decode, fuse
 from skipqa.stages.decode import Decode
-from skipqa.stages.fuse import CosineFuser, Fuse, ReadingFuser, TrainedFuser, local_tokens
+from skipqa.stages.fuse import (
+    CosineFuser,
+    Fuse,
+    ReadingFuser,
+    TrainedFuser,
+    local_tokens,
+    way_as_set,
+)
 from skipqa.stages.readers import ReadTogether, ShortReader
 from skipqa.stages.stage import Parts
 from skipqa.state import State
@@ -230,6 +237,24 @@ def test_fused_tokens_need_a_reader_of_both_kinds() -> None:
     untrained = preset("pocket", {"decode": {"passages": "fused"}})
     with pytest.raises(UserError, match="trained reader"):
         decode.build(replace(parts, config=untrained))
+
+
+@pytest.mark.parametrize("prompt", ["short", "examples"])
+def test_nobody_has_to_ask_for_what_was_trained(prompt: str) -> None:
+    """At "auto": fused tokens and the best passage where a decoder can read them, else text."""
+    pocket = TinyPocket()
+    vars(pocket.vision)["classes"] = concepts(*((name, ()) for name in "abcdefg"))
+    config = preset("pocket", {"decode": {"prompt": prompt}})
+    assert config.decode.passages == "auto"
+    plain = Parts(pocket, cast(Library, None), config)
+    trained = replace(plain, components=Components(fusion_reader=reader()))
+    assert way_as_set(plain) == "text"
+    way = way_as_set(trained)
+    assert way == ("fused+best" if prompt == "short" else "text")
+    assert isinstance(fuse.build(trained).fuser, ReadingFuser) is (prompt == "short")
+    assert decode.build(trained).passages == way
+    asked_for = replace(trained, config=preset("pocket", {"decode": {"passages": "none"}}))
+    assert way_as_set(asked_for) == "none"
 
 
 def test_a_reader_of_other_concepts_is_refused_only_where_it_would_be_used() -> None:

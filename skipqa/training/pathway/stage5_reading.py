@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 from skipqa.nn import reading_choice as network
 from skipqa.nn.reading_choice import WAYS, ReadingChoice, ReadingChoiceConfig
 from skipqa.stages.budget_signals import NUM_SIGNALS
-from skipqa.stages.fuse import ways_to_read
+from skipqa.stages.fuse import way_as_set, ways_to_read
 from skipqa.training.loop import Loss, Optimisation, fit
 from skipqa.training.pathway.answering import Answered
 from skipqa.training.pathway.budget_loss import dropped
@@ -136,7 +137,7 @@ class ReadingPart(PathwayPart[BudgetTraining, ReadingInputs, nn.Module]):
             settings.folds,
             data.fold,
         )
-        return CrossValidated(found, data, context.pipeline.config.decode.passages)
+        return CrossValidated(found, data, way_as_set(context.pipeline.parts))
 
     def compare(
         self,
@@ -147,7 +148,7 @@ class ReadingPart(PathwayPart[BudgetTraining, ReadingInputs, nn.Module]):
     ) -> Metrics:
         assert isinstance(model, CrossValidated)
         giga_R, cost_R = data.answered.giga.mean(0).tolist(), model.choice.cost.tolist()
-        today, prices_n = context.pipeline.config.decode.passages, model.prices(data.fold)
+        today, prices_n = way_as_set(context.pipeline.parts), model.prices(data.fold)
         return {
             "looked_up": float(data.looked_up.float().mean()),
             "cost": {
@@ -166,6 +167,12 @@ class ReadingPart(PathwayPart[BudgetTraining, ReadingInputs, nn.Module]):
     def components(self, settings: BudgetTraining, model: nn.Module) -> Mapping[str, nn.Module]:
         assert isinstance(model, CrossValidated)
         return {self.name: model.choice}
+
+    def chosen_settings(
+        self, context: TrainingContext, compared: Metrics, ships: Mapping[str, bool]
+    ) -> dict[str, dict[str, Any]]:
+        """The way that was set, for all questions, would leave it nothing to choose."""
+        return {"decode": {"passages": "auto"}} if ships[self.name] else {}
 
 
 @torch.inference_mode()

@@ -34,6 +34,7 @@ DENSE = {
     "retrieve.excerpt_words",
     "verify.threshold",
     "fuse.beta",
+    "decode.passages",
     "decode.max_passages",
 }
 CHANGES: dict[str, set[str]] = {
@@ -52,7 +53,7 @@ CHANGES: dict[str, set[str]] = {
     "skip-iter-3": {"budget.rounds"},
     "qvs-only": DENSE - {"budget.tokens"},
     "rcsr-only": DENSE - {"regions.max_regions", "zoom.regions", "retrieve.per_region"},
-    "bsca-only": DENSE - {"fuse.beta"},
+    "bsca-only": DENSE - {"fuse.beta", "decode.passages"},
     "dense": DENSE,
     "no-retrieval": {"budget.passages"},
     "fid": DENSE,

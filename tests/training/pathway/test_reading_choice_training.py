@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -221,6 +222,10 @@ def test_the_part_leaves_a_head_that_answers(context: TrainingContext, tmp_path:
     assert set(metrics["cost"]) == set(metrics["held-out"]["fixed"]) == set(WAYS)
     shipped = (tmp_path / "reading_choice.safetensors").is_file()
     assert shipped is metrics["ships"]
+    assert metrics["held-out"]["today"] == "fused+best"  # as long as there is no choice
+    settings_of = partial(ReadingPart().chosen_settings, context, {})
+    assert settings_of({"reading_choice": True}) == {"decode": {"passages": "auto"}}
+    assert settings_of({"reading_choice": False}) == {}
     learned = components.load(tmp_path / "trained", preset="pocket")
     components.check_widths(learned, context.pipeline.backbone.widths, preset="pocket")
     assert learned.reading_choice is not None
