@@ -2,11 +2,12 @@
 
 Enters: a fine-tuned network, the weights it started from, a measure of accuracy. Leaves: a file
 with the smallest delta, in rank and in 8 bits, that loses next to nothing by that measure, and how
-much each rank loses.
+much each rank loses. Files of the stage before stay, but for a choice that is true no longer.
 """
 
 from __future__ import annotations
 
+import filecmp
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +21,11 @@ from torch import Tensor, nn
 from skipqa.components import SETTINGS
 from skipqa.files import atomic
 from skipqa.nn import checkpoint, compact, low_rank
+from skipqa.training.run import Run
 
 FULL_RANK = 1_000_000  # more than any matrix has
+CHOICE = "reading_choice"
+LEARNED_WITH = ("fusion_reader", "reader", "cell_tagger")  # by the choice, which stage V trains
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,28 @@ def ship(path: Path, folder: Path) -> None:
     file that the stage began with: that one stays as it is."""
     with atomic(folder / path.name) as partial:
         shutil.copyfile(path, partial)
+
+
+def drop_stale_choice(start: Path | None, run: Run) -> None:
+    """Of how passages are read: what each way is worth was learned with what the stage began with
+    at `start`. A choice that is new, too, stays."""
+    with run.first_alone():
+        path = run.folder / f"{CHOICE}.safetensors"
+        if start is None or not path.is_file() or not _same(start / path.name, path):
+            return
+        names = [f"{name}.safetensors" for name in LEARNED_WITH]
+        changed = [name for name in names if not _same(start / name, run.folder / name)]
+        if changed:
+            path.unlink()
+            why = f"it was learned with another {changed[0]}"
+            run.say(f"{path.name} is left out, as {why}: train stage5 again")
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Neither is a file, or both are and hold the same."""
+    if one.is_file() and other.is_file():
+        return filecmp.cmp(one, other, shallow=False)
+    return one.is_file() == other.is_file()
 
 
 def _link_or_copy(path: Path, target: Path) -> None:

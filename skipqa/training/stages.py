@@ -22,6 +22,7 @@ from skipqa.config import override, preset, read_settings
 from skipqa.errors import UserError, choices
 from skipqa.training import confidence, fast_path, text_gate
 from skipqa.training.cells import stage as cells
+from skipqa.training.export import drop_stale_choice
 from skipqa.training.grounding import stage as grounding
 from skipqa.training.hop import stage as hop
 from skipqa.training.pathway import (
@@ -31,6 +32,7 @@ from skipqa.training.pathway import (
     stage5_budget,
     stage6_joint,
 )
+from skipqa.training.pipelines import Source
 from skipqa.training.reader import stage as reader
 from skipqa.training.retrieval import sparse_query
 from skipqa.training.run import Run
@@ -77,7 +79,7 @@ def train(
     if why := stage.refuses(inputs.preset):
         raise UserError(f"{name} trains nothing for preset {inputs.preset}: {why}")
     settings = settings_of(inputs.settings, stages)[name]
-    return stage.run(inputs, override(settings, read_settings(changes)), run)
+    return _run(stage, inputs, override(settings, read_settings(changes)), run)
 
 
 def settings_of(path: Path | None, stages: Sequence[TrainingStage] = STAGES) -> dict[str, Any]:
@@ -91,6 +93,12 @@ def settings_of(path: Path | None, stages: Sequence[TrainingStage] = STAGES) -> 
         if name not in found:
             raise UserError(f"{path}: no stage {name!r}; there is {choices(name, found)}")
         found[name] = override(found[name], changes, f"{name}.")
+    return found
+
+
+def _run(stage: TrainingStage, inputs: Inputs, settings: Any, run: Run) -> Metrics:
+    found = stage.run(inputs, settings, run)
+    drop_stale_choice(Source(inputs.preset, inputs.components).start, run)
     return found
 
 
@@ -109,7 +117,7 @@ def _train_all(inputs: Inputs, run: Run, stages: Sequence[TrainingStage]) -> Met
         if stage.makes_backbone and inputs.components and not metrics:
             continue
         folder = run.folder / stage.name
-        found = stage.run(inputs, settings[stage.name], dataclasses.replace(run, folder=folder))
+        found = _run(stage, inputs, settings[stage.name], dataclasses.replace(run, folder=folder))
         metrics[stage.name] = found
         if inputs.limit is None:  # a trial need not pass
             stage.check(found)

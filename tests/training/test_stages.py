@@ -12,7 +12,7 @@ import pytest
 
 from skipqa.components import read_settings, write_settings
 from skipqa.errors import UserError
-from skipqa.training.export import copy_components
+from skipqa.training.export import copy_components, ship
 from skipqa.training.pathway.context import Gathering
 from skipqa.training.pathway.stage import PathwaySettings, PathwayStage
 from skipqa.training.pipelines import Source
@@ -102,6 +102,46 @@ def test_all_goes_from_photos_to_a_whole_checkpoint(tmp_path: Path) -> None:
     assert begun["stage1"].components == tmp_path / "out" / "splade"
     left = {path.stem for path in (tmp_path / "out" / "confidence").glob("*.safetensors")}
     assert left == set(metrics)
+
+
+@pytest.mark.parametrize(
+    ("trains", "kept"),
+    [
+        (("reader",), False),
+        (("fusion_reader", "saliency"), False),
+        (("cell_tagger",), False),
+        (("saliency", "verifier", "dense_reader"), True),
+        (("fusion_reader", "reading_choice"), True),
+        ((), True),
+    ],
+)
+def test_a_choice_of_how_to_read_goes_with_what_it_was_learned_with(
+    tmp_path: Path, trains: tuple[str, ...], kept: bool
+) -> None:
+    """Also where a finished run is called again and copies what it began with."""
+    start, said = tmp_path / "start", []
+    start.mkdir()
+    for name in ("reading_choice", "reader", "saliency"):
+        (start / f"{name}.safetensors").write_text("before")
+
+    @dataclass(frozen=True, slots=True)
+    class Ships(TrainingStage):
+        def run(self, inputs: Inputs, settings: Any, run: Run) -> Metrics:
+            copy_components(start, run.folder)
+            for name in trains:
+                path = tmp_path / f"{name}.safetensors"
+                path.write_text("trained")
+                ship(path, run.folder)
+            return {}
+
+    stages = [Ships("some", backbone.STAGE.settings)]
+    for _ in range(2):
+        run = Run(tmp_path / "out", say=said.append)
+        train("some", Inputs(components=start), run, (), stages)
+        assert (run.folder / "reading_choice.safetensors").is_file() is kept
+    assert (start / "reading_choice.safetensors").read_text() == "before"
+    assert all(f"another {trains[0]}.safetensors: train stage5 again" in line for line in said)
+    assert len(said) == (0 if kept else 2)
 
 
 def test_an_image_that_adds_nothing_stops_what_would_build_on_it(tmp_path: Path) -> None:
