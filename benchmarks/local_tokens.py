@@ -22,6 +22,7 @@ from skipqa.costs.environment import write_results
 from skipqa.errors import UserError
 from skipqa.training.cells.material import Material
 from skipqa.training.cells.quality import BANDS, quality
+from skipqa.training.cells.scenes import check_scales
 from skipqa.training.cells.stage import vision_of
 from skipqa.training.grounding.examples import read_boxes
 from skipqa.training.pipelines import Source
@@ -43,13 +44,15 @@ def main() -> None:
 
     prepare_process()
     source = Source(components=options.components)
+    check_scales(source.config.encode)
     components = load_for(source.preset, source.folder)
     if (model := components.cell_tagger) is None:
         raise UserError("these components have no cell tagger: give --components")
     vision = vision_of(source)
     names = list(zip(model.config.kinds, model.config.names, strict=True))
     whole = mixture.read(options.data, options.pocket_kb, options.limit)
-    material = Material.of(whole, read_boxes(options.data), names, lambda *_: None)
+    boxes = read_boxes(options.data)
+    material = Material.of(whole, boxes, names, lambda *_: None, err.print)
     model = model.to(next(vision.network.parameters()).device)
     found = quality(model, vision, material.scored(options.images, options.seed))
 

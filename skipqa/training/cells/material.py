@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from skipqa.assets import Report
 from skipqa.backbones.device import chosen_device
 from skipqa.errors import UserError
 from skipqa.training.cells.album import (
@@ -39,7 +40,10 @@ class Material:
     pixels: Pixels
 
     @staticmethod
-    def of(whole: Mixture, boxes: Boxes, names: Sequence[Name], counted: Counted) -> Material:
+    def of(
+        whole: Mixture, boxes: Boxes, names: Sequence[Name], counted: Counted, say: Report
+    ) -> Material:
+        """Photos are decoded at high resolution, and how much memory that takes is said before."""
         train, held_out = (make(whole, boxes, names) for make in (train_album, held_out_album))
         if not (train.pieces and train.grounds):
             raise UserError("nothing to learn from: no photo says where one of the names is")
@@ -47,7 +51,9 @@ class Material:
         rows = train.photos | held_out.photos
         rows |= {one.photo for some in crowds.values() for one in some}
         kept = [place for place, row in whole.photos.items() if row in rows]
-        pixels = photos.decode({place: n for n, place in enumerate(kept)}, counted)
+        size = photos.HIGH_RES
+        say(f"{len(kept):,} photos at {size} pixels: {3 * size**2 * len(kept) / 1e9:.1f} GB")
+        pixels = photos.decode({place: n for n, place in enumerate(kept)}, counted, size)
         there = Pixels([whole.photos[place] for place in kept], pixels.to(chosen_device()))
         return Material(train, held_out, crowds, there)
 

@@ -1,10 +1,10 @@
 """Scenes to train and to score by: photos with boxes, and composites made anew.
 
-Enters: an album and the pixels of its photos. Leaves: `Scenes`, images at the size that the encoder
-was trained on and at high resolution, with a name for each box. Everything is drawn from a
-generator on the CPU; pixels are computed where they lie. Edges of what is pasted are hard or soft,
-straight or round, and half of the composites are made at high resolution and half at the native
-size, so that no edge and no sharpness says where a thing was pasted.
+Enters: an album and the pixels of its photos, decoded at high resolution, as answering sees them.
+Leaves: `Scenes`, images at the size that the encoder was trained on and at high resolution, with a
+name for each box. Everything is drawn from a generator on the CPU; pixels are computed where they
+lie. Edges of what is pasted are hard or soft, straight or round, and things are cut from photos as
+large as the ground, so that neither edges nor sharpness say where something was pasted.
 
 Shapes: B images, M boxes in all of them, K in one, T tries, P pieces, S pixels per side, N names.
 """
@@ -19,6 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from skipqa.config import EncodeConfig
+from skipqa.errors import UserError
 from skipqa.training.cells.album import Album, BoxedPhoto
 from skipqa.training.stage1 import photos
 from skipqa.training.stage1.photos import as_input
@@ -42,6 +44,15 @@ class Scenes:
     names: Tensor  # [M]
     may_show: Tensor  # [B, N + 1]: what is outside the boxes, always none, and whatever else
     ground_known: Tensor  # [B]: false where nobody knows what that is
+
+
+def check_scales(config: EncodeConfig) -> None:
+    made, scales = (photos.PIXELS, photos.HIGH_RES), config.scales
+    if (scales[0], scales[-1]) != made:
+        raise UserError(
+            f"cells are trained on scenes of {made[0]} and {made[1]} pixels: encode.scales begins "
+            f"with {scales[0]} and ends with {scales[-1]}"
+        )
 
 
 class Pixels:
@@ -74,8 +85,6 @@ def composed(album: Album, pixels: Pixels, count: int, generator: torch.Generato
     known = list(album.grounds)
     grounds = [known[i] for i in torch.randint(len(known), (count,), generator=generator).tolist()]
     images = pixels(grounds)
-    if _uniform((1,), generator) < 0.5:
-        images = _resized(images, photos.HIGH_RES)
     things_B = torch.randint(1, MOST + 1, (count,), generator=generator)
     boxes_BK4 = torch.full((count, MOST, 4), NOWHERE)
     names_BK = torch.zeros(count, MOST, dtype=torch.long)

@@ -24,7 +24,13 @@ from skipqa.nn.cell_tagger import CellTagger, CellTaggerConfig
 from skipqa.training.cells.album import names_of
 from skipqa.training.cells.material import COMPOSITES, PHOTOS, Material
 from skipqa.training.cells.quality import CELLS, WINDOWS, feature_maps, quality
-from skipqa.training.cells.scenes import Scenes, composed, photographed, together
+from skipqa.training.cells.scenes import (
+    Scenes,
+    check_scales,
+    composed,
+    photographed,
+    together,
+)
 from skipqa.training.cells.targets import Targets
 from skipqa.training.export import copy_components, ship
 from skipqa.training.grounding.examples import read_boxes
@@ -68,6 +74,7 @@ class CellStage(TrainingStage):
     def run(self, inputs: Inputs, settings: CellSettings, run: Run) -> Metrics:
         data, pocket_kb = inputs.require_data(self.name), inputs.pocket_kb
         source = Source(inputs.preset, inputs.components, inputs.index)
+        check_scales(source.config.encode)
         whole = mixture.read(data, pocket_kb, inputs.limit)
         run.claim(
             {
@@ -85,7 +92,8 @@ class CellStage(TrainingStage):
             copy_components(source.folder, run.folder)
             vision, boxes = vision_of(source), read_boxes(data)
             names = names_of(whole, boxes, vision.tagger.config)
-            material = Material.of(whole, boxes, names, run.counted("decoding photos"))
+            counted = run.counted("decoding photos")
+            material = Material.of(whole, boxes, names, counted, run.say)
             model = train(material, vision, settings.train, run)
             model.rescale(*calibrated(model, material, vision, settings, run.seed))
             path = run.folder / TRAINED / f"{PART}.safetensors"

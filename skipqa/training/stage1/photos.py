@@ -44,7 +44,7 @@ SOFT = 0.12  # of its width, the edge that fades into it
 BATCH = {"cuda": 256, "cpu": 16}  # photos; at high resolution 256 need more memory than most have
 WHOLE = (0.0, 0.0, 1.0, 1.0)
 BOX = torch.float64  # sides are subtracted, and crops have to be the same on every machine
-CHUNK = 400  # photos per job
+CHUNK = 400  # photos of the native size per job
 CROPS = 6  # per photo; as many as a crowded image has things, so that each is cropped
 TIGHT = 0.7  # how wide or high a thing of a crowd is in its crop, at least
 INSIDE, OUTSIDE, CUT = 1, 0, -1  # what a crop shows of a thing, as labels are written
@@ -132,19 +132,25 @@ class Things:
         return shown, boxes
 
 
-def decode(photos: Mapping[tuple[Path, str], int], counted: Counted = lambda *_: None) -> Tensor:
-    """[P, 3, S, S] bytes, on all cores."""
+def decode(
+    photos: Mapping[tuple[Path, str], int],
+    counted: Counted = lambda *_: None,
+    size: int | None = None,
+) -> Tensor:
+    """[P, 3, S, S] bytes, on all cores, at the native size if none is given."""
+    size = size or PIXELS
+    per_job = max(1, CHUNK * PIXELS**2 // size**2)
     by_archive: dict[Path, list[tuple[int, str]]] = {}
     for (archive, name), row in photos.items():
         by_archive.setdefault(archive, []).append((row, name))
     jobs: list[Job] = [
-        (archive, names[start : start + CHUNK])
+        (archive, names[start : start + per_job])
         for archive, names in by_archive.items()
-        for start in range(0, len(names), CHUNK)
+        for start in range(0, len(names), per_job)
     ]
-    pixels = torch.empty(len(photos), 3, PIXELS, PIXELS, dtype=torch.uint8)
+    pixels = torch.empty(len(photos), 3, size, size, dtype=torch.uint8)
     done = 0
-    for (_, names), found in zip(jobs, _decode_all(jobs, len(photos)), strict=True):
+    for (_, names), found in zip(jobs, _decode_all(jobs, size), strict=True):
         rows = torch.tensor([row for row, _ in names])
         pixels[rows] = torch.from_numpy(found).permute(0, 3, 1, 2)
         done += len(names)
@@ -152,9 +158,9 @@ def decode(photos: Mapping[tuple[Path, str], int], counted: Counted = lambda *_:
     return pixels
 
 
-def _decode_all(jobs: list[Job], photos: int) -> Iterator[NDArray[np.uint8]]:
-    prepare = partial(partial, _decode_some, PIXELS)
-    few = photos < CHUNK  # not worth starting processes for
+def _decode_all(jobs: list[Job], size: int) -> Iterator[NDArray[np.uint8]]:
+    prepare = partial(partial, _decode_some, size)
+    few = sum(len(names) for _, names in jobs) < CHUNK  # not worth starting processes for
     with InProcess(prepare) if few else Workers(prepare, available_cores()) as workers:
         yield from workers.map(jobs)
 

@@ -23,6 +23,6 @@ def album() -> Album:
 
 
 def pixels() -> Pixels:
-    size = photos.PIXELS
+    size = photos.HIGH_RES
     plain = torch.tensor(COLOURS, dtype=torch.uint8)[:, :, None, None].expand(-1, -1, size, size)
     return Pixels(range(len(COLOURS)), plain)

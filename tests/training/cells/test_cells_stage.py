@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from skipqa.backbones.presets.pocket import FineTuned, Pocket
 from skipqa.backbones.presets.pocket_vision import TaggedVision
-from skipqa.components import bundled, load
+from skipqa.components import bundled, change_settings, load
 from skipqa.config import EncodeConfig, override
 from skipqa.errors import UserError
 from skipqa.nn import checkpoint
@@ -23,10 +23,11 @@ from skipqa.stages.regions import in_box
 from skipqa.training.cells import stage
 from skipqa.training.cells.material import Material
 from skipqa.training.cells.quality import CELLS, WINDOWS, Judged, by_side, feature_maps
-from skipqa.training.cells.scenes import composed
+from skipqa.training.cells.scenes import composed, photographed
 from skipqa.training.cells.stage import PART, STAGE, CellTraining, names_better
 from skipqa.training.run import Run
 from skipqa.training.stage import Inputs
+from skipqa.training.stage1 import mixture, photos
 
 SMALL = override(
     STAGE.settings,
@@ -67,6 +68,7 @@ def components(tmp_path: Path) -> Path:
     names = (("", "disk"), ("", "sky"), ("dog", "dog 0"), ("dog", "dog 2"), ("flag", "country 1"))
     (folder / "tagger.safetensors").unlink()
     checkpoint.save(tagger(names), folder / "tagger.safetensors", preset="pocket")
+    change_settings(folder / "settings.toml", encode={"scales": [photos.PIXELS, photos.HIGH_RES]})
     return folder
 
 
@@ -79,8 +81,9 @@ def test_from_photos_to_a_component(
     boxes = [{"image": name, "boxes": [["disk", 0.5, 0.5, 0.3, 0.6]]} for name in names]
     tiny_training.write_lines(data / "coco/boxes.jsonl", boxes)
     inputs, found = Inputs(data, pocket_kb, components=components), []
+    said: list[str] = []
     for name in ("first", "second"):
-        run = Run(tmp_path / name)
+        run = Run(tmp_path / name, say=said.append)
         metrics = STAGE.run(inputs, SMALL, run)[PART]
         assert metrics["names"] == 4  # nobody shows the sky in a box
         assert metrics.keys() >= {"composites", "photos", "crowded/val"}
@@ -94,6 +97,32 @@ def test_from_photos_to_a_component(
         assert STAGE.run(inputs, SMALL, run)[PART] == metrics
         assert path.stat().st_mtime_ns == changed  # a finished part is not trained again
     assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+    assert sum(f"photos at {photos.HIGH_RES} pixels: 0.0 GB" in line for line in said) == 2
+
+
+def test_photos_are_as_sharp_as_answering_sees_them(data: Path, pocket_kb: Path) -> None:
+    """Trained on and judged."""
+    names = tiny_training.photo_names(0, 24)
+    boxes = {name: {"disk": ((0.2, 0.2, 0.8, 0.8),)} for name in names}
+    whole = mixture.read(data, pocket_kb)
+    said: list[str] = []
+    material = Material.of(whole, boxes, (("", "disk"),), lambda *_: None, said.append)
+    [count], size = {line.split()[0] for line in said}, photos.HIGH_RES
+    assert material.pixels.pixels.shape == (int(count), 3, size, size)
+    for boxed in (material.train.boxed, material.held_out.boxed):
+        shown = photographed(material.pixels, boxed, 1)
+        seen = material.pixels([one.photo for one in boxed])
+        assert torch.equal(shown.high_res, seen)
+        assert shown.low_res.shape[-1] == photos.PIXELS
+
+
+def test_scenes_are_made_for_the_scales_that_are_set(
+    data: Path, components: Path, tmp_path: Path
+) -> None:
+    change_settings(components / "settings.toml", encode={"scales": [photos.PIXELS, 96]})
+    with pytest.raises(UserError, match=r"of 64 and 128 pixels: encode\.scales .* ends with 96"):
+        STAGE.run(Inputs(data, components=components), SMALL, Run(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_component_needs_its_taggers_names(components: Path) -> None:

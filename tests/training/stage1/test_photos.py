@@ -36,18 +36,20 @@ def table(tmp_path: Path) -> dict[tuple[Path, str], int]:
     return dict(zip(names, (4, 0, 2, 1, 3), strict=True))
 
 
+@pytest.mark.parametrize(("chunk", "size"), [(2, photos.PIXELS), (8, photos.HIGH_RES)])
 def test_every_photo_is_in_its_row(
-    table: dict[tuple[Path, str], int], monkeypatch: pytest.MonkeyPatch
+    table: dict[tuple[Path, str], int], chunk: int, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(photos, "CHUNK", 2)  # several jobs, in processes
+    """And a job has as many bytes at any size."""
+    monkeypatch.setattr(photos, "CHUNK", chunk)
     counted: list[tuple[int, int]] = []
-    pixels = photos.decode(table, lambda *done: counted.append(done))
+    given = () if size == photos.PIXELS else (size,)
+    pixels = photos.decode(table, lambda *done: counted.append(done), *given)
     assert counted == [(2, 5), (3, 5), (5, 5)]
     for (archive, name), row in table.items():
         with zipfile.ZipFile(archive) as file:
             image = Image.open(io.BytesIO(file.read(name))).convert("RGB")
-        size = (photos.PIXELS, photos.PIXELS)
-        expected = np.asarray(image.resize(size, Image.Resampling.BICUBIC))
+        expected = np.asarray(image.resize((size, size), Image.Resampling.BICUBIC))
         assert np.array_equal(pixels[row].permute(1, 2, 0).numpy(), expected)
 
 
