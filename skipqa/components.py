@@ -129,6 +129,11 @@ OF_THE_DECODER = (
     "adapter",
 )
 SETTINGS_OF_THE_DECODER = ("decode", "confidence")
+# Learned with what single tokens show, from their evidence or their features
+OF_TOKENS = (
+    *("grounding", "saliency", "keep_head", "region_query"),
+    *("verifier", "pair_verifier", "fusion", "fusion_reader"),
+)
 DELTAS = ("vision", "question", "reader", "dense_reader", "sparse_query", "pair_encoder")
 SETTINGS = "settings.toml"
 NAMES = tuple(_BUILDERS)

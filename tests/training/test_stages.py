@@ -119,7 +119,8 @@ def test_a_choice_of_how_to_read_goes_with_what_it_was_learned_with(
     tmp_path: Path, trains: tuple[str, ...], kept: bool
 ) -> None:
     """Also where a finished run is called again and copies what it began with."""
-    start, said = tmp_path / "start", []
+    start = tmp_path / "start"
+    said: list[str] = []
     start.mkdir()
     for name in ("reading_choice", "reader", "saliency"):
         (start / f"{name}.safetensors").write_text("before")

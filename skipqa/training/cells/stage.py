@@ -3,7 +3,8 @@
 Enters: the mixture of stage I with COCO's boxes, the vision encoder and the tagger that it goes on
 from. Leaves: a cell tagger, calibrated on held-out composites, if on held-out composites and on
 held-out photos it names boxes at least as often as the tagger's windows do. Scenes are made anew in
-every step, most by pasting (`scenes.py`), the others photos as they are.
+every step, most by pasting (`scenes.py`), the others photos as they are. Whatever else the folder
+has stays; what of it reads tokens was learned with other evidence, and the metrics name it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 from skipqa.backbones.device import chosen_device
 from skipqa.backbones.presets.pocket import FineTuned, Pocket
 from skipqa.backbones.presets.pocket_vision import TaggedVision
-from skipqa.components import load_for
+from skipqa.components import OF_TOKENS, load_for
 from skipqa.config import Count, Fraction, NonNegative, Weight
 from skipqa.errors import UserError
 from skipqa.nn import checkpoint
@@ -100,9 +101,12 @@ class CellStage(TrainingStage):
             checkpoint.save(model, path, preset=inputs.preset, eight_bit=True)
             checkpoint.load(model, path, preset=inputs.preset)
             scored = quality(model.eval(), vision, material.scored(settings.scored, run.seed + 1))
+            again: list[str] = []
             if ships := names_better(scored):
                 ship(path, run.folder)
-            run.finish(PART, {"ships": ships, "names": len(model.config.names), **scored})
+                again = learned_without(run)
+            about = {"ships": ships, "train_again": again, "names": len(model.config.names)}
+            run.finish(PART, {**about, **scored})
         run.forget_states()
         return run.metrics()
 
@@ -180,6 +184,14 @@ def calibrated(
             changed[..., -1] += none
             total[temperature, none] += float(targets.loss(changed))
     return min(total, key=lambda pair: (total[pair], pair != (1.0, 0.0)))
+
+
+def learned_without(run: Run) -> list[str]:
+    """What reads tokens next to the new cell tagger, and learned what they show before it."""
+    found = [name for name in OF_TOKENS if (run.folder / f"{name}.safetensors").is_file()]
+    if found:
+        run.say(f"learned with other evidence than tokens have now: train again {', '.join(found)}")
+    return found
 
 
 def names_better(scored: Metrics) -> bool:

@@ -86,6 +86,9 @@ def test_from_photos_to_a_component(
         run = Run(tmp_path / name, say=said.append)
         metrics = STAGE.run(inputs, SMALL, run)[PART]
         assert metrics["names"] == 4  # nobody shows the sky in a box
+        read_tokens = ["grounding", "region_query", "verifier"] if metrics["ships"] else []
+        assert metrics["train_again"] == read_tokens
+        assert any(", ".join(read_tokens) in line for line in said)
         assert metrics.keys() >= {"composites", "photos", "crowded/val"}
         path = run.folder / "trained" / "cell_tagger.safetensors"
         found.append(load_file(path))
@@ -98,6 +101,17 @@ def test_from_photos_to_a_component(
         assert path.stat().st_mtime_ns == changed  # a finished part is not trained again
     assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
     assert sum(f"photos at {photos.HIGH_RES} pixels: 0.0 GB" in line for line in said) == 2
+
+
+def test_what_reads_tokens_has_to_be_trained_again(tmp_path: Path) -> None:
+    said: list[str] = []
+    run = Run(tmp_path, say=said.append)
+    assert stage.learned_without(run) == said == []
+    for name in ("cell_tagger", "tagger", "fusion_reader", "grounding", "reader"):
+        (tmp_path / f"{name}.safetensors").touch()
+    assert stage.learned_without(run) == ["grounding", "fusion_reader"]
+    [line] = said
+    assert line.endswith("train again grounding, fusion_reader")
 
 
 def test_photos_are_as_sharp_as_answering_sees_them(data: Path, pocket_kb: Path) -> None:
