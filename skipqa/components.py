@@ -134,6 +134,11 @@ OF_TOKENS = (
     *("grounding", "saliency", "keep_head", "region_query"),
     *("verifier", "pair_verifier", "fusion", "fusion_reader"),
 )
+# Nor is any of these true of another vision encoder
+OF_THE_ENCODER = (
+    *OF_TOKENS,
+    *("pair_encoder", "cell_tagger", "projector", "budget", "reading_choice"),
+)
 DELTAS = ("vision", "question", "reader", "dense_reader", "sparse_query", "pair_encoder")
 SETTINGS = "settings.toml"
 NAMES = tuple(_BUILDERS)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import filecmp
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,12 +87,13 @@ def read_back(network: nn.Module, published: Mapping[str, Tensor], path: Path) -
     network.load_state_dict(low_rank.apply(base, compact.unpack(small)))
 
 
-def copy_components(start: Path, folder: Path) -> None:
-    """The files of a folder of components in another folder; existing ones stay."""
+def copy_components(start: Path, folder: Path, without: Collection[str] = ()) -> None:
+    """The files of a folder of components, but for those named, in another folder; existing ones
+    stay."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in sorted(start.iterdir()):
-        component = path.suffix == ".safetensors" or path.name == SETTINGS
-        if component and not (folder / path.name).exists():
+        component = path.suffix == ".safetensors" and path.stem not in without
+        if (component or path.name == SETTINGS) and not (folder / path.name).exists():
             _link_or_copy(path, folder / path.name)
 
 

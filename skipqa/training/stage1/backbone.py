@@ -17,7 +17,6 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,7 +25,7 @@ from torch import Tensor
 from skipqa import assets
 from skipqa.assets import Report
 from skipqa.backbones.networks import efficientnet_lite
-from skipqa.components import TRAINING_FREE
+from skipqa.components import OF_THE_ENCODER, TRAINING_FREE
 from skipqa.components import load as load_components
 from skipqa.config import preset
 from skipqa.errors import UserError
@@ -86,7 +85,7 @@ class BackboneStage(TrainingStage):
         )
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         run.say(f"{self.name}: {_size(mixed, settings, device)}")
-        retrieval = partial(_retrieval, inputs, run.folder)
+        retrieval = partial(_retrieval, inputs, run)
         metrics = train(mixed, settings, run, self.networks, device, retrieval)
         if inputs.pocket_kb is not None:
             vision = run.folder / parts.VISION
@@ -109,12 +108,16 @@ class BackboneStage(TrainingStage):
 STAGE = BackboneStage("stage1", Stage1Settings(), needs_pocket="it trains pocket's networks")
 
 
-def _retrieval(inputs: Inputs, folder: Path) -> Retrieval:
-    """With the queries that were trained before, if any were; their files go to `folder`."""
+def _retrieval(inputs: Inputs, run: Run) -> Retrieval:
+    """With the queries that were trained before, if any were; their files go to the run's folder,
+    and with them whatever does not depend on the vision encoder that was there before."""
     found = TRAINING_FREE
-    if inputs.components is not None:
-        copy_components(inputs.components, folder)
-        found = load_components(inputs.components, preset=parts.PRESET)
+    if (start := inputs.components) is not None:
+        stale = [name for name in OF_THE_ENCODER if (start / f"{name}.safetensors").is_file()]
+        if stale:
+            run.say(f"left out, as learned with another vision encoder: {', '.join(stale)}")
+        copy_components(start, run.folder, without=stale)
+        found = load_components(start, preset=parts.PRESET)
     open_library = partial(Library.open, inputs.index or [DEFAULT])
     return Retrieval(open_library, found, preset(parts.PRESET, found.settings).retrieve)
 

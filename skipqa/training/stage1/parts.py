@@ -234,7 +234,7 @@ def train_reader(
     accuracy = partial(evaluation.accuracy, decoder, "found", HELD_OUT)
     ranks = _export(inputs, decoder, networks.decoder, accuracy, run.folder / READER)
     shipped = evaluation.accuracies(decoder)
-    reads = {"prompt": "short", "lower_case": True}
+    reads = {"prompt": "short", "lower_case": True, "passages": "auto"}
     return {"ranks": ranks, "shipped": shipped} | evaluation.rank(decoder, model, drafted, reads)
 
 

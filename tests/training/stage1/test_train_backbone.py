@@ -25,10 +25,12 @@ from skipqa.config import RetrieveConfig, preset
 from skipqa.errors import UserError
 from skipqa.knowledge import Library
 from skipqa.nn import checkpoint
+from skipqa.nn.cell_tagger import CellTagger, CellTaggerConfig
 from skipqa.nn.drafter import Drafter, DrafterConfig
 from skipqa.nn.tagger import Tagger, TaggerConfig
 from skipqa.training.export import read_back
 from skipqa.training.run import Run
+from skipqa.training.stage import Inputs
 from skipqa.training.stage1 import backbone, common_sense, encoder, mixture, photos, tagger
 from skipqa.training.stage1.drafter import ABSTAIN, TRAIN_GROUPS
 from skipqa.training.stage1.encoder import LabelledPhotos
@@ -246,6 +248,27 @@ def test_the_folder_is_read_as_components(trained: Path) -> None:
     assert found.tagger is not None
     assert found.drafter is not None
     assert found.settings["decode"]["prompt"] == "short"
+    assert found.settings["decode"]["passages"] == "auto"  # no fusion reader is left to ask for
+
+
+def test_nothing_that_another_encoder_taught_stays_next_to_the_new_one(tmp_path: Path) -> None:
+    start, bundled = tmp_path / "start", components.bundled("pocket")
+    assert bundled is not None
+    shutil.copytree(bundled, start)
+    tags = checkpoint.read_config(start / "tagger.safetensors", TaggerConfig)
+    cells = CellTagger(CellTaggerConfig(tags.names[:2], tags.kinds[:2], hidden=4))
+    components.save(components.Components(cell_tagger=cells), start, preset="pocket")
+    said: list[str] = []
+    run = Run(tmp_path / "run", say=said.append)
+    found = backbone._retrieval(Inputs(components=start), run)
+    assert found.components.sparse_query == start / "sparse_query.safetensors"
+    left = {path.stem for path in run.folder.glob("*.safetensors")}
+    before = {path.stem for path in start.glob("*.safetensors")}
+    assert before - left == {"cell_tagger", "grounding", "region_query", "verifier"}
+    assert left >= {"sparse_query", "concept_prior", "bridge"}
+    [line] = said
+    assert line.endswith("another vision encoder: grounding, region_query, verifier, cell_tagger")
+    assert components.load(run.folder, preset="pocket").cell_tagger is None
 
 
 def test_no_name_of_an_unseen_entity_is_learned(trained: Path) -> None:
