@@ -14,7 +14,12 @@ and with a fusion reader
 
 - `fused`: fused tokens alone;
 - `fusion zeroed`: fused tokens are zeros;
-- `random edges`: as many as the layer chose, drawn by the seed.
+- `features off`, `names off`: fusion knows nothing of what tokens look like, or of their names;
+- `random edges`: as many as the layer chose, drawn by the seed, all of them open: behind its own
+  gates those that it would not have chosen would hardly be read.
+
+The FLOPs of fusing and of decoding are those of each way, with the check whether an answer rests on
+what was read.
 
     python benchmarks/mechanisms.py --pocket-kb FOLDER --questions 200
     python benchmarks/mechanisms.py --pocket-kb FOLDER --components FOLDER --passages fused+best
@@ -29,7 +34,7 @@ import argparse
 import random
 import re
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from io import BytesIO
 from pathlib import Path
@@ -51,12 +56,14 @@ from skipqa.state import State
 from skipqa.tasks.example import Example
 from skipqa.tasks.okvqa import normalise
 from skipqa.tasks.pocket_kb import POCKET_KB
+from skipqa.trace import Trace
 from skipqa.training.example import RIGHT
 from skipqa.types import Verified
 
 EDITED = "edited fact"
 EDITED_RIGHT = "edited fact, right before"
 TEXT = "text"
+SPENDING = ("fuse", "decode")  # stages
 
 
 def main() -> None:
@@ -67,6 +74,7 @@ def main() -> None:
     parser.add_argument("--components", type=Path, help="default: those bundled with the preset")
     parser.add_argument("--index", action="append", help="default: Pocket-KB's own")
     parser.add_argument("--questions", type=int, default=200)
+    parser.add_argument("--subset", help="questions of this one alone, such as crowded or unseen")
     parser.add_argument("--passages", choices=(TEXT, "fused", "fused+best"), default=TEXT)
     parser.add_argument("--untrained-reader", action="store_true")
     parser.add_argument("--seed", type=int, default=2026)
@@ -87,6 +95,8 @@ def main() -> None:
     if base.components.fusion_reader is None and options.passages != TEXT:
         raise UserError("no fusion_reader.safetensors among the components")
     examples = [one for one in POCKET_KB.load(folder, "val") if one.gold and one.answers]
+    if options.subset:
+        examples = [one for one in examples if options.subset in one.subsets]
     random.Random(options.seed).shuffle(examples)
     asked = examples[: options.questions]
     with zipfile.ZipFile(folder / "photos.zip") as photos:
@@ -94,12 +104,16 @@ def main() -> None:
         found = [measured(n) for n in track(range(len(asked)), "reading", console=err)]
     names = dict.fromkeys(name for one in found for name in one)
     scores = {name: [one[name] for one in found if name in one] for name in names}
-    table = Table("way of reading", "questions", "accuracy")
+    table = Table("way of reading", "questions", "accuracy", "fuse, GFLOPs", "decode, GFLOPs")
+    giga = measured.giga_flops()
     for name, values in scores.items():
-        table.add_row(name, str(len(values)), f"{100 * sum(values) / max(1, len(values)):.1f}")
+        accuracy = f"{100 * sum(values) / max(1, len(values)):.1f}"
+        spent = (f"{giga[name][stage]:.1f}" if name in giga else "" for stage in SPENDING)
+        table.add_row(name, str(len(values)), accuracy, *spent)
     out.print(table)
     results = {
         "questions": len(asked),
+        "subset": options.subset,
         "seed": options.seed,
         "passages": options.passages,
         "untrained_reader": options.untrained_reader,
@@ -108,8 +122,10 @@ def main() -> None:
             for name, values in scores.items()
             if values
         },
+        "giga_flops": giga,
     }
-    err.print(f"written to {write_results(results, 'mechanisms', options.out)}")
+    name = "_".join(filter(None, ("mechanisms", options.subset)))
+    err.print(f"written to {write_results(results, name, options.out)}")
 
 
 class Mechanisms:
@@ -131,22 +147,23 @@ class Mechanisms:
         self.as_set = base.with_config(decode={"passages": passages})
         self.fuses = passages != TEXT
         self._verified: dict[int, State] = {}
+        self._traces: dict[str, list[Trace]] = {}
 
     def __call__(self, number: int) -> dict[str, float]:
         """The score of each way; without edited facts where no passage states the answer."""
         example, state = self.asked[number], self.verified(number)
         other = self.verified((number + 1) % len(self.asked))
-        found = {"as set": self.as_set.run(state, start="fuse")}
-        found |= {name: system.run(state, start="fuse") for name, system in self.text.items()}
-        found["nothing"] = self.nothing.run(state, start="fuse")
+        systems = {"as set": self.as_set, **self.text, "nothing": self.nothing}
+        if self.fuses:
+            systems["fused"] = self.base.with_config(decode={"passages": "fused"})
+        found = {name: self._read(name, system, state) for name, system in systems.items()}
         wrong = state.add(verified=other.verified)
         found["wrong passages"] = self.as_set.run(wrong, start="fuse")
         elsewhere = self.asked[(number + 1) % len(self.asked)].image
         found["wrong photo"] = self.as_set.run(self._up_to_verify(elsewhere, example), start="fuse")
         if self.fuses:
-            fused = self.base.with_config(decode={"passages": "fused"})
-            found["fused"] = fused.run(state, start="fuse")
             found["fusion zeroed"] = self._zeroed(state)
+            found |= {name: self.as_set.run(one, start="fuse") for name, one in unaware(state)}
             found["random edges"] = self._by_chance(state, number)
         scores = {name: score(one, example.answers) for name, one in found.items()}
         edit = edited(state.verified, example.answers, other_answer(example, self.asked))
@@ -158,6 +175,21 @@ class Mechanisms:
             if scores["as set"] >= RIGHT:
                 scores[EDITED_RIGHT] = scores[EDITED]
         return scores
+
+    def giga_flops(self) -> dict[str, dict[str, float]]:
+        """Means of each way, by stage."""
+        return {
+            name: {
+                stage: sum(one[stage].flops for one in traces) / len(traces) / 1e9
+                for stage in SPENDING
+            }
+            for name, traces in self._traces.items()
+        }
+
+    def _read(self, name: str, system: Pipeline, state: State) -> State:
+        trace = Trace()
+        self._traces.setdefault(name, []).append(trace)
+        return system.run(state, start="fuse", trace=trace)
 
     def verified(self, number: int) -> State:
         if number not in self._verified:
@@ -183,7 +215,7 @@ class Mechanisms:
         own, _ = fuser(state.kept, state.question, state.verified)
         generator = torch.Generator().manual_seed(self.seed + number)
         order = torch.randperm(own.edges.numel(), generator=generator)
-        edges = own.edges.flatten()[order].view_as(own.edges)
+        edges = own.edges.flatten()[order].view_as(own.edges).float()
         fused, _ = fuser(state.kept, state.question, state.verified, edges)
         return self.as_set.run(state.add(fused=fused), start="decode")
 
@@ -196,6 +228,18 @@ class Mechanisms:
             token_states=encoded.states,
             characters=encoded.characters,
         )
+
+
+def unaware(state: State) -> Iterator[tuple[str, State]]:
+    """The question with one side of its tokens blanked. What the decoder is told stays."""
+    tokens = state.kept.tokens
+    for name, sides in (
+        ("features off", ("features",)),
+        ("names off", ("concept_probs", "meaning")),
+    ):
+        blank: dict[str, Any] = {side: torch.zeros_like(getattr(tokens, side)) for side in sides}
+        kept = replace(state.kept, tokens=replace(tokens, **blank))
+        yield name, state.add(kept=kept)
 
 
 def score(state: State, answers: Mapping[str, float]) -> float:
