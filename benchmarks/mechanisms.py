@@ -32,7 +32,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -58,6 +57,7 @@ from skipqa.tasks.okvqa import normalise
 from skipqa.tasks.pocket_kb import POCKET_KB
 from skipqa.trace import Trace
 from skipqa.training.example import RIGHT
+from skipqa.training.stage1 import edits
 from skipqa.types import Verified
 
 EDITED = "edited fact"
@@ -100,7 +100,7 @@ def main() -> None:
     random.Random(options.seed).shuffle(examples)
     asked = examples[: options.questions]
     with zipfile.ZipFile(folder / "photos.zip") as photos:
-        measured = Mechanisms(base, options.passages, asked, photos.read, options.seed)
+        measured = Mechanisms(base, options.passages, examples, photos.read, options.seed)
         found = [measured(n) for n in track(range(len(asked)), "reading", console=err)]
     names = dict.fromkeys(name for one in found for name in one)
     scores = {name: [one[name] for one in found if name in one] for name in names}
@@ -133,12 +133,12 @@ class Mechanisms:
         self,
         base: Pipeline,
         passages: str,
-        asked: Sequence[Example],
+        examples: Sequence[Example],
         photo: Callable[[str], bytes],
         seed: int,
     ) -> None:
         """`base` reads text; a photo is read by its name."""
-        self.base, self.asked, self.photo, self.seed = base, asked, photo, seed
+        self.base, self.examples, self.photo, self.seed = base, examples, photo, seed
         self.text = {
             name: base.with_config(decode={"passages": TEXT, "max_passages": count})
             for name, count in (("best as text", 1), ("two as text", 2))[: 1 + (passages != TEXT)]
@@ -151,22 +151,22 @@ class Mechanisms:
 
     def __call__(self, number: int) -> dict[str, float]:
         """The score of each way; without edited facts where no passage states the answer."""
-        example, state = self.asked[number], self.verified(number)
-        other = self.verified((number + 1) % len(self.asked))
+        example, state = self.examples[number], self.verified(number)
+        other = self.verified((number + 1) % len(self.examples))
         systems = {"as set": self.as_set, **self.text, "nothing": self.nothing}
         if self.fuses:
             systems["fused"] = self.base.with_config(decode={"passages": "fused"})
         found = {name: self._read(name, system, state) for name, system in systems.items()}
         wrong = state.add(verified=other.verified)
         found["wrong passages"] = self.as_set.run(wrong, start="fuse")
-        elsewhere = self.asked[(number + 1) % len(self.asked)].image
+        elsewhere = self.examples[(number + 1) % len(self.examples)].image
         found["wrong photo"] = self.as_set.run(self._up_to_verify(elsewhere, example), start="fuse")
         if self.fuses:
             found["fusion zeroed"] = self._zeroed(state)
             found |= {name: self.as_set.run(one, start="fuse") for name, one in unaware(state)}
             found["random edges"] = self._by_chance(state, number)
         scores = {name: score(one, example.answers) for name, one in found.items()}
-        edit = edited(state.verified, example.answers, other_answer(example, self.asked))
+        edit = edited(state.verified, example.answers, other_answer(example, self.examples))
         if edit is not None:
             changed, target = edit
             changed = self._encoded(changed)
@@ -193,7 +193,7 @@ class Mechanisms:
 
     def verified(self, number: int) -> State:
         if number not in self._verified:
-            example = self.asked[number]
+            example = self.examples[number]
             self._verified[number] = self._up_to_verify(example.image, example)
         return self._verified[number]
 
@@ -247,23 +247,21 @@ def score(state: State, answers: Mapping[str, float]) -> float:
 
 
 def other_answer(example: Example, asked: Sequence[Example]) -> str:
-    """The first that is right for another question of its category and wrong for this one."""
-    for other in asked:
-        if other.category == example.category:
-            for text in other.answers:
-                if text not in example.answers:
-                    return text
-    return "something else"
+    """The first that is right for another question of its kind and wrong for this one."""
+
+    def kind(one: Example) -> tuple[str | None, str | None]:
+        return one.category, one.record.get("relation")
+
+    others = (text for one in asked if kind(one) == kind(example) for text in one.answers)
+    return next((text for text in others if text not in example.answers), "something else")
 
 
 def edited(
     verified: Verified, answers: Mapping[str, float], target: str
 ) -> tuple[Verified, str] | None:
-    """Every right answer that stands in a passage as whole words gives way to `target`."""
-    longest_first = sorted(map(re.escape, answers), key=len, reverse=True)
-    pattern = re.compile(rf"\b(?:{'|'.join(longest_first)})\b", re.IGNORECASE)
-    texts = [pattern.sub(target, one.text) for one in verified.passages]
-    if texts == [one.text for one in verified.passages]:
+    """Every right answer that stands in a passage gives way to `target`."""
+    texts = edits.edited([one.text for one in verified.passages], answers, target)
+    if texts is None:
         return None
     passages = tuple(
         replace(one, passage=replace(one.passage, text=text), excerpt="")

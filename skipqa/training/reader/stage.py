@@ -52,7 +52,7 @@ from skipqa.training.stage1.backbone import add_common, check_enough, duration
 from skipqa.training.stage1.finding import Retrieval
 from skipqa.training.stage1.inputs import HELD_OUT, StageInputs, group_rows
 from skipqa.training.stage1.networks import Networks
-from skipqa.training.stage1.reader import ReaderInputs, ReaderTrainer
+from skipqa.training.stage1.reader import ReaderTrainer
 from skipqa.training.stage1.reader_quality import READ_FORMS, PromptMaker, ReaderEval
 from skipqa.training.stage1.reading import Form, PromptWriter
 
@@ -206,8 +206,8 @@ def train(
     rows = torch.cat(
         [some for phase in training.phases(inputs.groups).values() for some in phase.rows]
     )
-    prompts = make(None, [rows.unique().tolist()])
-    questions = ReaderInputs(prompts, inputs.mixed.examples, inputs.groups)
+    questions = make.to_train_on([rows.unique().tolist()])
+    prompts = questions.prompts
     trainer = ReaderTrainer(questions, run, training, training.recompute)
     evaluation = ReaderEval.of(inputs, make, AFTER[part])
     if BEFORE_PART not in run.metrics():

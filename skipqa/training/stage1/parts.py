@@ -35,7 +35,7 @@ from skipqa.training.stage1.encoder import LabelledPhotos
 from skipqa.training.stage1.inputs import HELD_OUT, PERCEPTUAL, StageInputs
 from skipqa.training.stage1.photos import PhotoFeatures, Things
 from skipqa.training.stage1.pocket_kb import Thing
-from skipqa.training.stage1.reader import ReaderInputs, ReaderTrainer
+from skipqa.training.stage1.reader import ReaderTrainer
 from skipqa.training.stage1.reader_quality import PromptMaker, ReaderEval
 from skipqa.training.stage1.reading import PromptWriter
 from skipqa.training.stage1.tagger import TagProbs, Targets
@@ -225,10 +225,8 @@ def train_reader(
     networks, run, settings = inputs.networks, inputs.run, inputs.settings
     decoder = copy.deepcopy(networks.decoder).float().to(inputs.device)
     make = PromptMaker(inputs, writer)
-    prompts = make(None, (inputs.groups[name].tolist() for name in TRAIN_GROUPS))
-    trainer = ReaderTrainer(
-        ReaderInputs(prompts, inputs.mixed.examples, inputs.groups), run, settings.reader
-    )
+    questions = make.to_train_on(inputs.groups[name].tolist() for name in TRAIN_GROUPS)
+    trainer = ReaderTrainer(questions, run, settings.reader)
     decoder = reader.train(decoder, trainer, rank=max(settings.ranks))
     evaluation = ReaderEval.of(inputs, make)
     accuracy = partial(evaluation.accuracy, decoder, "found", HELD_OUT)

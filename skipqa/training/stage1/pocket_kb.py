@@ -131,6 +131,7 @@ class PocketKbData:
             row["image"],
             row["question"],
             scored(row["answers"]),
+            category=f"{row.get('category')}, {row.get('relation')}",
             box=box,
             split=split,
             source=self.held_out.source_of(row),

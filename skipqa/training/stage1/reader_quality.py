@@ -7,7 +7,7 @@ ranked, when drafts are enough. Nothing is trained here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -23,7 +23,7 @@ from skipqa.training.stage import Metrics
 from skipqa.training.stage1 import reader, routing
 from skipqa.training.stage1.drafter import DrafterModel
 from skipqa.training.stage1.inputs import HELD_OUT, PERCEPTUAL, StageInputs
-from skipqa.training.stage1.reader import Prompts
+from skipqa.training.stage1.reader import Prompts, ReaderInputs
 from skipqa.training.stage1.reading import Form, PromptWriter
 from skipqa.training.stage1.routing import Candidates, Drafted
 
@@ -40,9 +40,16 @@ class PromptMaker:
     writer: PromptWriter
     form: PromptForm = Pocket.form
 
-    def __call__(self, form: Form | None, groups: Iterable[list[int]]) -> Prompts:
+    def __call__(self, form: Form, groups: Iterable[list[int]]) -> Prompts:
         rows, examples = chain.from_iterable(groups), self.inputs.mixed.examples
-        texts = self.writer.prompts(examples, rows, self.inputs.run.seed, form)
+        return self._encoded(self.writer.prompts(examples, rows, self.inputs.run.seed, form))
+
+    def to_train_on(self, groups: Iterable[list[int]]) -> ReaderInputs:
+        rows, inputs = chain.from_iterable(groups), self.inputs
+        texts, asked = self.writer.to_train_on(inputs.mixed.examples, rows, inputs.run.seed)
+        return ReaderInputs(self._encoded(texts), asked, inputs.groups)
+
+    def _encoded(self, texts: Sequence[str]) -> Prompts:
         return Prompts(texts, self.inputs.networks.decoder_tokenizer, self.form)
 
 

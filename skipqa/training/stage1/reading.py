@@ -3,26 +3,28 @@
 Enters: the words of every photo, the excerpts that retrieval finds for a question, passages that
 are known to state the answer. Leaves: prompts. The reader meets passages that are right, beside the
 point and misleading: those found, in their order; among them, more often than retrieval manages,
-one that holds the answer, so that reading is learned at all; or none.
+one that holds the answer, so that reading is learned at all; or none. Some say something else than
+is true, and that is the answer then (`edits.py`).
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from skipqa.config import DecodeConfig
 from skipqa.stages.prompts import trained_prompt
-from skipqa.tasks.okvqa import normalise
-from skipqa.training.example import RIGHT, TrainExample
+from skipqa.training.example import TrainExample
+from skipqa.training.stage1.edits import OtherAnswers, edited, holds_answer
 from skipqa.training.stage1.words import PROMPT, Words
 
 GOLD = 0.8  # how often the passages include those that are known to state the answer
 STATED = 0.4  # how often a sentence that supports the answer is one of them, though of no corpus
 PROMOTED = 0.5  # how often a found passage that holds the answer is among those read
 NAMED = 0.85  # how often what is asked about, if known, is the first word
+EDITED = 0.3  # how often passages that state the answer state another one while training
 SHUFFLED = 0.3  # how often the passages are in random order, not the best last
 FEW = (1, 2, 2, 3, 4)  # passages that a sparse system reads
 MANY = 16  # passages that a dense system reads
@@ -51,16 +53,39 @@ class PromptWriter:
     many: float = FORMS["many"]  # how often a prompt has a dense system's passages
 
     def prompts(
+        self, examples: Sequence[TrainExample], rows: Iterable[int], seed: int, form: Form
+    ) -> list[str]:
+        """Of those rows, empty elsewhere."""
+        texts = [""] * len(examples)
+        for row, facts, shown, _ in self._read(examples, rows, seed, form):
+            texts[row] = self.write(facts, shown, examples[row].question)
+        return texts
+
+    def to_train_on(
+        self, examples: Sequence[TrainExample], rows: Iterable[int], seed: int
+    ) -> tuple[list[str], list[TrainExample]]:
+        """Prompts in a form of their own each, and the examples: some have another answer."""
+        rows, asked, texts = list(rows), list(examples), [""] * len(examples)
+        others = OtherAnswers(examples[row] for row in rows)
+        for row, facts, shown, draw in self._read(examples, rows, seed):
+            example = examples[row]
+            other = others.draw(example, draw) if draw.random() < EDITED else None
+            if other is not None and (changed := edited(facts, example.answers, other)):
+                facts, asked[row] = changed, replace(example, answers={other: 1.0})
+            texts[row] = self.write(facts, shown, example.question)
+        return texts, asked
+
+    def _read(
         self,
         examples: Sequence[TrainExample],
         rows: Iterable[int],
         seed: int,
         form: Form | None = None,
-    ) -> list[str]:
-        """Of those rows, empty elsewhere; in one form, or each in a form of its own."""
+    ) -> Iterator[tuple[int, list[str], list[str], random.Random]]:
+        """Passages and words of each row, in one form, or each in a form of its own; and a draw
+        that comes after theirs."""
         near, forms = HardNegatives(self.facts), mixed_forms(self.many)
         low_res, high_res = self.low_res.to("cpu"), self.high_res.to("cpu")
-        texts = [""] * len(examples)
         for row in rows:
             example, draw = examples[row], random.Random(seed + row)
             kind = form or draw.choices(list(forms), list(forms.values()))[0]
@@ -69,8 +94,7 @@ class PromptWriter:
             shown = [] if kind == "blind" else words.written(example.photo)
             if row in self.asked and kind != "blind" and form in (None, "few"):
                 shown = self._named(row, shown, draw)
-            texts[row] = self.write(facts, shown, example.question)
-        return texts
+            yield row, facts, shown, draw
 
     def _named(self, row: int, shown: list[str], draw: random.Random) -> list[str]:
         """As answering has the name of the most salient region first (`decode.region_words`)."""
@@ -118,12 +142,6 @@ def _supporting(example: TrainExample, found: Sequence[str], draw: random.Random
         return [example.fact]
     holding = [text for text in found if holds_answer(text, example.answers)]
     return [draw.choice(holding)] if holding and draw.random() < PROMOTED else []
-
-
-def holds_answer(passage: str, answers: Mapping[str, float]) -> bool:
-    """Whether a right answer stands there as whole words."""
-    words = f" {normalise(passage)} "
-    return any(f" {text} " in words for text, score in answers.items() if score >= RIGHT)
 
 
 def _alternating(one: Sequence[str], other: Sequence[str]) -> list[str]:

@@ -14,6 +14,7 @@ from tiny_training import make_example
 from skipqa.training.example import TrainExample
 from skipqa.training.stage1 import reading
 from skipqa.training.stage1.reading import (
+    EDITED,
     FEW,
     FORMS,
     GOLD,
@@ -196,9 +197,10 @@ def test_prompts_say_what_is_seen() -> None:
 def test_each_question_has_a_form_of_its_own() -> None:
     count = 2_000
     asked = [make_example(0, "?", {"x": 1.0}, "okvqa", "train")] * count
-    found = writer(FACTS).prompts(asked, range(count), seed=3)
-    assert found == writer(FACTS).prompts(asked, range(count), seed=3)
-    assert found != writer(FACTS).prompts(asked, range(count), seed=4)
+    found, answered = writer(FACTS).to_train_on(asked, range(count), seed=3)
+    assert answered == asked  # no question names its passages, so none has another answer
+    assert found == writer(FACTS).to_train_on(asked, range(count), seed=3)[0]
+    assert found != writer(FACTS).to_train_on(asked, range(count), seed=4)[0]
     facts = [text.count("Fact: ") for text in found]
     probs = {
         "blind": sum("Picture: \n" in text for text in found),
@@ -210,12 +212,37 @@ def test_each_question_has_a_form_of_its_own() -> None:
     assert sum(FORMS.values()) == pytest.approx(1)
 
 
+def test_some_passages_say_something_else_and_that_is_right() -> None:
+    kinds = {"tea": "drink", "rice": "food", "milk": "drink"}
+    asked = [
+        TrainExample(
+            *(row, "a.jpg", "What is grown?", {answer: 1.0}),
+            category=kind,
+            source="pocket-kb",
+            split="train",
+            photo=0,
+            hops=((f"They grow {answer} here.",),),
+        )
+        for row, (answer, kind) in enumerate([*kinds.items()] * 200)
+    ]
+    texts, answered = writer().to_train_on(asked, range(len(asked)), seed=3)
+    changed = [row for row, example in enumerate(asked) if answered[row] != example]
+    with_gold = [row for row, example in enumerate(asked) if "they grow" in texts[row]]
+    of_drinks = [row for row in with_gold if asked[row].category == "drink"]
+    assert len(changed) / len(of_drinks) == pytest.approx(EDITED, abs=0.08)
+    for row in changed:
+        (before,), (after,) = asked[row].answers, answered[row].answers
+        assert {before, after} == {"tea", "milk"}  # nothing else is of rice's kind
+        assert f"they grow {after} here." in texts[row]
+        assert before not in texts[row]
+
+
 def test_what_is_asked_about_mostly_comes_first() -> None:
     """As the name of the most salient region does; never where prompts are scored as found."""
     example = make_example(0, "What is it?", {"x": 1.0}, "crowded", "train")
     named = replace(writer(), asked={1: "cup"})
 
-    def first(form: Form | None) -> list[str]:
+    def first(form: Form) -> list[str]:
         found = (named.prompts([example] * 2, [1], seed, form)[1] for seed in range(300))
         return [text.partition("Picture: ")[2].partition("\n")[0] for text in found]
 
