@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("fastapi")
+
 from benchmarks.server_process import ServerProcess
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads processes in /proc")

@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
+pytest.importorskip("fastapi")
+
 from skipqa.client import Client
 from skipqa.knowledge import Library
 from skipqa.knowledge.index import build

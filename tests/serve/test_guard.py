@@ -21,6 +21,9 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+pytest.importorskip("fastapi")
+
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 

@@ -15,6 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("fastapi")
+
 from serving import SharedServer, begin, shared_server
 
 from benchmarks.server_process import Exchange, ServerProcess, is_running, kill, wait_until
