@@ -13,7 +13,6 @@ known, the rule's own distribution over tokens is the target: the grounding has 
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -252,7 +251,7 @@ def recall_of(rows: Sequence[Gathered], source: Source, processes: int, run: Run
     """Through pipelines that have the grounding, whether it ships or not."""
     with TemporaryDirectory(dir=run.folder) as folder:
         copy_components(source.folder, Path(folder))
-        shutil.copy(_trained(run), Path(folder) / _trained(run).name)
+        ship(_trained(run), Path(folder))  # not through a link to what it began with
         with_it = dataclasses.replace(source, components=Path(folder))
         with open_workers(with_it, processes or None) as workers:
             return recall(rows, workers, run.counted("looking up"))

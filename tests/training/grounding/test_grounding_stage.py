@@ -65,6 +65,7 @@ def test_from_photos_to_components(
     tiny_training.write_lines(data / "coco/boxes.jsonl", boxes)
     index = tiny_training.write_index(tmp_path)
     inputs = Inputs(data, pocket_kb, components=components, index=(index,))
+    before = {path.name: path.read_bytes() for path in components.glob("*.safetensors")}
     found = []
     for name, cores in (("first", 2), ("second", 1)):
         monkeypatch.setattr(stage, "available_cores", lambda cores=cores: cores)
@@ -79,6 +80,7 @@ def test_from_photos_to_components(
         assert STAGE.run(inputs, SMALL, Run(tmp_path / name)) == metrics
         assert path.stat().st_mtime_ns == changed  # a finished part is not trained again
     assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+    assert all((components / name).read_bytes() == whole for name, whole in before.items())
 
 
 def test_untrained_a_grounding_finds_what_the_rule_finds(
