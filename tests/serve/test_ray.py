@@ -41,10 +41,11 @@ def address(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
             env={**environment, "SKIPQA_API_KEYS": KEY, "RAY_TMPDIR": str(short)},
         )
     try:
-        Client(f"http://127.0.0.1:{port}", KEY).wait(120)
+        # Ray and two replicas start, on whatever cores are free
+        Client(f"http://127.0.0.1:{port}", KEY).wait(300)
         yield f"http://127.0.0.1:{port}"
         server.send_signal(signal.SIGTERM)
-        assert server.wait(60) == 0, log.read_text()
+        assert server.wait(120) == 0, log.read_text()
     finally:
         server.kill()
         shutil.rmtree(short, ignore_errors=True)
