@@ -139,13 +139,16 @@ class Mechanisms:
     ) -> None:
         """`base` reads text; a photo is read by its name."""
         self.base, self.examples, self.photo, self.seed = base, examples, photo, seed
-        self.text = {
-            name: base.with_config(decode={"passages": TEXT, "max_passages": count})
-            for name, count in (("best as text", 1), ("two as text", 2))[: 1 + (passages != TEXT)]
+        self.as_set, self.fuses = base.with_config(decode={"passages": passages}), passages != TEXT
+        decode: dict[str, dict[str, Any]] = {
+            "best as text": {"passages": TEXT, "max_passages": 1},
+            "nothing": {"passages": "none"},
         }
-        self.nothing = base.with_config(decode={"passages": "none"})
-        self.as_set = base.with_config(decode={"passages": passages})
-        self.fuses = passages != TEXT
+        if self.fuses:
+            decode["two as text"] = {"passages": TEXT, "max_passages": 2}
+            decode["fused"] = {"passages": "fused"}
+        others = {name: base.with_config(decode=own) for name, own in decode.items()}
+        self.systems = {"as set": self.as_set, **others}
         self._verified: dict[int, State] = {}
         self._traces: dict[str, list[Trace]] = {}
 
@@ -153,10 +156,7 @@ class Mechanisms:
         """The score of each way; without edited facts where no passage states the answer."""
         example, state = self.examples[number], self.verified(number)
         other = self.verified((number + 1) % len(self.examples))
-        systems = {"as set": self.as_set, **self.text, "nothing": self.nothing}
-        if self.fuses:
-            systems["fused"] = self.base.with_config(decode={"passages": "fused"})
-        found = {name: self._read(name, system, state) for name, system in systems.items()}
+        found = {name: self._read(name, system, state) for name, system in self.systems.items()}
         wrong = state.add(verified=other.verified)
         found["wrong passages"] = self.as_set.run(wrong, start="fuse")
         elsewhere = self.examples[(number + 1) % len(self.examples)].image

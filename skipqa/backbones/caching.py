@@ -90,6 +90,11 @@ class CachedBackbone:
         return self.backbone.log_prob(prompt, answer, visual)
 
 
+def uncached(backbone: Backbone) -> Backbone:
+    """For who encodes many texts at once, or needs the backbone itself."""
+    return backbone.backbone if isinstance(backbone, CachedBackbone) else backbone
+
+
 def _joined(parts: Sequence[EncodedTexts]) -> EncodedTexts:
     return EncodedTexts(
         torch.cat([part.embeddings for part in parts]),

@@ -278,7 +278,7 @@ class FusionReader(nn.Module):
         mass_BVK = passage_mass(q_BVSE, k_MSE, along, lengths_BK, edge_bias=bias)
         votes_BV = edges.votes_BV * along.any(-1)
         mass_M = word_mass(q_BVSE, k_MSE, along, lengths_BK, votes_BV, edge_bias=bias)
-        pointed_BKT = mass_M.new_zeros(there_BKT.shape).masked_scatter(there_BKT, mass_M)
+        pointed_BKT = _padded(mass_M, there_BKT)
         return FusionRead(self._tokens(edges, pointed_BKT, words), edges, mass_BVK, pointed_BKT)
 
     def relaxed(
@@ -307,8 +307,7 @@ class FusionReader(nn.Module):
         q_BVSE = self._split(self.query(self.before_query(asking_BVD)))
         every_BK = torch.ones_like(words.lengths_BK, dtype=torch.bool)
         k_MSE = self._split(self._keys(words, every_BK))
-        k_BKTSE = k_MSE.new_zeros(*there_BKT.shape, *k_MSE.shape[1:])
-        k_BKTSE = k_BKTSE.index_put((there_BKT,), k_MSE)
+        k_BKTSE = _padded(k_MSE, there_BKT)
         logits = torch.einsum("bvse,bktse->bsvkt", q_BVSE, k_BKTSE).float()
         logits = logits / math.sqrt(self.config.pointer_width)
         logits = logits + edge_bias(gates_BVK.float())[:, None, :, :, None]
@@ -379,9 +378,7 @@ class FusionReader(nn.Module):
         place_M = places_T.expand_as(there_PT)[there_PT].clamp(max=self.config.words - 1)
         states_MD = words.states_BKTD[of_BK][there_PT]
         states_MD = F.rms_norm(states_MD, states_MD.shape[-1:]) + self.word_place[place_M]
-        around_M3D = self.look_around(states_MD)
-        around = around_M3D.new_zeros(*there_PT.shape, around_M3D.shape[-1])
-        around = around.index_put((there_PT,), around_M3D)
+        around = _padded(self.look_around(states_MD), there_PT)
         q, k, v = (x.transpose(1, 2) for x in around.unflatten(-1, (3, heads, -1)).unbind(2))
         seen_PT = there_PT | (places_T == 0)  # no row without a word
         found = F.scaled_dot_product_attention(q, k, v, attn_mask=seen_PT[:, None, None])
@@ -429,6 +426,12 @@ class FusionReader(nn.Module):
 
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.config.pointers, -1))
+
+
+def _padded(words_M: Tensor, there: Tensor) -> Tensor:
+    """Each word where `there` has one, zeros elsewhere."""
+    padded = words_M.new_zeros(*there.shape, *words_M.shape[1:])
+    return padded.index_put((there,), words_M)
 
 
 def _mean_window(pointed_BKT: Tensor, raw_BKTD: Tensor, size: int, before: int) -> Tensor:

@@ -25,7 +25,7 @@ from skipqa.state import State
 from skipqa.tasks.okvqa import normalise
 from skipqa.trace import Trace
 from skipqa.training.pathway.records import Records, replay, replaying
-from skipqa.types import Budget, Draft, ReadAs, Retrieved
+from skipqa.types import Budget, Draft, Retrieved
 
 CLOSED_TOKENS = 32  # V' without passages, where it makes no difference
 GIGA = 1e9
@@ -101,9 +101,9 @@ class Answering:
         """V"""
         return int(self.records["meaning"].shape[1])
 
-    def closed(self, closed_flops: int, read_as: ReadAs | None = None) -> Point:
+    def closed(self, closed_flops: int) -> Point:
         """Without retrieval, so at low resolution."""
-        budget = Budget(CLOSED_TOKENS, 0, high_res=False, read_as=read_as)
+        budget = Budget(CLOSED_TOKENS, 0, high_res=False)
         state, _ = replay(self.records, self.i, self.pipeline, budget)
         return self._answered(state, 0, self._drafting + closed_flops, high_res=False)
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from skipqa import components
-from skipqa.backbones.caching import CachedBackbone
+from skipqa.backbones.caching import CachedBackbone, uncached
 from skipqa.components import NAMES, SETTINGS, Components
 from skipqa.config import NonNegative
 from skipqa.nn import checkpoint
@@ -101,10 +101,8 @@ class TrainingContext:
     def embed(self, texts: Sequence[str]) -> Tensor:
         """[len(texts), d], each text encoded once; to be used in training."""
         missing = [text for text in dict.fromkeys(texts) if text not in self.texts]
-        backbone = self.pipeline.backbone
-        if isinstance(backbone, CachedBackbone):  # it encodes one by one, and they are kept here
-            backbone = backbone.backbone
-        encoded = backbone.encode_texts(missing).embeddings
+        together = uncached(self.pipeline.backbone)  # the cached one encodes them one by one
+        encoded = together.encode_texts(missing).embeddings
         self.texts.update(zip(missing, encoded.clone(), strict=True))
         return torch.stack([self.texts[text] for text in texts])
 

@@ -154,9 +154,7 @@ class FusionTables:
         examples: Sequence[FusionExample],
         scenes: Scenes,
         networks: ReaderNetworks,
-        longest: int = LONGEST_READ,
     ) -> None:
-        """Of a passage at most the `longest` words are read."""
         self.examples, self.scenes, self.networks = examples, scenes, networks
         self.text_decoder = networks.decoder  # stays as it is where another one is trained
         found = (text for one in examples for text in (*one.gold, *one.others, *one.found))
@@ -166,9 +164,9 @@ class FusionTables:
         if networks.lower_case:
             self.written = [text.lower() for text in self.written]
         encoded = networks.tokenizer.encode_batch(self.written, add_special_tokens=False)
-        self.offsets = [one.offsets[:longest] for one in encoded]
+        self.offsets = [one.offsets[:LONGEST_READ] for one in encoded]
         device = networks.device
-        self.words = Written.of([one.ids[:longest] for one in encoded], device)
+        self.words = Written.of([one.ids[:LONGEST_READ] for one in encoded], device)
         self.pooled_Pd = networks.embed(self.texts).to(device)
         asked = list(dict.fromkeys(one.question for one in examples))
         self.asked_Qd = networks.embed(asked).to(device)

@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from skipqa.backbones.backbone import Backbone
-from skipqa.backbones.caching import CachedBackbone
+from skipqa.backbones.caching import uncached
 from skipqa.backbones.networks.llama import Llama
 from skipqa.backbones.presets.pocket import Pocket
 from skipqa.errors import UserError
@@ -185,8 +185,7 @@ def _best(answers: dict[str, float]) -> dict[str, float]:
 
 
 def pocket_of(backbone: Backbone) -> Pocket:
-    if isinstance(backbone, CachedBackbone):
-        backbone = backbone.backbone
+    backbone = uncached(backbone)
     if not isinstance(backbone, Pocket):
         raise UserError("this is for the reader of the preset pocket")
     return backbone

@@ -55,7 +55,7 @@ def _points(one: Answering, closed_flops: int) -> list[Point]:
     tokens = config.kept_tokens(one.num_tokens)
     state, before = one.retrieved(Budget(tokens, config.passages, rho_r=config.rho_r))
     return [
-        one.closed(closed_flops, way)
+        one.closed(closed_flops)
         if way == "none"
         else one.answered(
             state.add(budget=replace(state.budget, read_as=way)), config.passages, before

@@ -13,6 +13,7 @@ from tiny_training import make_example
 
 from skipqa.training.example import TrainExample
 from skipqa.training.stage1 import reading
+from skipqa.training.stage1.edits import holds_answer
 from skipqa.training.stage1.reading import (
     EDITED,
     FEW,
@@ -26,7 +27,6 @@ from skipqa.training.stage1.reading import (
     HardNegatives,
     PromptWriter,
     facts_shown,
-    holds_answer,
     mixed_forms,
 )
 from skipqa.training.stage1.words import Words
